@@ -14,11 +14,16 @@ pub async fn cancel(jobs: &Jobs, wanted: &str) -> Result<Exit> {
         }
         Canceled::Stopped(result) => say!(out, "{}", summary(&result, jobs.target())),
         Canceled::LacksReducer(hint) => {
-            say!(out, "job {} has been asked to stop, and ends as soon as a reducer serves it", hint.job_id);
+            say!(
+                out,
+                "job {} has been asked to stop, and ends as soon as a reducer serves it",
+                hint.job_id
+            );
             say!(out, "  {}", remedies::hint(&hint));
         }
         Canceled::Requested(job_id) => {
-            let reducer = if matches!(jobs, Jobs::Here(_)) { "" } else { ", and a reducer serves it" };
+            let reducer =
+                if matches!(jobs, Jobs::Here(_)) { "" } else { ", and a reducer serves it" };
             say!(
                 out,
                 "job {job_id} has been asked to stop; it ends as soon as its running mini-batches have stopped{reducer}"

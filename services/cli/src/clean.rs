@@ -57,8 +57,11 @@ pub async fn clean(arguments: &CleanArguments, jobs: &Jobs) -> Result<Exit> {
         keep: arguments.keep,
         keep_bytes: arguments.keep_size,
     };
-    let request =
-        CleanUp { jobs: selects_jobs(arguments).then_some(old), caches: arguments.caches, dry_run: arguments.dry_run };
+    let request = CleanUp {
+        jobs: selects_jobs(arguments).then_some(old),
+        caches: arguments.caches,
+        dry_run: arguments.dry_run,
+    };
     let verb = if arguments.dry_run { "would remove" } else { "removed" };
     let show = |Candidate { name, state, bytes }: &Candidate| {
         let state = state.map_or(String::new(), |state| format!("  {state:<11}"));
@@ -75,7 +78,10 @@ pub async fn clean(arguments: &CleanArguments, jobs: &Jobs) -> Result<Exit> {
         say!(out, "{}", document(&report, arguments.dry_run));
     } else {
         report.caches.iter().for_each(show);
-        report.kept.iter().for_each(|(kept, reason)| say!(err, "kept {}: {}", kept.name, why(reason)));
+        report
+            .kept
+            .iter()
+            .for_each(|(kept, reason)| say!(err, "kept {}: {}", kept.name, why(reason)));
         let caches = match report.caches.len() {
             0 => String::new(),
             caches => format!(" and {}", counted(caches as u64, "cache")),
@@ -89,7 +95,12 @@ pub async fn clean(arguments: &CleanArguments, jobs: &Jobs) -> Result<Exit> {
 fn selects_jobs(arguments: &CleanArguments) -> bool {
     let CleanArguments { jobs, filter, older_than, keep, keep_size, all, .. } = arguments;
     let has_filter = !filter.states.is_empty() || filter.name.is_some();
-    !jobs.is_empty() || has_filter || older_than.is_some() || keep.is_some() || keep_size.is_some() || *all
+    !jobs.is_empty()
+        || has_filter
+        || older_than.is_some()
+        || keep.is_some()
+        || keep_size.is_some()
+        || *all
 }
 
 /// Rejects requests that select nothing, or jobs that are never removed.
@@ -151,7 +162,8 @@ pub fn parse_size(text: &str) -> Result<u64> {
         "T" | "TB" | "TIB" => Some(4),
         _ => None,
     };
-    let bytes = factor.and_then(|power| text[..digits].parse::<u64>().ok()?.checked_mul(1024_u64.pow(power)));
+    let bytes = factor
+        .and_then(|power| text[..digits].parse::<u64>().ok()?.checked_mul(1024_u64.pow(power)));
     bytes.context("must be a size such as 500MB or 10GB")
 }
 
@@ -161,15 +173,21 @@ mod tests {
 
     #[test]
     fn sizes_are_parsed_and_shown() {
-        for (text, bytes) in [("0", 0), ("10", 10), ("2kb", 2048), ("3 MB", 3 << 20), ("1GiB", 1 << 30)] {
+        for (text, bytes) in
+            [("0", 0), ("10", 10), ("2kb", 2048), ("3 MB", 3 << 20), ("1GiB", 1 << 30)]
+        {
             assert_eq!(parse_size(text).expect(text), bytes, "{text}");
         }
         for text in ["", "GB", "1.5GB", "-1", "1 XB", "99999999999TB"] {
             assert!(parse_size(text).is_err(), "{text}");
         }
-        for (bytes, shown) in
-            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KB"), (1_048_575, "1.0 MB"), (5 << 40, "5.0 TB")]
-        {
+        for (bytes, shown) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KB"),
+            (1_048_575, "1.0 MB"),
+            (5 << 40, "5.0 TB"),
+        ] {
             assert_eq!(size(bytes), shown);
         }
     }

@@ -19,7 +19,9 @@ const JOBS_MAX: usize = 50;
 /// Completes ids of jobs of this machine, newest first.
 pub fn jobs() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
-        let ids = newest_first(Settings::from_environment(None).engine.home().job_ids().unwrap_or_default());
+        let ids = newest_first(
+            Settings::from_environment(None).engine.home().job_ids().unwrap_or_default(),
+        );
         let fitting = candidates(ids, typed).take(JOBS_MAX).enumerate();
         fitting.map(|(order, id)| id.display_order(Some(order))).collect()
     })
@@ -31,7 +33,9 @@ pub fn set_keys() -> ArgValueCompleter {
         let typed = typed.to_string_lossy();
         let fitting = settable().map(|(key, values)| (format!("{key}="), values));
         let fitting = fitting.filter(|(key, _)| key.starts_with(&*typed));
-        fitting.map(|(key, values)| CompletionCandidate::new(key).help(Some(values.into()))).collect()
+        fitting
+            .map(|(key, values)| CompletionCandidate::new(key).help(Some(values.into())))
+            .collect()
     })
 }
 
@@ -42,7 +46,10 @@ pub fn targets() -> ArgValueCompleter {
     })
 }
 
-fn candidates(values: impl IntoIterator<Item = String>, typed: &OsStr) -> impl Iterator<Item = CompletionCandidate> {
+fn candidates(
+    values: impl IntoIterator<Item = String>,
+    typed: &OsStr,
+) -> impl Iterator<Item = CompletionCandidate> {
     let typed = typed.to_string_lossy().into_owned();
     values.into_iter().filter(move |value| value.starts_with(&typed)).map(CompletionCandidate::new)
 }

@@ -37,10 +37,14 @@ pub fn completions(arguments: &CompletionsArguments) -> Result<Exit> {
         Shell::Elvish => &Elvish,
         Shell::Powershell => &Powershell,
     };
-    shell.write_registration(VARIABLE, name, name, name, &mut script).context("write the script")?;
+    shell
+        .write_registration(VARIABLE, name, name, name, &mut script)
+        .context("write the script")?;
     if arguments.shell == Shell::Zsh {
         // Zsh reads a file of `fpath` as a function when it completes the command for the first time.
-        script.extend_from_slice(b"[[ ${funcstack[1]} == _gristmill ]] && _clap_dynamic_completer_gristmill\n");
+        script.extend_from_slice(
+            b"[[ ${funcstack[1]} == _gristmill ]] && _clap_dynamic_completer_gristmill\n",
+        );
     }
     crate::printed::bytes(&script);
     Ok(Exit::Done)

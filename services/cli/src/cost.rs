@@ -34,7 +34,8 @@ type Price = (fn(&mut Prices, f64), f64);
 
 fn price(text: &str) -> Result<Price> {
     let (kind, dollars) = text.split_once('=').context("write KIND=DOLLARS")?;
-    let dollars = dollars.parse().ok().filter(|dollars| *dollars >= 0.0 && f64::is_finite(*dollars));
+    let dollars =
+        dollars.parse().ok().filter(|dollars| *dollars >= 0.0 && f64::is_finite(*dollars));
     let dollars = dollars.context("the price must be a number, at least 0")?;
     let set: fn(&mut Prices, f64) = match kind {
         "sqs" => |prices, dollars| prices.sqs_million = dollars,
@@ -55,7 +56,14 @@ impl CostArguments {
         let mut prices = LIST_PRICES;
         self.prices.iter().for_each(|(set, dollars)| set(&mut prices, *dollars));
         let Self { run_seconds, row_bytes, nodes, processes, .. } = *self;
-        let assumed = Workload { descriptor_bytes, run_seconds, row_bytes, nodes, processes, ..Workload::default() };
+        let assumed = Workload {
+            descriptor_bytes,
+            run_seconds,
+            row_bytes,
+            nodes,
+            processes,
+            ..Workload::default()
+        };
         Cost::of(spec, totals, assumed, prices)
     }
 }

@@ -74,7 +74,8 @@ async fn list(target: &Target, job: Option<&str>, json: bool) -> Result<Exit> {
 
 fn shown(letter: &DeadLetter) -> String {
     let moved = letter.moved.as_ref();
-    let moved = moved.map_or(String::new(), |Moved { queue, node, at }| format!("{at}  {queue}, by {node}: "));
+    let moved = moved
+        .map_or(String::new(), |Moved { queue, node, at }| format!("{at}  {queue}, by {node}: "));
     let job = letter.job_id.as_ref().map_or(String::new(), |job| format!("job {job}: "));
     format!("{moved}{job}{} ({} bytes)\n  {}", letter.reason, letter.bytes, letter.body)
 }

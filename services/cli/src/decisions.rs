@@ -16,7 +16,11 @@ pub fn lines(decisions: &Decisions) -> Vec<String> {
     let Some(survey) = &decisions.survey else {
         return vec![format!("input {name}: files of any content")];
     };
-    let more = if survey.is_whole { "" } else { " examined; there are more, which are checked when they are read" };
+    let more = if survey.is_whole {
+        ""
+    } else {
+        " examined; there are more, which are checked when they are read"
+    };
     let empty = match survey.empty_files {
         0 => String::new(),
         empty => format!("; {empty} of them empty"),
@@ -26,8 +30,10 @@ pub fn lines(decisions: &Decisions) -> Vec<String> {
         format!("input {name}: a table in {files} of {}{empty}{more}", HumanBytes(survey.bytes)),
         format!("  format: {}, {}", survey.format.word(), survey.format_reason),
     ];
-    let compressed =
-        survey.compressed_files.iter().map(|(word, files)| format!("{word} ({})", counted(*files, "file")));
+    let compressed = survey
+        .compressed_files
+        .iter()
+        .map(|(word, files)| format!("{word} ({})", counted(*files, "file")));
     let compressed: Vec<String> = compressed.collect();
     if !compressed.is_empty() {
         lines.push(format!("  compression: {}, by the names of the files", compressed.join(", ")));
@@ -52,7 +58,9 @@ pub fn lines(decisions: &Decisions) -> Vec<String> {
     }
     lines.push(format!("  columns: {}", decisions.columns.len()));
     lines.extend(column_lines(&decisions.columns));
-    lines.extend(decisions.columns_problem.iter().map(|problem| format!("  columns are unknown: {problem}")));
+    lines.extend(
+        decisions.columns_problem.iter().map(|problem| format!("  columns are unknown: {problem}")),
+    );
     lines.extend(survey.notes.iter().map(|note| format!("  note: {note}")));
     lines
 }

@@ -33,8 +33,9 @@ pub struct DoctorArguments {
 /// Checks this machine, or a compute target. The exit status is 0 unless something must be fixed.
 pub async fn doctor(arguments: DoctorArguments, settings: &Settings) -> Result<Exit> {
     let job = arguments.job.clone().map(JobFileArguments::new);
-    let read =
-        Show::during(async |events| job.map(|job| job.read(Some(&arguments.target), settings, events)).transpose());
+    let read = Show::during(async |events| {
+        job.map(|job| job.read(Some(&arguments.target), settings, events)).transpose()
+    });
     let parsed = match read.await {
         Ok(parsed) => parsed,
         Err(error) => return refuse(error, arguments.json),
@@ -48,12 +49,13 @@ pub async fn doctor(arguments: DoctorArguments, settings: &Settings) -> Result<E
             let spec = parsed.as_ref().map(|parsed| &parsed.spec);
             target.check(spec, length, arguments.create, crate::BUILD, &mut report).await;
         }
-        None if arguments.create => bail!("--create creates the queues of a compute target; name one with --target"),
+        None if arguments.create => {
+            bail!("--create creates the queues of a compute target; name one with --target")
+        }
         None => {
             let python = parsed.and_then(|parsed| match parsed.spec.environment {
-                Environment::Interpreter { path } | Environment::Requirements { base: path, .. } => {
-                    Some(path.as_path().to_owned())
-                }
+                Environment::Interpreter { path }
+                | Environment::Requirements { base: path, .. } => Some(path.as_path().to_owned()),
                 Environment::Node => None,
             });
             settings.engine.check_machine(python, &mut report);
@@ -65,7 +67,8 @@ pub async fn doctor(arguments: DoctorArguments, settings: &Settings) -> Result<E
         let target = target.map(|target| target.name);
         say!(out, "{}", json!({ "target": target, "ok": failed == 0, "checks": checks }));
     } else {
-        let checked = target.map_or_else(|| "this machine".to_owned(), |target| format!("target {}", target.name));
+        let checked = target
+            .map_or_else(|| "this machine".to_owned(), |target| format!("target {}", target.name));
         let warnings = counted(report.count(CheckState::Warning) as u64, "warning");
         let (unknown, ok) = (report.count(CheckState::NotChecked), report.count(CheckState::Ok));
         say!(out, "{checked}: {failed} to fix, {warnings}, {unknown} not checked, {ok} ok");

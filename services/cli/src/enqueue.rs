@@ -40,7 +40,9 @@ pub struct EnqueueArguments {
 pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result<Exit> {
     // Each step needs the output of the one before, so this follows them to their ends.
     let several = Show::during(async |events| {
-        let Some(several) = Several::read(&arguments.job, Some(&arguments.target), settings, events)? else {
+        let Some(several) =
+            Several::read(&arguments.job, Some(&arguments.target), settings, events)?
+        else {
             return Ok(None);
         };
         let target = arguments.target.require(None, settings)?;
@@ -63,7 +65,11 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
             match (arguments.wait, arguments.json) {
                 (true, _) => return Ok(report(&result, arguments.json, &target.reference())),
                 (false, true) => {
-                    say!(out, "{}", json!({ "job_id": result.job_id, "target": target.name, "reused": true }));
+                    say!(
+                        out,
+                        "{}",
+                        json!({ "job_id": result.job_id, "target": target.name, "reused": true })
+                    );
                 }
                 (false, false) => say!(out, "{}", result.job_id),
             }
@@ -102,7 +108,8 @@ async fn submit(
         events.send(Event::Reused(result.job_id.clone()));
         return Ok(Submitted::Reused(Box::new(result), target));
     }
-    let submission = settings.engine.submit(parsed, &target, false, arguments.refuse_when_full, events).await?;
+    let submission =
+        settings.engine.submit(parsed, &target, false, arguments.refuse_when_full, events).await?;
     submission.warn(arguments.wait, events).await;
     Ok(Submitted::New(Box::new(submission), target, signals))
 }

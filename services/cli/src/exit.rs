@@ -24,8 +24,15 @@ pub enum Exit {
 }
 
 impl Exit {
-    pub const ALL: [Self; 7] =
-        [Self::Done, Self::Error, Self::Invalid, Self::Failed, Self::Busy, Self::NotEnded, Self::Canceled];
+    pub const ALL: [Self; 7] = [
+        Self::Done,
+        Self::Error,
+        Self::Invalid,
+        Self::Failed,
+        Self::Busy,
+        Self::NotEnded,
+        Self::Canceled,
+    ];
 
     pub fn number(self) -> u8 {
         self as u8
@@ -35,7 +42,9 @@ impl Exit {
         match self {
             Self::Done => "The command succeeded; if it runs or follows a job, the job completed.",
             Self::Error => "The command failed; standard error says why and what to do.",
-            Self::Invalid => "The command line, the job file or the compute target is invalid. Nothing was started.",
+            Self::Invalid => {
+                "The command line, the job file or the compute target is invalid. Nothing was started."
+            }
             Self::Failed => "The job failed.",
             Self::Busy => {
                 "Another process works on this job, another job writes the same output, or the target is full."
@@ -118,9 +127,12 @@ mod tests {
     #[test]
     fn commands_page_lists_every_exit_status_once() {
         let page = include_str!("../COMMANDS.md");
-        let (_, table) = page.split_once("| exit status | meaning |").expect("the table is in COMMANDS.md");
+        let (_, table) =
+            page.split_once("| exit status | meaning |").expect("the table is in COMMANDS.md");
         let table = table.split("\n\n").next().expect("a table ends with an empty line");
-        let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next()?.parse::<u8>().ok());
+        let rows = table
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.split(" |").next()?.parse::<u8>().ok());
         assert_eq!(rows.collect::<Vec<_>>(), Exit::ALL.map(Exit::number));
     }
 

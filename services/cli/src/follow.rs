@@ -55,7 +55,13 @@ pub struct Wish {
 
 impl Wish {
     /// Prints the id of a job, plans the job, and follows it if requested.
-    pub async fn fulfil(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
+    pub async fn fulfil(
+        &self,
+        submission: &Submission,
+        target: &Target,
+        events: Events,
+        show: Show,
+    ) -> Result<Exit> {
         self.name(submission, target, &events);
         let job_id = submission.job_id();
         let planned = tokio::select! {
@@ -68,7 +74,8 @@ impl Wish {
         submission.queues.close().await;
         match planned {
             PlannedJob::All(plan) if !self.wait => {
-                let (mini_batches, files) = (counted(plan.mini_batches, "mini-batch"), counted(plan.files, "file"));
+                let (mini_batches, files) =
+                    (counted(plan.mini_batches, "mini-batch"), counted(plan.files, "file"));
                 show.finish(events).await;
                 say!(note, "planned: {mini_batches} of {files}");
                 return Ok(Exit::Done);
@@ -92,9 +99,16 @@ impl Wish {
         }
     }
 
-    async fn follow(&self, submission: &Submission, target: &Target, events: Events, show: Show) -> Result<Exit> {
+    async fn follow(
+        &self,
+        submission: &Submission,
+        target: &Target,
+        events: Events,
+        show: Show,
+    ) -> Result<Exit> {
         let job_id = submission.job_id();
-        let followed = follow(&submission.jobs(), job_id, &Notify::new(), &self.stopped, &events).await;
+        let followed =
+            follow(&submission.jobs(), job_id, &Notify::new(), &self.stopped, &events).await;
         show.finish(events).await;
         match followed? {
             Followed::Ended(result) => Ok(report(&result, self.json, &target.reference())),

@@ -17,7 +17,8 @@ const ANSWER_BYTES_MAX: u64 = 8 * 1024;
 pub async fn health(address: SocketAddr) -> Exit {
     let address = SocketAddr::new(reachable(address.ip()), address.port());
     let answered = timeout(ANSWER_TIME, healthz(address)).await;
-    let answered = answered.unwrap_or_else(|_| bail!("no answer within {} s", ANSWER_TIME.as_secs()));
+    let answered =
+        answered.unwrap_or_else(|_| bail!("no answer within {} s", ANSWER_TIME.as_secs()));
     match answered {
         Ok((200, line)) => {
             say!(out, "{line}");
@@ -47,7 +48,10 @@ fn reachable(ip: IpAddr) -> IpAddr {
 async fn healthz(address: SocketAddr) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address).await?;
     stream
-        .write_all(format!("GET /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").as_bytes())
+        .write_all(
+            format!("GET /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
+        )
         .await?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
@@ -64,10 +68,16 @@ mod tests {
 
     #[test]
     fn unspecified_address_means_this_machine() {
-        for (listens, asked) in
-            [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("127.0.0.2", "127.0.0.2"), ("10.1.2.3", "10.1.2.3")]
-        {
-            assert_eq!(reachable(listens.parse().expect("an address")), asked.parse::<IpAddr>().expect("an address"));
+        for (listens, asked) in [
+            ("0.0.0.0", "127.0.0.1"),
+            ("::", "::1"),
+            ("127.0.0.2", "127.0.0.2"),
+            ("10.1.2.3", "10.1.2.3"),
+        ] {
+            assert_eq!(
+                reachable(listens.parse().expect("an address")),
+                asked.parse::<IpAddr>().expect("an address")
+            );
         }
     }
 }

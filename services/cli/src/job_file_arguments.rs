@@ -56,18 +56,30 @@ impl JobFileArguments {
     }
 
     /// Reads the job file. A compute target of `target` takes precedence over that of the file.
-    pub fn read(&self, target: Option<&TargetFlags>, settings: &Settings, events: &Events) -> engine::Result<Parsed> {
+    pub fn read(
+        &self,
+        target: Option<&TargetFlags>,
+        settings: &Settings,
+        events: &Events,
+    ) -> engine::Result<Parsed> {
         settings.engine.read(&self.document(target, settings)?, events)
     }
 
     /// Returns the document with everything that the command line says about it.
-    pub fn document(&self, target: Option<&TargetFlags>, settings: &Settings) -> engine::Result<Document> {
+    pub fn document(
+        &self,
+        target: Option<&TargetFlags>,
+        settings: &Settings,
+    ) -> engine::Result<Document> {
         let overrides = self.set.iter().map(|pair| {
-            let (key, value) = pair.split_once('=').with_context(|| format!("--set {pair}: write it as KEY=VALUE"))?;
+            let (key, value) = pair
+                .split_once('=')
+                .with_context(|| format!("--set {pair}: write it as KEY=VALUE"))?;
             Ok((key.trim().to_owned(), value.trim().to_owned()))
         });
         let flags = [("priority", &self.priority), ("owner", &self.owner)];
-        let flags = flags.into_iter().filter_map(|(key, value)| Some(Ok((key.to_owned(), value.clone()?))));
+        let flags =
+            flags.into_iter().filter_map(|(key, value)| Some(Ok((key.to_owned(), value.clone()?))));
         let overrides = overrides
             .chain(flags)
             .collect::<anyhow::Result<_>>()
@@ -75,7 +87,8 @@ impl JobFileArguments {
         let text = match self.text.get() {
             Some(text) => text,
             None => {
-                let text = read(&self.job_file).map_err(|error| self.invalid(format!("cannot be read: {error}")))?;
+                let text = read(&self.job_file)
+                    .map_err(|error| self.invalid(format!("cannot be read: {error}")))?;
                 self.text.get_or_init(|| text)
             }
         };
@@ -90,14 +103,26 @@ impl JobFileArguments {
             true => target.unwrap_or(&TargetFlags::default()).azure_names(settings)?,
             false => AzureNames::default(),
         };
-        Ok(Document { path: self.job_file.clone(), text: text.clone(), wishes, azure, compute_target })
+        Ok(Document {
+            path: self.job_file.clone(),
+            text: text.clone(),
+            wishes,
+            azure,
+            compute_target,
+        })
     }
 
     /// Reads and checks the job file, and shows the events. Returns the job, and the survey of each input.
-    pub async fn check(&self, settings: &Settings) -> engine::Result<(Parsed, Vec<Option<Survey>>)> {
+    pub async fn check(
+        &self,
+        settings: &Settings,
+    ) -> engine::Result<(Parsed, Vec<Option<Survey>>)> {
         let check = async |events: &Events| {
             let mut parsed = self.read(None, settings, events)?;
-            let surveys = settings.engine.check(&mut parsed, &StoreOptions::default(), false, events)?.finish()?;
+            let surveys = settings
+                .engine
+                .check(&mut parsed, &StoreOptions::default(), false, events)?
+                .finish()?;
             Ok((parsed, surveys))
         };
         Show::during(check).await

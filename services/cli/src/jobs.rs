@@ -36,7 +36,10 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     let mut shown = Vec::new();
     let mut looked_at = 0;
     for chunk in ids.chunks(READS_AT_ONCE.min(limit)) {
-        for row in read(jobs, chunk, &unfinished, &open).await.into_iter().filter(|job| selection.has_state(job.state))
+        for row in read(jobs, chunk, &unfinished, &open)
+            .await
+            .into_iter()
+            .filter(|job| selection.has_state(job.state))
         {
             if shown.is_empty() && !json {
                 say!(out, "{}", header(width, of_target));
@@ -71,17 +74,26 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
 }
 
 /// Returns jobs in the order of their ids. The unfinished ones have been read.
-async fn read(jobs: &Jobs, ids: &[String], unfinished: &[Summary], open: &OpenJobs) -> Vec<Summary> {
+async fn read(
+    jobs: &Jobs,
+    ids: &[String],
+    unfinished: &[Summary],
+    open: &OpenJobs,
+) -> Vec<Summary> {
     let known = |id: &String| unfinished.iter().find(|job| job.job_id == *id);
     let others: Vec<String> = ids.iter().filter(|id| known(id).is_none()).cloned().collect();
     let others = jobs.summaries(&others, open).await;
-    let found = |id: &String| known(id).or_else(|| others.iter().find(|job| job.job_id == *id)).cloned();
+    let found =
+        |id: &String| known(id).or_else(|| others.iter().find(|job| job.job_id == *id)).cloned();
     ids.iter().filter_map(found).collect()
 }
 
 fn header(width: usize, of_target: bool) -> String {
     let place = match of_target {
-        true => format!("{:<12}  {:<8}  {:>10}  {:>12}  {:>12}  ", "OWNER", "PRIORITY", "SHARE", "WAITED", "ETA"),
+        true => format!(
+            "{:<12}  {:<8}  {:>10}  {:>12}  {:>12}  ",
+            "OWNER", "PRIORITY", "SHARE", "WAITED", "ETA"
+        ),
         false => String::new(),
     };
     format!(
@@ -117,10 +129,15 @@ fn line(row: &Summary, width: usize, of_target: bool) -> String {
 fn placed(row: &Summary) -> String {
     let (owner, priority) = (row.owner.as_deref().unwrap_or("-"), row.priority.word());
     let activity = row.activity.as_ref();
-    let share = activity.and_then(|activity| Some(format!("{} ({:.0}%)", activity.processes, 100.0 * activity.share?)));
+    let share = activity.and_then(|activity| {
+        Some(format!("{} ({:.0}%)", activity.processes, 100.0 * activity.share?))
+    });
     let waited = activity.and_then(|activity| activity.waited_seconds).map(duration);
-    let left = activity.and_then(|activity| activity.remaining_seconds).map(|seconds| duration(seconds as f64));
-    let [share, waited, left] = [share, waited, left].map(|text| text.unwrap_or_else(|| "-".to_owned()));
+    let left = activity
+        .and_then(|activity| activity.remaining_seconds)
+        .map(|seconds| duration(seconds as f64));
+    let [share, waited, left] =
+        [share, waited, left].map(|text| text.unwrap_or_else(|| "-".to_owned()));
     format!("{owner:<12}  {priority:<8}  {share:>10}  {waited:>12}  {left:>12}  ")
 }
 
@@ -133,7 +150,12 @@ mod tests {
 
     #[test]
     fn job_of_a_target_has_its_place() {
-        let activity = Activity { waited_seconds: Some(192.0), processes: 3, share: Some(0.75), ..Activity::default() };
+        let activity = Activity {
+            waited_seconds: Some(192.0),
+            processes: 3,
+            share: Some(0.75),
+            ..Activity::default()
+        };
         let counts = Counts { total: 9, succeeded: 2, failed: 0 };
         let row = Summary {
             job_id: "a".to_owned(),
@@ -149,12 +171,19 @@ mod tests {
             cause: None,
             problem: None,
         };
-        let words = |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
-        assert_eq!(words(line(&row, 1, true)), "a Running ana high 3 (75%) 3 min 12 s 1 min 15 s - 20 s 2/9 2");
+        let words =
+            |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            words(line(&row, 1, true)),
+            "a Running ana high 3 (75%) 3 min 12 s 1 min 15 s - 20 s 2/9 2"
+        );
         assert_eq!(words(line(&row, 1, false)), "a Running - 20 s 2/9 2");
         assert_eq!(header(3, true).len(), line(&row, 3, true).len());
         let waits_for = Some("owner ana may run 1 job at a time, and runs 1".to_owned());
-        let waiting = Summary { activity: Some(Activity { waits_for, share: None, ..activity }), ..row };
-        assert!(line(&waiting, 1, true).ends_with("  owner ana may run 1 job at a time, and runs 1"));
+        let waiting =
+            Summary { activity: Some(Activity { waits_for, share: None, ..activity }), ..row };
+        assert!(
+            line(&waiting, 1, true).ends_with("  owner ana may run 1 job at a time, and runs 1")
+        );
     }
 }

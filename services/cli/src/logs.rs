@@ -40,7 +40,10 @@ pub async fn logs(arguments: &LogsArguments, jobs: &Jobs) -> Result<Exit> {
 
 /// Returns the beginning of the names of the files below `logs/` that a path means.
 fn beginning(path: &Path, job: &FoundJob) -> Result<String> {
-    if path.components().any(|component| !matches!(component, Component::Normal(_) | Component::CurDir)) {
+    if path
+        .components()
+        .any(|component| !matches!(component, Component::Normal(_) | Component::CurDir))
+    {
         bail!("{}: name a file below {}", path.display(), job.store.shown("logs"));
     }
     let normal = path.components().filter(|component| matches!(component, Component::Normal(_)));
@@ -74,7 +77,8 @@ async fn print(jobs: &Jobs, job: &FoundJob, beginning: &str) -> Result<Exit> {
     let matching: Vec<_> = files.iter().filter(|file| file.path.starts_with(beginning)).collect();
     match (exact, matching.as_slice()) {
         (None, []) => {
-            let (id, logs, flags) = (&job.spec.job_id, job.store.shown("logs"), remedies::flags(jobs.target()));
+            let (id, logs, flags) =
+                (&job.spec.job_id, job.store.shown("logs"), remedies::flags(jobs.target()));
             bail!("there is no {logs}/{beginning}; list the files with: gristmill logs {id}{flags}")
         }
         (Some(file), _) | (None, &[file]) => {
@@ -91,7 +95,11 @@ async fn follow(jobs: &Jobs, job: &FoundJob, beginning: Option<String>) -> Resul
     loop {
         let NewLines { lines, is_one_file, end } = tail.read(jobs, job).await?;
         for (path, line) in lines {
-            let has_reader = if is_one_file { printed::out(&line) } else { printed::out(&format!("{path}: {line}")) };
+            let has_reader = if is_one_file {
+                printed::out(&line)
+            } else {
+                printed::out(&format!("{path}: {line}"))
+            };
             if !has_reader {
                 return Ok(Exit::Done);
             }

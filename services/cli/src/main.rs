@@ -251,7 +251,8 @@ fn main() -> ExitCode {
     clap_complete::CompleteEnv::with_factory(Arguments::command).var(complete::VARIABLE).complete();
     let arguments = Arguments::parse();
     let document = arguments.command.document().filter(|document| *document != Path::new(STDIN));
-    let mut settings = Settings::from_environment(document.and_then(Path::parent).map(Path::to_owned));
+    let mut settings =
+        Settings::from_environment(document.and_then(Path::parent).map(Path::to_owned));
     if arguments.quiet {
         printed::be_quiet();
         settings.log_filter = "error".to_owned();
@@ -274,11 +275,12 @@ fn main() -> ExitCode {
     let status = runtime.map_err(Into::into).and_then(|runtime| {
         #[cfg(feature = "otlp")]
         let _traces = observe::start_traces(runtime.handle())?;
-        let status =
-            runtime.block_on(command(arguments.command, &settings)).and_then(|status| match printed::failure() {
+        let status = runtime.block_on(command(arguments.command, &settings)).and_then(|status| {
+            match printed::failure() {
                 Some(error) => anyhow::bail!("cannot write to standard output: {error}"),
                 None => Ok(status),
-            });
+            }
+        });
         // The command ends even if a thread still blocks, on a dead disk for example; and tasks that still run must not
         // report their end.
         std::mem::forget(runtime);
@@ -305,20 +307,37 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         Command::Enqueue(arguments) => enqueue::enqueue(arguments, settings).await?,
         Command::Worker(arguments) => return worker::worker(arguments, settings).await,
         Command::Reducer(arguments) => reducer::reducer(arguments, settings).await?,
-        Command::Health { listen } => health::health(ListenFlag { listen }.address(settings)?).await,
-        Command::Jobs(arguments) => jobs::jobs(&arguments, &arguments.target.jobs(settings).await?).await?,
-        Command::Status(arguments) => status::status(&arguments.target.jobs(settings).await?, &arguments).await?,
-        Command::Logs(arguments) => logs::logs(&arguments, &arguments.target.jobs(settings).await?).await?,
-        Command::Rejects(arguments) => rejects::rejects(&arguments, &arguments.target.jobs(settings).await?).await?,
-        Command::Cancel { job, target } => cancel::cancel(&target.jobs(settings).await?, &job).await?,
-        Command::Priority(arguments) => priority::priority(&arguments, &arguments.target.jobs(settings).await?).await?,
+        Command::Health { listen } => {
+            health::health(ListenFlag { listen }.address(settings)?).await
+        }
+        Command::Jobs(arguments) => {
+            jobs::jobs(&arguments, &arguments.target.jobs(settings).await?).await?
+        }
+        Command::Status(arguments) => {
+            status::status(&arguments.target.jobs(settings).await?, &arguments).await?
+        }
+        Command::Logs(arguments) => {
+            logs::logs(&arguments, &arguments.target.jobs(settings).await?).await?
+        }
+        Command::Rejects(arguments) => {
+            rejects::rejects(&arguments, &arguments.target.jobs(settings).await?).await?
+        }
+        Command::Cancel { job, target } => {
+            cancel::cancel(&target.jobs(settings).await?, &job).await?
+        }
+        Command::Priority(arguments) => {
+            priority::priority(&arguments, &arguments.target.jobs(settings).await?).await?
+        }
         Command::Portal(arguments) => portal::portal(arguments, settings).await?,
         Command::Report(arguments) => report::report(&arguments, settings).await?,
-        Command::Clean(arguments) => clean::clean(&arguments, &arguments.target.jobs(settings).await?).await?,
+        Command::Clean(arguments) => {
+            clean::clean(&arguments, &arguments.target.jobs(settings).await?).await?
+        }
         Command::Target(command) => target::target(command, settings).await?,
         Command::Doctor(arguments) => doctor::doctor(arguments, settings).await?,
         Command::DeadLetters(arguments) => {
-            dead_letters::dead_letters(&arguments.target.require(None, settings)?, &arguments).await?
+            dead_letters::dead_letters(&arguments.target.require(None, settings)?, &arguments)
+                .await?
         }
         Command::Completions(arguments) => completions::completions(&arguments)?,
         Command::ManPages(arguments) => man_pages::man_pages(&arguments)?,
@@ -335,7 +354,11 @@ mod tests {
     fn this_machine_is_a_default_only_where_a_command_can_run_on_it() {
         let mut need_a_target = Vec::new();
         for command in Arguments::command().get_subcommands() {
-            let Some(target) = command.get_arguments().find(|argument| argument.get_id() == "target") else { continue };
+            let Some(target) =
+                command.get_arguments().find(|argument| argument.get_id() == "target")
+            else {
+                continue;
+            };
             let help = target.get_help().expect("every flag has a help").to_string();
             if !help.ends_with(" [default: this machine]") {
                 need_a_target.push(command.get_name().to_owned());
@@ -347,12 +370,17 @@ mod tests {
     #[test]
     fn only_flags_of_a_target_stand_under_its_heading() {
         for command in Arguments::command().get_subcommands() {
-            let of_target =
-                command.get_arguments().filter(|argument| argument.get_help_heading() == Some(target_flags::TARGET));
+            let of_target = command
+                .get_arguments()
+                .filter(|argument| argument.get_help_heading() == Some(target_flags::TARGET));
             for argument in of_target {
                 let name = argument.get_id().as_str();
                 let is_of_target = ["target", "queue", "store", "config"].contains(&name);
-                assert!(is_of_target, "{}: --{name} comes after the flattened TargetFlags", command.get_name());
+                assert!(
+                    is_of_target,
+                    "{}: --{name} comes after the flattened TargetFlags",
+                    command.get_name()
+                );
             }
         }
     }

@@ -18,7 +18,10 @@ pub struct ManPagesArguments {
 }
 
 const FILES: &[(&str, &str)] = &[
-    ("gristmill.toml", "Compute targets; the nearest one, from the working folder or that of the document upwards."),
+    (
+        "gristmill.toml",
+        "Compute targets; the nearest one, from the working folder or that of the document upwards.",
+    ),
     ("~/.config/gristmill/gristmill.toml", "Compute targets, if there is no such file."),
     ("~/.gristmill", "Local jobs and caches; GRISTMILL_HOME names another folder."),
 ];
@@ -34,11 +37,23 @@ pub fn man_pages(arguments: &ManPagesArguments) -> Result<Exit> {
     command.build();
     let statuses = Exit::ALL.map(|exit| (exit.number().to_string(), exit.meaning())).to_vec();
     let files = FILES.iter().map(|(name, text)| ((*name).to_owned(), *text)).collect();
-    write_pages(&command, "gristmill", &[("EXIT STATUS", statuses), ("FILES", files)], date, folder)?;
+    write_pages(
+        &command,
+        "gristmill",
+        &[("EXIT STATUS", statuses), ("FILES", files)],
+        date,
+        folder,
+    )?;
     Ok(Exit::Done)
 }
 
-fn write_pages(command: &Command, name: &str, sections: &[Section<'_>], date: &str, folder: &Path) -> Result<()> {
+fn write_pages(
+    command: &Command,
+    name: &str,
+    sections: &[Section<'_>],
+    date: &str,
+    folder: &Path,
+) -> Result<()> {
     let mut page = Vec::new();
     let source = concat!("gristmill ", env!("CARGO_PKG_VERSION"));
     let examples = command.get_after_help().map(ToString::to_string);

@@ -44,13 +44,20 @@ pub fn sentence(notice: &Notice) -> String {
             format!("from this machine, {problem}; {}", how.by())
         }
         Notice::InterpreterSilent { python, seconds } => {
-            format!("{} has not answered for {seconds}s; the script is not checked", python.display())
+            format!(
+                "{} has not answered for {seconds}s; the script is not checked",
+                python.display()
+            )
         }
         Notice::CheckedWithDefault(python) => {
             format!("checked with {}; GRISTMILL_PYTHON names another interpreter", python.display())
         }
         Notice::SetAside { folder, to } => {
-            format!("the files of an earlier run in {} are now in {}", folder.display(), to.display())
+            format!(
+                "the files of an earlier run in {} are now in {}",
+                folder.display(),
+                to.display()
+            )
         }
         Notice::InputsChanged(job_id) => format!(
             "the inputs have changed since job {job_id} was planned, so this is a new job; `gristmill retry {job_id}` \
@@ -62,12 +69,23 @@ pub fn sentence(notice: &Notice) -> String {
             "job {job_id} runs what has failed so far again, with the script that its processes have loaded; \
              `gristmill status {job_id} --wait` waits for its end"
         ),
-        Notice::InFlight { job_id, state, unended, failed } => in_flight(job_id, *state, *unended, *failed),
-        Notice::DamagedResult => "result.json cannot be read and is removed; the result is determined again".to_owned(),
+        Notice::InFlight { job_id, state, unended, failed } => {
+            in_flight(job_id, *state, *unended, *failed)
+        }
+        Notice::DamagedResult => {
+            "result.json cannot be read and is removed; the result is determined again".to_owned()
+        }
         Notice::ChangedSinceStart { script, differences } => {
-            let subject =
-                if *script { "the script has changed" } else { "the data or models of the script have changed" };
-            let details = if differences.is_empty() { String::new() } else { format!(" ({})", named(differences)) };
+            let subject = if *script {
+                "the script has changed"
+            } else {
+                "the data or models of the script have changed"
+            };
+            let details = if differences.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", named(differences))
+            };
             format!(
                 "{subject} since the job began{details}: committed rows come from before the change, and \
                  further rows from after it"
@@ -97,7 +115,11 @@ pub fn sentence(notice: &Notice) -> String {
         Notice::Continuing(continuation) => continuing(continuation),
         Notice::LargeScriptFolder(incomplete) => incomplete.to_string(),
         Notice::CreatingEnvironment { file, folder } => {
-            format!("creating a Python environment from {} (once; kept in {})", file.display(), folder.display())
+            format!(
+                "creating a Python environment from {} (once; kept in {})",
+                file.display(),
+                folder.display()
+            )
         }
         Notice::WaitingForProcesses => {
             "all mini-batches have ended; waiting for the Python processes to end: shutdown(), a \
@@ -127,7 +149,10 @@ fn nothing_to_do(job_id: &str, (failed, rejected): (u64, u64), unnamed: u64) -> 
         .map(|(count, what)| counted(count, what))
         .collect();
     match (left.is_empty(), unnamed) {
-        (false, _) => format!("job {job_id} is completed; --only leaves out what is left: {}", left.join(" and ")),
+        (false, _) => format!(
+            "job {job_id} is completed; --only leaves out what is left: {}",
+            left.join(" and ")
+        ),
         (true, 0) => format!("job {job_id} is completed, and nothing failed: nothing to do"),
         (true, _) => format!(
             "job {job_id} is completed, and a retry cannot run its {} without a result, whose places are unknown or may change: \
@@ -154,16 +179,22 @@ fn in_flight(job_id: &str, state: InFlight, unended: Option<u64>, failed: u64) -
             format!("job {job_id} has not ended, and there is nothing to do: {others}{later}{lost}")
         }
         InFlight::BeingPlanned => {
-            format!("job {job_id} has not ended, and there is nothing to do: another process plans it{later}")
+            format!(
+                "job {job_id} has not ended, and there is nothing to do: another process plans it{later}"
+            )
         }
         InFlight::Ending => {
-            format!("job {job_id} is ending, and there is nothing to do until a reducer has written its result{later}")
+            format!(
+                "job {job_id} is ending, and there is nothing to do until a reducer has written its result{later}"
+            )
         }
     }
 }
 
 fn new_job(earlier: &str, reason: &NewJobReason) -> String {
-    let completed = |reason: String| format!("job {earlier} has completed, and this is a new job, because {reason}");
+    let completed = |reason: String| {
+        format!("job {earlier} has completed, and this is a new job, because {reason}")
+    };
     let retry = format!("`gristmill retry {earlier}` continues the old one");
     match reason {
         NewJobReason::Unfinished(differences) => {
@@ -171,20 +202,27 @@ fn new_job(earlier: &str, reason: &NewJobReason) -> String {
             format!("job {earlier} is unfinished, and this is a new job, because {reason}; {retry}")
         }
         NewJobReason::Completed(differences) => completed(named(differences)),
-        NewJobReason::InputsChanged(Some(input)) => completed(format!("the files of input {input} have changed")),
-        NewJobReason::InputsChanged(None) => completed("the files of its inputs have changed".to_owned()),
+        NewJobReason::InputsChanged(Some(input)) => {
+            completed(format!("the files of input {input} have changed"))
+        }
+        NewJobReason::InputsChanged(None) => {
+            completed("the files of its inputs have changed".to_owned())
+        }
         NewJobReason::OutputChanged(output) => {
             completed(format!("its output {output} is missing, or was changed since"))
         }
         NewJobReason::SeveralVersions => {
             completed("it has run more than one version of its script or side inputs".to_owned())
         }
-        NewJobReason::Failed => format!("job {earlier} has failed mini-batches, and this is a new job; {retry}"),
+        NewJobReason::Failed => {
+            format!("job {earlier} has failed mini-batches, and this is a new job; {retry}")
+        }
     }
 }
 
 fn named(differences: &[Difference]) -> String {
-    let named: Vec<String> = differences.iter().take(DIFFERENCES_NAMED).map(ToString::to_string).collect();
+    let named: Vec<String> =
+        differences.iter().take(DIFFERENCES_NAMED).map(ToString::to_string).collect();
     let more = differences.len().saturating_sub(DIFFERENCES_NAMED);
     let named = named.join(", ");
     if more > 0 { format!("{named} and {more} more differ") } else { named }
@@ -195,17 +233,26 @@ fn continuing(continuation: &Continuation) -> String {
     let mut text = format!("continuing job {}:", continuation.job_id);
     let mut line_of = |count: u64, noun: &str, one: &str, several: &str| {
         if count > 0 {
-            text += &format!("\n  {} {}", counted(count, noun), if count == 1 { one } else { several });
+            text +=
+                &format!("\n  {} {}", counted(count, noun), if count == 1 { one } else { several });
         }
     };
     let mut line = |count, one: &str, several: &str| line_of(count, "mini-batch", one, several);
-    line(continuation.committed, "is committed and does not run again", "are committed and do not run again");
+    line(
+        continuation.committed,
+        "is committed and does not run again",
+        "are committed and do not run again",
+    );
     line(
         failed,
         "failed before and runs again, with all its tries",
         "failed before and run again, with all their tries",
     );
-    line(continuation.failed, "has failed and does not run in this round", "have failed and do not run in this round");
+    line(
+        continuation.failed,
+        "has failed and does not run in this round",
+        "have failed and do not run in this round",
+    );
     line(
         whole,
         "succeeded before, but without some of its items; it runs again as a whole",
@@ -218,11 +265,18 @@ fn continuing(continuation: &Continuation) -> String {
         &format!("was interrupted with its node and runs again; {cost}"),
         &format!("were interrupted with their node and run again; {cost}"),
     );
-    line(continuation.retrying, "had failed a try and runs again", "had failed a try and run again");
-    let [one, several] = ["runs again; the rows of other items stay", "run again; the rows of other items stay"];
+    line(
+        continuation.retrying,
+        "had failed a try and runs again",
+        "had failed a try and run again",
+    );
+    let [one, several] =
+        ["runs again; the rows of other items stay", "run again; the rows of other items stay"];
     line_of(items, "rejected item", one, several);
     match continuation.untried {
-        Some(untried) => line_of(untried, "mini-batch", "has not been tried yet", "have not been tried yet"),
+        Some(untried) => {
+            line_of(untried, "mini-batch", "has not been tried yet", "have not been tried yet")
+        }
         None if continuation.none_tried => text += "\n  no mini-batch has been tried yet",
         None => text += "\n  all others have not been tried yet",
     }
@@ -255,7 +309,10 @@ mod tests {
              run again; the rows of other items stay"
         );
         let known = Continuation { untried: Some(1), ..none.clone() };
-        assert_eq!(continuing(&known), "continuing job test:\n  1 mini-batch has not been tried yet");
+        assert_eq!(
+            continuing(&known),
+            "continuing job test:\n  1 mini-batch has not been tried yet"
+        );
         let some = Continuation { committed: 2, none_tried: false, ..none };
         assert_eq!(
             continuing(&some),

@@ -55,7 +55,9 @@ impl ListenFlag {
     pub fn address(&self, settings: &Settings) -> Result<SocketAddr> {
         match self.find(settings)? {
             Some(address) => Ok(address),
-            None => bail!("the address of the role is missing; pass its --listen, or set GRISTMILL_LISTEN"),
+            None => bail!(
+                "the address of the role is missing; pass its --listen, or set GRISTMILL_LISTEN"
+            ),
         }
     }
 }
@@ -73,19 +75,36 @@ pub struct Watched {
 
 impl Watched {
     /// Starts the endpoints, before the role connects to anything.
-    pub fn start(role: Role, target: &Target, listen: &ListenFlag, settings: &Settings) -> Result<Self> {
+    pub fn start(
+        role: Role,
+        target: &Target,
+        listen: &ListenFlag,
+        settings: &Settings,
+    ) -> Result<Self> {
         let health = Health::new(settings.stall_max);
         let mut observing = Vec::new();
-        if let Some(namespace) = settings.cloudwatch_namespace.clone().filter(|_| role == Role::Reducer) {
-            let reporting = cloudwatch::report(namespace, target.queue()?.prefix().unwrap_or(&target.name).to_owned());
+        if let Some(namespace) =
+            settings.cloudwatch_namespace.clone().filter(|_| role == Role::Reducer)
+        {
+            let reporting = cloudwatch::report(
+                namespace,
+                target.queue()?.prefix().unwrap_or(&target.name).to_owned(),
+            );
             observing.push(AbortOnDropHandle::new(tokio::spawn(reporting)));
         }
         let Some(address) = listen.find(settings)? else {
             return Ok(Self { health, role, server: None, observing, queues_are_new: false });
         };
-        let scrape = Scrape::of(role, target.queue()?.messaging_system(), &settings.engine.settings().build);
+        let scrape =
+            Scrape::of(role, target.queue()?.messaging_system(), &settings.engine.settings().build);
         let state = RoleState { health: health.clone(), scrape };
-        Ok(Self { health, role, server: Some(server::start(address, state)?), observing, queues_are_new: false })
+        Ok(Self {
+            health,
+            role,
+            server: Some(server::start(address, state)?),
+            observing,
+            queues_are_new: false,
+        })
     }
 
     /// Marks the role as ready, and observes its queues from now on.
@@ -98,7 +117,8 @@ impl Watched {
         let observe = |queue, name| Arc::new(Observed::new(queue, name, &self.health));
         queues.dead_letters = observe(queues.dead_letters.clone(), DEAD_LETTERS);
         queues.control = observe(queues.control.clone(), CONTROL);
-        queues.broker = Arc::new(ObservedBroker { broker: queues.broker.clone(), health: self.health.clone() });
+        queues.broker =
+            Arc::new(ObservedBroker { broker: queues.broker.clone(), health: self.health.clone() });
         // One role is enough, and there is at least one reducer.
         if self.role == Role::Reducer {
             let observing = observe_depth(queues.dead_letters.clone());
@@ -192,7 +212,9 @@ async fn show_depth(name: &'static str, queue: &dyn Queue) {
             let counts = [Some(depth.visible), in_flight, Some(depth.delayed)];
             for (state, count) in states.into_iter().zip(counts) {
                 if let Some(count) = count {
-                    messages.get_or_create(&[(DESTINATION, name), (STATE, state)]).set(count as i64);
+                    messages
+                        .get_or_create(&[(DESTINATION, name), (STATE, state)])
+                        .set(count as i64);
                 }
             }
         }

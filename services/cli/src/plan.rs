@@ -64,7 +64,9 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
             descriptor_bytes += serde_json::to_vec(&descriptor).map_or(0, |text| text.len() as u64);
             Ok(())
         } else if arguments.json {
-            serde_json::to_writer(&mut out, &descriptor).map_err(Into::into).and_then(|()| out.write_all(b"\n"))
+            serde_json::to_writer(&mut out, &descriptor)
+                .map_err(Into::into)
+                .and_then(|()| out.write_all(b"\n"))
         } else if arguments.all || shown < SHOWN {
             shown += 1;
             writeln!(out, "{:>8}  {}", descriptor.mini_batch, describe(&descriptor))
@@ -77,31 +79,48 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
     }
     let totals = plan.totals();
     let is_divided = parsed.spec.isolate != Isolate::Off;
-    let extra_runs = if is_divided { parsed.spec.extra_runs_for_one(largest.items()) } else { None };
+    let extra_runs =
+        if is_divided { parsed.spec.extra_runs_for_one(largest.items()) } else { None };
     let cost = arguments.cost.of(&parsed.spec, &totals, descriptor_bytes);
     let last = match (arguments.cost.cost, arguments.json) {
         (true, true) => vec![cost::json(&cost).to_string()],
         (_, true) => {
-            let shown =
-                Shown { totals: &totals, inputs: &decisions, extra_runs_for_one: extra_runs.map(|(_, runs)| runs) };
+            let shown = Shown {
+                totals: &totals,
+                inputs: &decisions,
+                extra_runs_for_one: extra_runs.map(|(_, runs)| runs),
+            };
             vec![serde_json::to_string(&shown).expect("plain data serialises")]
         }
         (is_cost, false) => {
             let more = totals.mini_batches.saturating_sub(shown);
-            let more = (more > 0 && !is_cost).then(|| format!("          … and {more} more (--all shows them)"));
-            let items = totals.items.map_or(String::new(), |items| format!(", {}", counted(items, "item")));
-            let (mini_batches, files) = (counted(totals.mini_batches, "mini-batch"), counted(totals.files, "file"));
+            let more = (more > 0 && !is_cost)
+                .then(|| format!("          … and {more} more (--all shows them)"));
+            let items =
+                totals.items.map_or(String::new(), |items| format!(", {}", counted(items, "item")));
+            let (mini_batches, files) =
+                (counted(totals.mini_batches, "mini-batch"), counted(totals.files, "file"));
             let sum = format!("{mini_batches} of {files}{items}");
             let costs = if is_cost { cost::lines(&cost) } else { Vec::new() };
             let isolation = extra_runs.map(|(items, runs)| {
                 let larger = largest.items().filter(|largest| *largest > items).map(|largest| {
-                    format!("; a larger one fails as a whole, and the largest has {}", counted(largest, "item"))
+                    format!(
+                        "; a larger one fails as a whole, and the largest has {}",
+                        counted(largest, "item")
+                    )
                 });
                 let runs = counted(runs, "extra run");
                 let larger = larger.unwrap_or_default();
-                format!("isolate: one bad item in a mini-batch of {items} costs at most {runs}{larger}")
+                format!(
+                    "isolate: one bad item in a mini-batch of {items} costs at most {runs}{larger}"
+                )
             });
-            more.into_iter().chain(totals.left_out.line()).chain([sum]).chain(isolation).chain(costs).collect()
+            more.into_iter()
+                .chain(totals.left_out.line())
+                .chain([sum])
+                .chain(isolation)
+                .chain(costs)
+                .collect()
         }
     };
     for line in last {
@@ -123,6 +142,11 @@ struct Shown<'a> {
 }
 
 fn describe(descriptor: &Descriptor) -> String {
-    let key: Vec<String> = descriptor.key().iter().map(|(name, value)| format!("{name}={value}")).collect();
-    if key.is_empty() { descriptor.detail() } else { format!("{}  {}", key.join(" "), descriptor.detail()) }
+    let key: Vec<String> =
+        descriptor.key().iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if key.is_empty() {
+        descriptor.detail()
+    } else {
+        format!("{}  {}", key.join(" "), descriptor.detail())
+    }
 }

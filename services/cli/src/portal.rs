@@ -36,8 +36,12 @@ pub struct PortalArguments {
     target: TargetFlags,
 }
 
-pub const WORDS: Words =
-    Words { hint: remedies::hint, error: remedies::message, remedy: remedies::text, flags: remedies::flags };
+pub const WORDS: Words = Words {
+    hint: remedies::hint,
+    error: remedies::message,
+    remedy: remedies::text,
+    flags: remedies::flags,
+};
 
 pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<Exit> {
     let target = arguments.target.find(None, settings)?;
@@ -45,9 +49,11 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
         Some(target) => target.jobs(target.open_store().await?),
         None => settings.engine.jobs(),
     };
-    let address = arguments.listen.unwrap_or(DEFAULT_ADDRESS.parse().context("the default address")?);
+    let address =
+        arguments.listen.unwrap_or(DEFAULT_ADDRESS.parse().context("the default address")?);
     let trusted = arguments.trust_header.as_deref().map(str::parse).transpose();
-    let trusted_header = trusted.map_err(|error| usage(anyhow::anyhow!("--trust-header: {error}")))?;
+    let trusted_header =
+        trusted.map_err(|error| usage(anyhow::anyhow!("--trust-header: {error}")))?;
     let chosen = settings.portal_token.clone().map(Token::chosen).transpose().map_err(usage)?;
     let is_chosen = chosen.is_some();
     let token = match chosen {
@@ -57,7 +63,8 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
     let access = Access { token: token.clone(), trusted_header, hosts: arguments.host.clone() };
     access.check(address, is_chosen).map_err(usage)?;
     let listener = portal::listen(address, arguments.listen.is_some()).await;
-    let listener = listener.with_context(|| format!("cannot listen at {address}: choose another with --listen"))?;
+    let listener = listener
+        .with_context(|| format!("cannot listen at {address}: choose another with --listen"))?;
     let address = listener.local_addr().context("read the address of the listener")?;
     let mut targets = arguments.target.known(settings);
     targets.retain(|name| name != LOCAL);
@@ -78,7 +85,8 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
     if !arguments.no_open && std::io::stdout().is_terminal() {
         open(&shown, settings);
     }
-    let _noted = (options.target.is_none()).then(|| Noted::write(settings.engine.home().portal_file(), &shown));
+    let _noted = (options.target.is_none())
+        .then(|| Noted::write(settings.engine.home().portal_file(), &shown));
     let stop = CancellationToken::new();
     let _signals = watch_for_stop(stop.clone());
     Portal::new(options).serve(listener, stop).await?;
@@ -87,7 +95,12 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
 
 /// Serves the page while this process runs one job, or the steps of a document, and prints the address. A thread of its own
 /// opens the store and answers, so that no request delays a job.
-pub fn serve(target: Option<Target>, settings: &Settings, own_jobs: OwnJobs, are_steps: bool) -> Result<()> {
+pub fn serve(
+    target: Option<Target>,
+    settings: &Settings,
+    own_jobs: OwnJobs,
+    are_steps: bool,
+) -> Result<()> {
     let token = Token::random()?;
     let access = Access { token: Some(token.clone()), ..Access::default() };
     let engine = settings.engine.clone();
@@ -101,11 +114,23 @@ pub fn serve(target: Option<Target>, settings: &Settings, own_jobs: OwnJobs, are
                     None => engine.jobs(),
                 };
                 let address = DEFAULT_ADDRESS.parse().context("the default address")?;
-                let listener = portal::listen(address, false).await.context("find a free port for the portal")?;
-                let _ = sender.send(listener.local_addr().context("read the address of the listener")?);
+                let listener = portal::listen(address, false)
+                    .await
+                    .context("find a free port for the portal")?;
+                let _ =
+                    sender.send(listener.local_addr().context("read the address of the listener")?);
                 let (targets, is_read_only, words) = (Vec::new(), false, WORDS);
-                let options =
-                    Options { engine, jobs, target, targets, own_jobs, are_steps, is_read_only, access, words };
+                let options = Options {
+                    engine,
+                    jobs,
+                    target,
+                    targets,
+                    own_jobs,
+                    are_steps,
+                    is_read_only,
+                    access,
+                    words,
+                };
                 Portal::new(options).serve(listener, CancellationToken::new()).await
             })
         });
@@ -113,7 +138,10 @@ pub fn serve(target: Option<Target>, settings: &Settings, own_jobs: OwnJobs, are
             tracing::warn!("the job has no page: {error:#}");
         }
     };
-    std::thread::Builder::new().name("portal".to_owned()).spawn(serving).context("start the thread of the portal")?;
+    std::thread::Builder::new()
+        .name("portal".to_owned())
+        .spawn(serving)
+        .context("start the thread of the portal")?;
     if let Ok(address) = receiver.recv() {
         say!(note, "portal {}", url(address, Some(&token)));
     }
@@ -128,7 +156,8 @@ struct Noted {
 impl Noted {
     /// Writes the file, which only its user may read: the address may have a token. Without it, nothing is linked.
     fn write(path: PathBuf, address: &str) -> Self {
-        let content = serde_json::json!({ "address": address, "process": std::process::id() }).to_string();
+        let content =
+            serde_json::json!({ "address": address, "process": std::process::id() }).to_string();
         let _ = std::fs::remove_file(&path);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         if let Err(error) = file.and_then(|mut file| file.write_all(content.as_bytes())) {
@@ -154,10 +183,15 @@ fn url(address: SocketAddr, token: Option<&Token>) -> String {
 /// Opens a browser, if this machine has one.
 fn open(url: &str, settings: &Settings) {
     let programs = &settings.engine.settings().search_path;
-    let opener: Option<PathBuf> = programs.iter().map(|folder| folder.join("xdg-open")).find(|file| file.is_file());
+    let opener: Option<PathBuf> =
+        programs.iter().map(|folder| folder.join("xdg-open")).find(|file| file.is_file());
     let Some(opener) = opener.filter(|_| settings.has_display) else { return };
-    let command =
-        Command::new(opener).arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let command = Command::new(opener)
+        .arg(url)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
     if let Ok(mut browser) = command {
         std::thread::spawn(move || browser.wait());
     }

@@ -37,7 +37,8 @@ pub fn out(text: &str) -> bool {
 
 fn line(text: &str) -> bool {
     let mut stdout = io::stdout().lock();
-    let written = stdout.write_all(printable(text).as_bytes()).and_then(|()| stdout.write_all(b"\n"));
+    let written =
+        stdout.write_all(printable(text).as_bytes()).and_then(|()| stdout.write_all(b"\n"));
     noted(written.and_then(|()| stdout.flush())).is_ok()
 }
 
@@ -200,12 +201,17 @@ mod tests {
                 }
                 let text = std::fs::read_to_string(&path).expect("source");
                 let prints = |line: &&str| {
-                    let writes = ["io::stdout()", "io::stderr()"].iter().any(|stream| line.contains(stream));
+                    let writes =
+                        ["io::stdout()", "io::stderr()"].iter().any(|stream| line.contains(stream));
                     let macros = ["print!(", "println!("].iter().any(|name| line.contains(name));
                     (writes && !line.contains("is_terminal")) || macros
                 };
                 let found = text.lines().find(prints);
-                assert!(found.is_none() || path.ends_with("printed.rs"), "{}: {found:?}", path.display());
+                assert!(
+                    found.is_none() || path.ends_with("printed.rs"),
+                    "{}: {found:?}",
+                    path.display()
+                );
             }
         }
     }

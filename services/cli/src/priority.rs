@@ -23,7 +23,8 @@ pub const PRIORITIES: [&str; 3] = ["low", "normal", "high"];
 
 pub async fn priority(arguments: &PriorityArguments, jobs: &Jobs) -> Result<Exit> {
     let priority = Priority::of_word(&arguments.priority).unwrap_or_default();
-    let engine::Reprioritised { job_id, before } = jobs.change_priority(&arguments.job, priority).await?;
+    let engine::Reprioritised { job_id, before } =
+        jobs.change_priority(&arguments.job, priority).await?;
     let word = priority.word();
     match before == priority {
         true => say!(out, "job {job_id} already has priority {word}"),

@@ -40,7 +40,10 @@ impl Latest {
 }
 
 /// Shows progress on standard error, until the task is aborted.
-pub fn show(progress: watch::Receiver<Progress>, hint: watch::Receiver<Option<Hint>>) -> JoinHandle<()> {
+pub fn show(
+    progress: watch::Receiver<Progress>,
+    hint: watch::Receiver<Option<Hint>>,
+) -> JoinHandle<()> {
     let latest = Latest { progress, hint };
     if is_quiet() {
         tokio::spawn(async {})
@@ -119,7 +122,9 @@ impl Shown {
     /// Returns a line when the job begins to wait, or waits for something else.
     fn waits_for(&mut self, reason: Option<String>) -> Option<String> {
         // The times in the text change all the time.
-        let kind = reason.as_ref().map(|reason| reason.split(" since ").next().unwrap_or_default().to_owned());
+        let kind = reason
+            .as_ref()
+            .map(|reason| reason.split(" since ").next().unwrap_or_default().to_owned());
         let is_new = kind != self.waits_for;
         self.waits_for = kind;
         reason.filter(|_| is_new).map(|reason| format!("waiting: {reason}"))
@@ -127,7 +132,8 @@ impl Shown {
 
     /// Returns lines about steps that have become slow.
     fn waits(&mut self, progress: &Progress) -> Vec<String> {
-        let key = |waiting: &Waiting| (waiting.node.clone(), waiting.process.clone(), waiting.mini_batch);
+        let key =
+            |waiting: &Waiting| (waiting.node.clone(), waiting.process.clone(), waiting.mini_batch);
         let new = progress.waiting.iter().filter(|waiting| !self.waits.contains(&key(waiting)));
         let lines = new.map(|waiting| format!("waiting for {waiting}")).collect();
         self.waits = progress.waiting.iter().map(key).collect();
@@ -138,7 +144,9 @@ impl Shown {
 /// Returns the parts of a line, the most important first.
 fn parts(progress: &Progress) -> Vec<String> {
     let (done, total) = (progress.mini_batches.ended(), progress.mini_batches.total);
-    if let Some(command) = progress.waiting.iter().find(|waiting| waiting.phase == SlotPhase::Command) {
+    if let Some(command) =
+        progress.waiting.iter().find(|waiting| waiting.phase == SlotPhase::Command)
+    {
         return vec![format!("the command has run for {}", duration(command.seconds as f64))];
     }
     let mut parts = match progress.planned {
@@ -248,10 +256,19 @@ mod tests {
         let (_sender, progress) = watch::channel(starting);
         let (_hints, hint) = watch::channel(None);
         let (sender, mut printed) = tokio::sync::mpsc::unbounded_channel();
-        let showing = lines(Latest { progress, hint }, |line: &str| drop(sender.send(line.to_owned())));
-        tokio::time::timeout(Duration::from_secs(6), showing).await.expect_err("it goes on until it is aborted");
-        assert_eq!(printed.recv().await.expect("a line"), "0 of 9 mini-batches, in run() for 16 s, eta unknown");
-        assert_eq!(printed.recv().await.expect("another"), format!("  waiting for {}", waiting("process000")));
+        let showing =
+            lines(Latest { progress, hint }, |line: &str| drop(sender.send(line.to_owned())));
+        tokio::time::timeout(Duration::from_secs(6), showing)
+            .await
+            .expect_err("it goes on until it is aborted");
+        assert_eq!(
+            printed.recv().await.expect("a line"),
+            "0 of 9 mini-batches, in run() for 16 s, eta unknown"
+        );
+        assert_eq!(
+            printed.recv().await.expect("another"),
+            format!("  waiting for {}", waiting("process000"))
+        );
     }
 
     #[test]
@@ -259,18 +276,31 @@ mod tests {
         assert_eq!(line(&progress(true, 20, 0, 0), None), "0 of 20 mini-batches, eta unknown");
         assert_eq!(line(&progress(true, 1, 0, 0), None), "0 of 1 mini-batch, eta unknown");
         assert_eq!(line(&progress(true, 0, 0, 0), None), "0 of 0 mini-batches");
-        assert_eq!(line(&progress(true, 20, 5, 0), Some(0.5)), "5 of 20 mini-batches, 0.5/s, eta 30 s");
+        assert_eq!(
+            line(&progress(true, 20, 5, 0), Some(0.5)),
+            "5 of 20 mini-batches, 0.5/s, eta 30 s"
+        );
         assert_eq!(line(&progress(true, 20, 20, 0), Some(2.0)), "20 of 20 mini-batches, 2.0/s");
-        assert_eq!(line(&progress(false, 0, 66119, 0), Some(9.0)), "66119 mini-batches, still planning, 9.0/s");
-        assert_eq!(line(&progress(false, 0, 1, 0), Some(9.0)), "1 mini-batch, still planning, 9.0/s");
+        assert_eq!(
+            line(&progress(false, 0, 66119, 0), Some(9.0)),
+            "66119 mini-batches, still planning, 9.0/s"
+        );
+        assert_eq!(
+            line(&progress(false, 0, 1, 0), Some(9.0)),
+            "1 mini-batch, still planning, 9.0/s"
+        );
         let troubled = Progress { retrying: 3, ..progress(true, 20, 5, 2) };
         assert_eq!(
             line(&troubled, None),
             "7 of 20 mini-batches, 2 failed, 3 to be tried again, 2 items failed, eta unknown"
         );
-        let short = Progress { items: Counts { total: 90, succeeded: 89, failed: 1 }, ..progress(true, 9, 9, 0) };
+        let short = Progress {
+            items: Counts { total: 90, succeeded: 89, failed: 1 },
+            ..progress(true, 9, 9, 0)
+        };
         assert_eq!(line(&short, None), "9 of 9 mini-batches, 1 item failed");
-        let ending = Progress { step: Some("writing the output".into()), ..progress(true, 9, 9, 0) };
+        let ending =
+            Progress { step: Some("writing the output".into()), ..progress(true, 9, 9, 0) };
         assert_eq!(line(&ending, None), "9 of 9 mini-batches, writing the output");
         let starting = Progress { waiting: vec![waiting("process000")], ..progress(true, 9, 0, 0) };
         assert_eq!(line(&starting, None), "0 of 9 mini-batches, in run() for 16 s, eta unknown");
@@ -279,7 +309,8 @@ mod tests {
     #[test]
     fn wait_is_shown_when_it_begins_or_changes() {
         let mut shown = Shown::default();
-        let mut shown_for = |text: &str| shown.waits_for((!text.is_empty()).then(|| text.to_owned()));
+        let mut shown_for =
+            |text: &str| shown.waits_for((!text.is_empty()).then(|| text.to_owned()));
         assert_eq!(shown_for(""), None);
         let first = "no worker has been heard from since 10:00:00 (9 s ago)";
         assert_eq!(shown_for(first), Some(format!("waiting: {first}")));
@@ -291,8 +322,12 @@ mod tests {
 
     #[test]
     fn command_that_runs_is_no_mini_batch() {
-        let command =
-            Waiting { phase: SlotPhase::Command, mini_batch: None, stack: String::new(), ..waiting("process000") };
+        let command = Waiting {
+            phase: SlotPhase::Command,
+            mini_batch: None,
+            stack: String::new(),
+            ..waiting("process000")
+        };
         let progress = Progress { waiting: vec![command], ..progress(true, 1, 0, 0) };
         assert_eq!(line(&progress, None), "the command has run for 16 s");
     }

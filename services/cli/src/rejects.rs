@@ -27,8 +27,12 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
         say!(out, "{}", serde_json::to_string(&summary).expect("plain data always serialises"));
     } else if summary.items == 0 {
         let status = jobs.status(&summary.job_id).await?;
-        let items = status.result.map(|result| result.items).or(status.progress.map(|progress| progress.items));
-        let left = items.map_or(0, |items| items.total.saturating_sub(items.succeeded + items.failed));
+        let items = status
+            .result
+            .map(|result| result.items)
+            .or(status.progress.map(|progress| progress.items));
+        let left =
+            items.map_or(0, |items| items.total.saturating_sub(items.succeeded + items.failed));
         let and = match left {
             0 => String::new(),
             1 => ", and 1 item has not ended".to_owned(),
@@ -38,19 +42,27 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
     } else {
         say!(out, "{}", shown(&summary, job.result.is_some()));
         if job.result.as_ref().is_some_and(|result| result.rejects_to_retry() > 0) {
-            say!(out, "  run them again with: gristmill retry {}{}", summary.job_id, flags(jobs.target()));
+            say!(
+                out,
+                "  run them again with: gristmill retry {}{}",
+                summary.job_id,
+                flags(jobs.target())
+            );
         }
     }
     Ok(Exit::Done)
 }
 
 fn shown(summary: &RejectSummary, has_ended: bool) -> String {
-    let (items, mini_batches) = (counted(summary.items, "rejected item"), counted(summary.mini_batches, "mini-batch"));
+    let (items, mini_batches) =
+        (counted(summary.items, "rejected item"), counted(summary.mini_batches, "mini-batch"));
     let mut lines = vec![format!("job {}: {items} in {mini_batches}", summary.job_id)];
     lines.extend(summary.groups.iter().map(line));
     lines.push(match &summary.tables {
         Some(tables) => format!("  each item: {} and {}", tables.csv, tables.parquet),
-        None if has_ended => "  the table of all items could not be written, or has been removed".to_owned(),
+        None if has_ended => {
+            "  the table of all items could not be written, or has been removed".to_owned()
+        }
         None => "  the table of all items is written when the job ends".to_owned(),
     });
     lines.join("\n")
@@ -61,6 +73,7 @@ fn line(group: &RejectGroup) -> String {
     let RejectGroup { items, first, .. } = group;
     let error = group.error();
     let error = clause(&error);
-    let log = if first.log.is_empty() { String::new() } else { format!("; open logs/{}", first.log) };
+    let log =
+        if first.log.is_empty() { String::new() } else { format!("; open logs/{}", first.log) };
     format!("  {items} × {error}, first: {} (mini-batch {}){log}", first.detail, first.mini_batch)
 }

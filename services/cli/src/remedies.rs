@@ -21,7 +21,9 @@ pub fn flags(target: &TargetRef) -> String {
 /// Returns a remedy as half a sentence.
 pub fn text(remedy: &Remedy) -> String {
     match remedy {
-        Remedy::Retry { job_id, target } => format!("continue with: gristmill retry {job_id}{}", flags(target)),
+        Remedy::Retry { job_id, target } => {
+            format!("continue with: gristmill retry {job_id}{}", flags(target))
+        }
         Remedy::RunAgain(TargetRef::ThisMachine) => "run its job file again".to_owned(),
         Remedy::RunAgain(_) => "enqueue its job file again".to_owned(),
         Remedy::ListJobs(target) => format!("list the jobs with: gristmill jobs{}", flags(target)),
@@ -29,14 +31,18 @@ pub fn text(remedy: &Remedy) -> String {
         Remedy::CreateQueues(target) => {
             format!("create missing queues with: gristmill doctor --create{}", flags(target))
         }
-        Remedy::StartReducer(target) => format!("start one with: gristmill reducer{}", flags(target)),
+        Remedy::StartReducer(target) => {
+            format!("start one with: gristmill reducer{}", flags(target))
+        }
         Remedy::NameTarget { without_file: false } => "name a target with --target NAME".to_owned(),
         Remedy::NameTarget { without_file: true } => {
             "name a target with --target NAME, and its file with --config FILE".to_owned()
         }
         Remedy::GiveKey(key) => format!("or pass --{key}"),
         Remedy::SetHome => "GRISTMILL_HOME names another folder".to_owned(),
-        Remedy::FreeHome => "`gristmill clean` removes old jobs, and GRISTMILL_HOME names another folder".to_owned(),
+        Remedy::FreeHome => {
+            "`gristmill clean` removes old jobs, and GRISTMILL_HOME names another folder".to_owned()
+        }
         Remedy::SetPackage => "set GRISTMILL_PYTHON_PACKAGE to the folder that holds it".to_owned(),
         Remedy::SetPython => "set GRISTMILL_PYTHON to another interpreter".to_owned(),
         Remedy::EnlargeSharedMemory => "in a container: docker run --shm-size=1g".to_owned(),
@@ -65,7 +71,10 @@ pub fn busy(busy: &Busy) -> String {
         }
         Busy::SameOutput { job_id: None, .. } => format!("{busy}; wait for it"),
         Busy::Full { target, .. } => {
-            format!("{busy}; enqueue it again later (`gristmill jobs{}` shows who runs what)", flags(target))
+            format!(
+                "{busy}; enqueue it again later (`gristmill jobs{}` shows who runs what)",
+                flags(target)
+            )
         }
     }
 }
@@ -82,11 +91,15 @@ pub fn hint(hint: &Hint) -> String {
         Lack::Reducer(_) => format!("{lack}; results wait in the queue; {reducer}"),
         Lack::Trouble { .. } | Lack::Node { .. } | Lack::Start(_) => lack.to_string(),
         Lack::Schedule(WaitsFor::Worker(_)) => format!("{lack}; {worker}"),
-        Lack::Schedule(WaitsFor::AbleWorker { .. }) => format!("{lack}; correct the cause there, or {worker}"),
+        Lack::Schedule(WaitsFor::AbleWorker { .. }) => {
+            format!("{lack}; correct the cause there, or {worker}")
+        }
         Lack::Schedule(WaitsFor::FittingWorker(unfit)) => {
             let labels = unfit.requires.labels.iter();
-            let labels: String = labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
-            let node = if unfit.requires.has_sizes() { "one on a machine that does" } else { "one" };
+            let labels: String =
+                labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
+            let node =
+                if unfit.requires.has_sizes() { "one on a machine that does" } else { "one" };
             format!(
                 "{lack}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with \
                  another `requires`"
@@ -98,7 +111,9 @@ pub fn hint(hint: &Hint) -> String {
             format!("{lack}; {worker}; if no `enqueue` is publishing it, continue with: {retry}")
         }
         Lack::Progress(_) => {
-            format!("{lack}; it is stopped (Ctrl-Z; `fg` continues it), or its disk does not answer")
+            format!(
+                "{lack}; it is stopped (Ctrl-Z; `fg` continues it), or its disk does not answer"
+            )
         }
         Lack::Process | Lack::Publication => format!("{lack}; continue with: {retry}"),
     }
@@ -122,12 +137,20 @@ mod tests {
         let target = || TargetRef::Named("t".to_owned());
         let since = Since { at: 0, age: Duration::from_secs(25) };
         let text = hinted(Lack::Worker { since, planned: true }, target());
-        assert!(text.starts_with("no worker has been heard from since ") && text.contains("(25 s ago)"), "{text}");
+        assert!(
+            text.starts_with("no worker has been heard from since ") && text.contains("(25 s ago)"),
+            "{text}"
+        );
         assert!(text.ends_with("; start one with: gristmill worker --target t"), "{text}");
         let text = hinted(Lack::Worker { since, planned: false }, target());
         assert!(text.ends_with("continue with: gristmill retry job --target t"), "{text}");
         let text = hinted(Lack::Reducer(since), target());
-        assert!(text.ends_with("; results wait in the queue; start one with: gristmill reducer --target t"), "{text}");
+        assert!(
+            text.ends_with(
+                "; results wait in the queue; start one with: gristmill reducer --target t"
+            ),
+            "{text}"
+        );
         let labels = [("zone".to_owned(), "b".to_owned())].into();
         let requires = Requirements { labels, ..Requirements::default() };
         let lacks = "its label zone is a, the job requires b".to_owned();
@@ -141,7 +164,15 @@ mod tests {
         let requires = Requirements { gpus: 1, ..Requirements::default() };
         let lacks = "it has no GPU, the job requires 1".to_owned();
         assert_eq!(
-            hinted(Lack::Schedule(WaitsFor::FittingWorker(Unfit { requires, nodes: 1, lacks, ..unfit })), target()),
+            hinted(
+                Lack::Schedule(WaitsFor::FittingWorker(Unfit {
+                    requires,
+                    nodes: 1,
+                    lacks,
+                    ..unfit
+                })),
+                target()
+            ),
             "the only worker, a1, does not meet `requires` (1 GPU): it has no GPU, the job requires 1; start one on a \
              machine that does with: gristmill worker --target t; or cancel the job, and enqueue it with another \
              `requires`"
@@ -170,13 +201,19 @@ mod tests {
         let text = message(&error.into());
         assert!(text.ends_with("; continue with: gristmill retry a-1 --target prod"), "{text}");
         let busy = engine::Error::from(Busy::Running("a-1".to_owned()));
-        assert_eq!(message(&busy.into()), "job a-1 is running; `gristmill status a-1` shows its progress");
+        assert_eq!(
+            message(&busy.into()),
+            "job a-1 is running; `gristmill status a-1` shows its progress"
+        );
     }
 
     #[test]
     fn target_without_name_is_found_by_its_addresses() {
         let (queue, store) = (Some("sqs://a".to_owned()), Some("s3://b".to_owned()));
-        assert_eq!(flags(&TargetRef::Addresses { queue, store }), " --queue 'sqs://a' --store s3://b");
+        assert_eq!(
+            flags(&TargetRef::Addresses { queue, store }),
+            " --queue 'sqs://a' --store s3://b"
+        );
         assert_eq!(flags(&TargetRef::Addresses { queue: None, store: None }), "");
     }
 }

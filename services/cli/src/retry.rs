@@ -85,16 +85,21 @@ fn output_format(text: &str) -> Result<OutputFormat, &'static str> {
 }
 
 pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exit> {
-    let absolute = |folder: &PathBuf| std::path::absolute(folder).with_context(|| format!("find {}", folder.display()));
+    let absolute = |folder: &PathBuf| {
+        std::path::absolute(folder).with_context(|| format!("find {}", folder.display()))
+    };
     let source_directory = arguments.source_directory.as_ref().map(absolute).transpose()?;
     let target = arguments.target.find(None, settings)?;
     let aside = match (arguments.mini_batch, &arguments.rows) {
-        (Some(mini_batch), Some(rows)) => return write_rows(&arguments.job, mini_batch, rows, target, settings).await,
+        (Some(mini_batch), Some(rows)) => {
+            return write_rows(&arguments.job, mini_batch, rows, target, settings).await;
+        }
         (Some(mini_batch), None) => Some(Aside::MiniBatch(mini_batch)),
         (None, _) => arguments.separate.then_some(Aside::Rejects),
     };
     let (engine, job) = (&settings.engine, &arguments.job);
-    let (only, format, republish) = (arguments.only.map(Only::from), arguments.format, arguments.republish);
+    let (only, format, republish) =
+        (arguments.only.map(Only::from), arguments.format, arguments.republish);
     let options = RetryOptions { only, source_directory, format, republish };
     let folder = options.source_directory.as_deref();
     if let Some(target) = target {
@@ -129,7 +134,9 @@ async fn publish(
     show: Show,
 ) -> Result<Exit> {
     match described {
-        Ok(retry) => follow::publish(retry, (arguments.wait, arguments.json), target, events, show).await,
+        Ok(retry) => {
+            follow::publish(retry, (arguments.wait, arguments.json), target, events, show).await
+        }
         Err(error) => {
             show.finish(events).await;
             refuse(error, arguments.json)

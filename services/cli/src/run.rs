@@ -53,9 +53,8 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
             }
             Ok(report(&result, arguments.json, &target))
         }
-        Ok((None, _)) => {
-            Ok(Exit::Canceled.because("this command was stopped twice, before the job ended", arguments.json))
-        }
+        Ok((None, _)) => Ok(Exit::Canceled
+            .because("this command was stopped twice, before the job ended", arguments.json)),
         Err(error) => refuse(error, arguments.json),
     }
 }
@@ -68,8 +67,12 @@ async fn run_steps(
     shown: Option<&OwnJobs>,
 ) -> engine::Result<Option<Ran>> {
     let RunArguments { job, target, .. } = arguments;
-    let Some(several) = Several::read(job, Some(target), settings, events)? else { return Ok(None) };
-    let target = target.find(None, settings).map_err(|error| job.invalid(format!("compute target: {error:#}")))?;
+    let Some(several) = Several::read(job, Some(target), settings, events)? else {
+        return Ok(None);
+    };
+    let target = target
+        .find(None, settings)
+        .map_err(|error| job.invalid(format!("compute target: {error:#}")))?;
     several.run(target, arguments.fresh, settings, events, shown).await.map(Some)
 }
 
@@ -100,9 +103,10 @@ async fn run_job(
         serve(Some(target.clone()), settings, own_jobs, false)?;
     }
     let (stop, _signals) = stop_on_signals();
-    let result = match settings.engine.run_on(parsed, &target, arguments.fresh, &stop, events).await? {
-        Followed::Ended(result) => Some(result),
-        Followed::Stopped | Followed::Interrupted => None,
-    };
+    let result =
+        match settings.engine.run_on(parsed, &target, arguments.fresh, &stop, events).await? {
+            Followed::Ended(result) => Some(result),
+            Followed::Stopped | Followed::Interrupted => None,
+        };
     Ok((result, target.reference()))
 }

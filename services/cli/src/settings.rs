@@ -54,7 +54,8 @@ impl Settings {
         let path = |name: &str| var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         // Without the variable, the folder of the user's account: cron and containers may not set it.
         let user_folder = path("HOME").or_else(std::env::home_dir);
-        let default_home = || user_folder.clone().unwrap_or_else(|| PathBuf::from(".")).join(".gristmill");
+        let default_home =
+            || user_folder.clone().unwrap_or_else(|| PathBuf::from(".")).join(".gristmill");
         let home = path("GRISTMILL_HOME").unwrap_or_else(default_home);
         let mut engine = engine::Settings {
             build: crate::BUILD.to_owned(),
@@ -65,15 +66,19 @@ impl Settings {
             python: path("GRISTMILL_PYTHON").or_else(beside_executable).or_else(on_path),
             package: path("GRISTMILL_PYTHON_PACKAGE"),
             executable: current_exe().ok(),
-            prefetch_bytes_max: number("GRISTMILL_PREFETCH_BYTES").unwrap_or(engine::PREFETCH_BYTES),
+            prefetch_bytes_max: number("GRISTMILL_PREFETCH_BYTES")
+                .unwrap_or(engine::PREFETCH_BYTES),
             lease_step: number("GRISTMILL_LEASE_SECONDS")
                 .map(|seconds| Duration::from_secs(seconds.max(LEASE_SECONDS_MIN))),
-            gpu_count: number("AZ_BATCHAI_GPU_COUNT_FOUND").and_then(|count| u32::try_from(count).ok()),
+            gpu_count: number("AZ_BATCHAI_GPU_COUNT_FOUND")
+                .and_then(|count| u32::try_from(count).ok()),
             // An empty value hides them all.
             visible_gpus: var("CUDA_VISIBLE_DEVICES").ok(),
             model_directory: path("AZUREML_MODEL_DIR"),
             sqs_endpoint: text("AWS_ENDPOINT_URL_SQS").or_else(|| text("AWS_ENDPOINT_URL")),
-            pass_environment: variable_names(&text("GRISTMILL_PASS_ENVIRONMENT").unwrap_or_default()),
+            pass_environment: variable_names(
+                &text("GRISTMILL_PASS_ENVIRONMENT").unwrap_or_default(),
+            ),
             ..engine::Settings::new(std::path::absolute(&home).unwrap_or(home))
         };
         let targets = TargetChoice {
@@ -85,8 +90,9 @@ impl Settings {
         };
         // No script gets the password of a broker.
         let secret = targets.secret_variables(&engine);
-        let is_secret =
-            |name: &OsString| SECRET.iter().any(|own| name == *own) || secret.iter().any(|one| *name == **one);
+        let is_secret = |name: &OsString| {
+            SECRET.iter().any(|own| name == *own) || secret.iter().any(|one| *name == **one)
+        };
         engine.environment = vars_os().filter(|(name, _)| !is_secret(name)).collect();
         Self {
             engine: Engine::new(engine),
@@ -99,7 +105,9 @@ impl Settings {
             cloudwatch_namespace: text("GRISTMILL_CLOUDWATCH_NAMESPACE"),
             portal_token: text("GRISTMILL_PORTAL_TOKEN"),
             has_display: text("DISPLAY").or_else(|| text("WAYLAND_DISPLAY")).is_some(),
-            stall_max: Duration::from_secs(number("GRISTMILL_STALL_SECONDS").unwrap_or(STALL_SECONDS)),
+            stall_max: Duration::from_secs(
+                number("GRISTMILL_STALL_SECONDS").unwrap_or(STALL_SECONDS),
+            ),
             ecs_agent: text("ECS_AGENT_URI"),
             crash_at: var("GRISTMILL_CRASH_AT").ok(),
         }
@@ -109,7 +117,11 @@ impl Settings {
     pub fn labels(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let labels = self.labels.as_deref().unwrap_or_default().split(',').map(str::trim);
         let labels = labels.filter(|label| !label.is_empty());
-        labels.map(|text| crate::worker::label(text).with_context(|| format!("GRISTMILL_LABELS, {text:?}"))).collect()
+        labels
+            .map(|text| {
+                crate::worker::label(text).with_context(|| format!("GRISTMILL_LABELS, {text:?}"))
+            })
+            .collect()
     }
 
     /// Removes empty endpoints of AWS from the environment, because its SDK would take them for addresses and panic.
@@ -118,7 +130,8 @@ impl Settings {
     ///
     /// No other thread may run yet.
     pub unsafe fn forget_empty_endpoints() {
-        let is_endpoint = |name: &OsString| name.as_encoded_bytes().starts_with(b"AWS_ENDPOINT_URL");
+        let is_endpoint =
+            |name: &OsString| name.as_encoded_bytes().starts_with(b"AWS_ENDPOINT_URL");
         let empty = vars_os().filter(|(name, value)| is_endpoint(name) && value.is_empty());
         for (name, _) in empty.collect::<Vec<_>>() {
             // SAFETY: the caller's.
@@ -157,7 +170,8 @@ fn number(name: &str) -> Option<u64> {
 /// Returns the interpreter of the environment in which this command is installed, or of the active one.
 fn beside_executable() -> Option<PathBuf> {
     let beside = current_exe().ok()?.parent()?.join("python3");
-    let active = var_os("VIRTUAL_ENV").map(|environment| PathBuf::from(environment).join("bin/python3"));
+    let active =
+        var_os("VIRTUAL_ENV").map(|environment| PathBuf::from(environment).join("bin/python3"));
     [Some(beside), active].into_iter().flatten().find(|python| python.exists())
 }
 
@@ -189,6 +203,9 @@ mod tests {
     #[test]
     fn name_of_a_user_comes_from_the_list_of_users() {
         let users = "root:x:0:0:root:/root:/bin/bash\nana:x:1000:1000::/home/ana:/bin/sh\nbroken\n";
-        assert_eq!((name_of(0, users), name_of(1000, users), name_of(7, users)), (Some("root"), Some("ana"), None));
+        assert_eq!(
+            (name_of(0, users), name_of(1000, users), name_of(7, users)),
+            (Some("root"), Some("ana"), None)
+        );
     }
 }

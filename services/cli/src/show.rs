@@ -49,7 +49,9 @@ impl Show {
                     continue;
                 }
                 match event {
-                    Event::Step { name, number, count } => say!(note, "step {name} ({number} of {count})"),
+                    Event::Step { name, number, count } => {
+                        say!(note, "step {name} ({number} of {count})")
+                    }
                     Event::Job(job_id) => {
                         say!(note, "job {job_id}");
                         jobs.add(&job_id);

@@ -22,7 +22,10 @@ pub fn watch_for_stop(stopped: CancellationToken) -> AbortOnDropHandle<()> {
 }
 
 /// Stops in an orderly way at the first signal, and at once at the second. Catches signals from this call on.
-pub fn watch_signals(cancel: CancellationToken, kill: CancellationToken) -> impl Future<Output = ()> {
+pub fn watch_signals(
+    cancel: CancellationToken,
+    kill: CancellationToken,
+) -> impl Future<Output = ()> {
     let stops = StopSignals::catch();
     async move {
         let Ok(mut stops) = stops else { return };
@@ -47,8 +50,13 @@ struct StopSignals {
 impl StopSignals {
     /// Catches the signals from now on, so that they do not end the process.
     fn catch() -> std::io::Result<Self> {
-        let hangup = if is_ignored(SignalKind::hangup()) { None } else { Some(signal(SignalKind::hangup())?) };
-        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let hangup = if is_ignored(SignalKind::hangup()) {
+            None
+        } else {
+            Some(signal(SignalKind::hangup())?)
+        };
+        let (interrupt, terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         Ok(Self { interrupt, terminate, hangup })
     }
 

@@ -101,18 +101,22 @@ async fn wait(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
 
 fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
     if json {
-        return serde_json::to_string(&status.document(remedies::hint)).expect("plain data always serialises");
+        return serde_json::to_string(&status.document(remedies::hint))
+            .expect("plain data always serialises");
     }
     if let Some(result) = &status.result {
         let summary = summary(result, jobs.target());
         return match status.output_changed {
-            true => format!("{summary}\n  note: the output has been changed or replaced since the job ended"),
+            true => format!(
+                "{summary}\n  note: the output has been changed or replaced since the job ended"
+            ),
             false => summary,
         };
     }
     let mut lines = vec![heading(status)];
     if matches!(jobs, Jobs::There { .. }) {
-        let owner = status.owner.iter().map(|owner| format!("owner: {owner}; ")).collect::<String>();
+        let owner =
+            status.owner.iter().map(|owner| format!("owner: {owner}; ")).collect::<String>();
         lines.push(format!("  {owner}priority: {}", status.priority.word()));
     }
     lines.extend(status.progress.iter().flat_map(|progress| described(progress, status.state)));
@@ -144,12 +148,17 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
     };
     let counts = match progress.planned {
         true => format!("{succeeded} of {total} succeeded, {failed} failed{retrying}"),
-        false => format!("{succeeded} succeeded, {failed} failed{retrying}; not all are planned yet"),
+        false => {
+            format!("{succeeded} succeeded, {failed} failed{retrying}; not all are planned yet")
+        }
     };
     let elapsed = took(progress.elapsed_seconds, progress.worked_seconds);
     let mut lines = vec![
         format!("  mini-batches: {counts}, after {elapsed}"),
-        format!("  items: {} succeeded, {} failed", progress.items.succeeded, progress.items.failed),
+        format!(
+            "  items: {} succeeded, {} failed",
+            progress.items.succeeded, progress.items.failed
+        ),
     ];
     if progress.extra_runs > 0 {
         lines.push(format!("  isolation: {}", counted(progress.extra_runs, "extra run")));
@@ -184,9 +193,21 @@ mod tests {
 
     fn progress() -> Progress {
         let items = Counts { total: 20, succeeded: 3, failed: 1 };
-        let nothing =
-            Progress { elapsed_seconds: 75.0, worked_seconds: 75.0, planned: true, ..reducer::Reducer::no_progress() };
-        Progress { mini_batches: items, items, retries: 1, processes: 2, nodes_at_work: 1, nodes: 1, ..nothing }
+        let nothing = Progress {
+            elapsed_seconds: 75.0,
+            worked_seconds: 75.0,
+            planned: true,
+            ..reducer::Reducer::no_progress()
+        };
+        Progress {
+            mini_batches: items,
+            items,
+            retries: 1,
+            processes: 2,
+            nodes_at_work: 1,
+            nodes: 1,
+            ..nothing
+        }
     }
 
     #[test]
@@ -199,7 +220,8 @@ mod tests {
         assert_eq!(described(&progress(), State::Running), expected);
         let isolated = Progress { extra_runs: 12, ..progress() };
         assert_eq!(described(&isolated, State::Running)[2], "  isolation: 12 extra runs");
-        let waited = protocol::Waited { limits_milliseconds: 725_000, services_milliseconds: 180_000 };
+        let waited =
+            protocol::Waited { limits_milliseconds: 725_000, services_milliseconds: 180_000 };
         let kept = Progress { items_kept: 30, waited, ..progress() };
         let expected = [
             "  checkpoints: 30 items were kept from earlier tries",
@@ -208,11 +230,20 @@ mod tests {
         assert_eq!(described(&kept, State::Running)[2..4], expected);
         let copies = protocol::Copies { started: 2, won: 1 };
         let speculating = Progress { copies, ..progress() };
-        assert_eq!(described(&speculating, State::Running)[2], "  speculation: 2 second starts, 1 won");
-        let planning = Progress { planned: false, retrying: 8, nodes_at_work: 2, nodes: 3, retries: 8, ..progress() };
+        assert_eq!(
+            described(&speculating, State::Running)[2],
+            "  speculation: 2 second starts, 1 won"
+        );
+        let planning = Progress {
+            planned: false,
+            retrying: 8,
+            nodes_at_work: 2,
+            nodes: 3,
+            retries: 8,
+            ..progress()
+        };
         let lines = described(&planning, State::Running);
-        let expected =
-            "  mini-batches: 3 succeeded, 1 failed, 8 to be tried again; not all are planned yet, after 1 min 15 s";
+        let expected = "  mini-batches: 3 succeeded, 1 failed, 8 to be tried again; not all are planned yet, after 1 min 15 s";
         assert_eq!(lines[0], expected);
         assert_eq!(lines[2], "  processes: 2 on 2 nodes; 8 retries");
     }
@@ -220,10 +251,15 @@ mod tests {
     #[test]
     fn processes_of_silent_workers_are_not_counted() {
         let silent = Progress { silent_since: Some(0), ..progress() };
-        for (progress, state) in
-            [(&silent, State::Waiting), (&silent, State::Running), (&progress(), State::Interrupted)]
-        {
-            assert!(described(progress, state).iter().all(|line| !line.contains("processes")), "{state}");
+        for (progress, state) in [
+            (&silent, State::Waiting),
+            (&silent, State::Running),
+            (&progress(), State::Interrupted),
+        ] {
+            assert!(
+                described(progress, state).iter().all(|line| !line.contains("processes")),
+                "{state}"
+            );
         }
     }
 
@@ -245,8 +281,10 @@ mod tests {
                 logs,
             }
         };
-        let hint = Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstReducer };
-        let expected = "job a is queued: no reducer has looked at it yet; start one with: gristmill reducer";
+        let hint =
+            Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstReducer };
+        let expected =
+            "job a is queued: no reducer has looked at it yet; start one with: gristmill reducer";
         assert_eq!(heading(&status(State::Queued, Some(hint))), expected);
         assert_eq!(heading(&status(State::Running, None)), "job a is running");
     }

@@ -60,7 +60,10 @@ impl Several {
             serve(target.clone(), settings, own_jobs.clone(), true)?;
         }
         let (stop, _signals) = stop_on_signals();
-        let results = settings.engine.run_steps(&steps, &document, target.as_ref(), fresh, &stop, events).await?;
+        let results = settings
+            .engine
+            .run_steps(&steps, &document, target.as_ref(), fresh, &stop, events)
+            .await?;
         let target = target.map_or(TargetRef::ThisMachine, |target| target.reference());
         Ok(Ran { results, count: steps.steps().len(), target, outputs: steps.outputs })
     }
@@ -70,12 +73,17 @@ impl Ran {
     /// Prints the results of the steps: one JSON object, or a summary of each.
     pub fn report(&self, json: bool) -> Exit {
         let Some(last) = self.results.last() else {
-            return Exit::Canceled.because("this command was stopped before the first step ended", json);
+            return Exit::Canceled
+                .because("this command was stopped before the first step ended", json);
         };
         if json {
-            let steps: Vec<_> =
-                self.results.iter().map(|ended| json!({ "step": ended.step, "result": ended.result })).collect();
-            let object = json!({ "state": last.result.state, "steps": steps, "outputs": self.outputs });
+            let steps: Vec<_> = self
+                .results
+                .iter()
+                .map(|ended| json!({ "step": ended.step, "result": ended.result }))
+                .collect();
+            let object =
+                json!({ "state": last.result.state, "steps": steps, "outputs": self.outputs });
             say!(out, "{object}");
         } else {
             for StepResult { step, result, was_elsewhere } in &self.results {
@@ -90,7 +98,12 @@ impl Ran {
             say!(out, "outputs of the steps: {}", self.outputs.display());
             let left = self.count - self.results.len();
             if left > 0 {
-                say!(err, "step {} did not complete; {left} of {} steps have not run", last.step, self.count);
+                say!(
+                    err,
+                    "step {} did not complete; {left} of {} steps have not run",
+                    last.step,
+                    self.count
+                );
             }
         }
         match last.result.state == JobState::Completed && self.results.len() < self.count {
@@ -101,9 +114,14 @@ impl Ran {
 }
 
 /// Checks a document with several steps. Returns its warnings and notes. `None`: it has only one, or is a job file.
-pub async fn validate(job: &JobFileArguments, settings: &Settings) -> engine::Result<Option<CheckedSteps>> {
+pub async fn validate(
+    job: &JobFileArguments,
+    settings: &Settings,
+) -> engine::Result<Option<CheckedSteps>> {
     Show::during(async |events| {
-        let Some(Several { document, steps }) = Several::read(job, None, settings, events)? else { return Ok(None) };
+        let Some(Several { document, steps }) = Several::read(job, None, settings, events)? else {
+            return Ok(None);
+        };
         let mut checked = settings.engine.check_steps(&steps, &document, events)?;
         checked.warnings.splice(0..0, steps.warnings);
         Ok(Some(checked))

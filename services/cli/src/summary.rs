@@ -15,7 +15,9 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     let elapsed = took(result.elapsed_seconds, result.worked_seconds);
     let id = &result.job_id;
     let _ = match (&result.headline, result.state) {
-        (Some(headline), _) => writeln!(text, "job {id} {}\n  elapsed: {elapsed}", sentence(headline)),
+        (Some(headline), _) => {
+            writeln!(text, "job {id} {}\n  elapsed: {elapsed}", sentence(headline))
+        }
         (None, JobState::Running) => writeln!(text, "job {id} running for {elapsed}"),
         (None, state) => writeln!(text, "job {id} {} in {elapsed}", State::from(state).word()),
     };
@@ -23,8 +25,10 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
         let _ = writeln!(text, "  cause: {cause}");
     }
     // Where mini-batches failed, `failures` quotes their output.
-    let start =
-        result.failures.first().filter(|first| first.mini_batches.is_empty() && result.state == JobState::Failed);
+    let start = result
+        .failures
+        .first()
+        .filter(|first| first.mini_batches.is_empty() && result.state == JobState::Failed);
     it_printed(start.map_or("", |start| &start.printed), &mut text);
     let retrying = match result.retrying {
         0 => String::new(),
@@ -35,8 +39,13 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
         let _ = writeln!(text, "  items: {}", tallied(&result.items));
     }
     if result.extra_runs > 0 {
-        let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
-        let _ = writeln!(text, "  isolation: {runs} of pieces of {}; {items} failed alone", result.divided.sentence());
+        let (runs, items) =
+            (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
+        let _ = writeln!(
+            text,
+            "  isolation: {runs} of pieces of {}; {items} failed alone",
+            result.divided.sentence()
+        );
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "  items rejected: {}", result.items_rejected);
     }
@@ -51,7 +60,10 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     }
     match result.command {
         // The cause names its error.
-        true => it_printed(result.failed_mini_batches.first().map_or("", |failed| &failed.printed), &mut text),
+        true => it_printed(
+            result.failed_mini_batches.first().map_or("", |failed| &failed.printed),
+            &mut text,
+        ),
         false => failures(result, &mut text),
     }
     if let Some(rejects) = result.rejects.as_ref().filter(|_| !result.command) {
@@ -70,7 +82,8 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     for (name, folder) in &result.outputs {
         let _ = writeln!(text, "  output {name}: {folder}");
     }
-    if result.mini_batches.failed > 0 || result.items.failed > 0 || result.state == JobState::Failed {
+    if result.mini_batches.failed > 0 || result.items.failed > 0 || result.state == JobState::Failed
+    {
         let _ = writeln!(text, "  open: {}/job_result.txt", result.logs);
     }
     if matches!(result.state, JobState::Failed | JobState::Canceled) {
@@ -78,7 +91,8 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     }
     let lacks = result.mini_batches.failed + result.rejects_to_retry();
     if result.state == JobState::Completed && lacks > 0 && !result.command {
-        let _ = writeln!(text, "  run what failed again with: gristmill retry {id}{}", flags(target));
+        let _ =
+            writeln!(text, "  run what failed again with: gristmill retry {id}{}", flags(target));
     }
     let _ = write!(text, "  logs: {}", result.logs);
     text
@@ -92,7 +106,9 @@ pub fn rounds(rounds: &[RoundResult]) -> impl Iterator<Item = String> {
 fn tallied(counts: &Counts) -> String {
     let Counts { total, succeeded, failed } = counts;
     match total {
-        0 if counts.ended() > 0 => format!("{succeeded} succeeded, {failed} failed; the total is unknown"),
+        0 if counts.ended() > 0 => {
+            format!("{succeeded} succeeded, {failed} failed; the total is unknown")
+        }
         _ => format!("{succeeded} of {total} succeeded, {failed} failed"),
     }
 }
@@ -107,13 +123,22 @@ fn failures(result: &JobResult, text: &mut String) {
         }
     }
     for (first, others) in alike {
-        let open = if first.log.is_empty() { String::new() } else { format!("; open {}/{}", result.logs, first.log) };
+        let open = if first.log.is_empty() {
+            String::new()
+        } else {
+            format!("; open {}/{}", result.logs, first.log)
+        };
         let others = if others > 0 { format!(" and {others} more") } else { String::new() };
         let (id, detail) = (first.mini_batch, &first.detail);
-        let _ = writeln!(text, "  failed: mini-batch {id} ({detail}){others}: {}{open}", clause(&first.error));
+        let _ = writeln!(
+            text,
+            "  failed: mini-batch {id} ({detail}){others}: {}{open}",
+            clause(&first.error)
+        );
         it_printed(&first.printed, text);
     }
-    let unnamed = result.mini_batches.failed.saturating_sub(result.failed_mini_batches.len() as u64);
+    let unnamed =
+        result.mini_batches.failed.saturating_sub(result.failed_mini_batches.len() as u64);
     if unnamed > 0 {
         let file = format!("{}/sys/job_report/processed_mini-batches.csv", result.logs);
         let _ = writeln!(text, "  failed: {}, in {file}", counted(unnamed, "more mini-batch"));
@@ -181,8 +206,11 @@ mod tests {
             log: "user/error/0/process000.txt".into(),
             printed: "loading the model\nno such file".into(),
         };
-        let failed =
-            JobResult { cause: Some("Node 0 stopped.".into()), failures: vec![start], ..result(JobState::Failed) };
+        let failed = JobResult {
+            cause: Some("Node 0 stopped.".into()),
+            failures: vec![start],
+            ..result(JobState::Failed)
+        };
         let text = summary(&failed, &TargetRef::default());
         let quoted = "  cause: Node 0 stopped.\n    it printed: loading the model\n    it printed: no such file\n";
         assert!(text.contains(quoted), "{text}");
@@ -225,13 +253,20 @@ job score-20261121-100203-ab12 failed in 1 min 15 s
         };
         let text = summary(&result, &TargetRef::ThisMachine);
         assert!(
-            text.starts_with(&format!("job score-20261121-100203-ab12 {headline}.\n  elapsed: 1 min 15 s\n")),
+            text.starts_with(&format!(
+                "job score-20261121-100203-ab12 {headline}.\n  elapsed: 1 min 15 s\n"
+            )),
             "{text}"
         );
         let group = "  failed: mini-batch 0 (/in/1) and 1 more: ValueError: bad; open /jobs/1/logs/user/error/0/process001.txt\n    \
                      it printed: reading a\n    it printed: not a number\n";
         assert!(text.contains(group), "{text}");
-        assert!(text.contains("  run what failed again with: gristmill retry score-20261121-100203-ab12\n"), "{text}");
+        assert!(
+            text.contains(
+                "  run what failed again with: gristmill retry score-20261121-100203-ab12\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]
@@ -256,13 +291,22 @@ job score-20261121-100203-ab12 failed in 1 min 15 s
     fn warnings_are_listed() {
         let warned = |warnings, first: &[&str]| {
             let first_warnings = first.iter().map(|line| (*line).to_owned()).collect();
-            summary(&JobResult { warnings, first_warnings, ..result(JobState::Completed) }, &TargetRef::ThisMachine)
+            summary(
+                &JobResult { warnings, first_warnings, ..result(JobState::Completed) },
+                &TargetRef::ThisMachine,
+            )
         };
         assert!(!warned(0, &[]).contains("warning"));
         let one = warned(1, &["mini-batch 0: 'x' is no number"]);
-        assert!(one.contains("  warnings: 1\n    mini-batch 0: 'x' is no number\n  logs:"), "{one}");
+        assert!(
+            one.contains("  warnings: 1\n    mini-batch 0: 'x' is no number\n  logs:"),
+            "{one}"
+        );
         let more = warned(1_000_000, &["mini-batch 0: 'x' is no number"]);
-        assert!(more.contains("    999999 more, in /jobs/1/logs/sys/warning/mini-batch_warnings.txt\n"), "{more}");
+        assert!(
+            more.contains("    999999 more, in /jobs/1/logs/sys/warning/mini-batch_warnings.txt\n"),
+            "{more}"
+        );
     }
 
     #[test]
@@ -274,7 +318,8 @@ job score-20261121-100203-ab12 failed in 1 min 15 s
         );
         let mini_batches = Counts { total: 20, ..Counts::default() };
         let result = JobResult { retrying: 8, mini_batches, ..result(JobState::Failed) };
-        let expected = "  mini-batches: 0 of 20 succeeded, 0 failed, 8 failed a try and had tries left\n";
+        let expected =
+            "  mini-batches: 0 of 20 succeeded, 0 failed, 8 failed a try and had tries left\n";
         assert!(summary(&result, &TargetRef::ThisMachine).contains(expected));
     }
 }

@@ -55,15 +55,19 @@ pub async fn target(command: TargetCommand, settings: &Settings) -> Result<Exit>
 }
 
 fn import(arguments: &ImportArguments, settings: &Settings) -> Result<Exit> {
-    let source = arguments.from.as_ref().map_or_else(|| "standard input".to_owned(), |from| from.display().to_string());
-    let given =
-        TerraformTarget::read(&input(arguments.from.as_deref(), &source)?).with_context(|| format!("read {source}"))?;
+    let source = arguments
+        .from
+        .as_ref()
+        .map_or_else(|| "standard input".to_owned(), |from| from.display().to_string());
+    let given = TerraformTarget::read(&input(arguments.from.as_deref(), &source)?)
+        .with_context(|| format!("read {source}"))?;
     let name = arguments.name.as_ref().or(given.name.as_ref());
     let name = name.context("the target has no name; pass one: gristmill target import NAME")?;
     let folder = std::env::current_dir().context("find the current folder")?;
     let named = arguments.config.as_deref().or(settings.targets.config.as_deref());
     let path = folder.join(named.unwrap_or(Path::new(FILE_NAME)));
-    let counted = file::find(named, &folder, None, settings.engine.settings().user_folder.as_deref());
+    let counted =
+        file::find(named, &folder, None, settings.engine.settings().user_folder.as_deref());
     let (text, is_new) = match std::fs::read_to_string(&path) {
         Ok(text) => (text, false),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => (String::new(), true),
@@ -85,7 +89,8 @@ fn import(arguments: &ImportArguments, settings: &Settings) -> Result<Exit> {
     if let Some(counted) = counted.filter(|counted| is_new && *counted != path) {
         say!(out, "in this folder, it now takes precedence over {}", counted.display());
     }
-    for variable in given.variables.iter().filter(|variable| Settings::variable(variable).is_none()) {
+    for variable in given.variables.iter().filter(|variable| Settings::variable(variable).is_none())
+    {
         say!(out, "it uses the environment variable {variable}, which is not set");
     }
     say!(out, "check it with: gristmill doctor --target {name}");
@@ -94,7 +99,9 @@ fn import(arguments: &ImportArguments, settings: &Settings) -> Result<Exit> {
 
 fn input(from: Option<&Path>, source: &str) -> Result<String> {
     let reader: Box<dyn Read> = match from {
-        Some(path) => Box::new(std::fs::File::open(path).with_context(|| format!("read {source}"))?),
+        Some(path) => {
+            Box::new(std::fs::File::open(path).with_context(|| format!("read {source}"))?)
+        }
         None => {
             let input = std::io::stdin().lock();
             ensure!(
@@ -106,14 +113,20 @@ fn input(from: Option<&Path>, source: &str) -> Result<String> {
         }
     };
     let mut text = String::new();
-    reader.take(INPUT_BYTES_MAX).read_to_string(&mut text).with_context(|| format!("read {source}"))?;
+    reader
+        .take(INPUT_BYTES_MAX)
+        .read_to_string(&mut text)
+        .with_context(|| format!("read {source}"))?;
     Ok(text)
 }
 
 /// Replaces the file atomically. A symbolic link to it stays one.
 fn write(path: &Path, text: &str) -> Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let name = path.file_name().with_context(|| format!("{} is not a file", path.display()))?.to_string_lossy();
+    let name = path
+        .file_name()
+        .with_context(|| format!("{} is not a file", path.display()))?
+        .to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     let written = std::fs::write(&beside, text)
         .and_then(|()| match std::fs::metadata(&path) {
@@ -130,7 +143,9 @@ fn write(path: &Path, text: &str) -> Result<()> {
 fn list(config: Option<&Path>, settings: &Settings) -> Result<Exit> {
     let folder = std::env::current_dir().context("find the current folder")?;
     let named = config.or(settings.targets.config.as_deref());
-    let Some(path) = file::find(named, &folder, None, settings.engine.settings().user_folder.as_deref()) else {
+    let Some(path) =
+        file::find(named, &folder, None, settings.engine.settings().user_folder.as_deref())
+    else {
         bail!(
             "there is no {FILE_NAME} in this folder or above it; name one with --config, or create it with `gristmill target import`"
         );
@@ -143,9 +158,8 @@ fn list(config: Option<&Path>, settings: &Settings) -> Result<Exit> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         let queue = match &entry.queue {
             // The text of an address never shows its password.
-            Some((text, _)) => {
-                QueueAddress::parse(text, folder).map_or("(invalid)".to_owned(), |queue| queue.to_string())
-            }
+            Some((text, _)) => QueueAddress::parse(text, folder)
+                .map_or("(invalid)".to_owned(), |queue| queue.to_string()),
             None => "(none)".to_owned(),
         };
         let store = entry.store.unwrap_or_else(|| "(none)".to_owned());

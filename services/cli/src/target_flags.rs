@@ -43,7 +43,9 @@ impl TargetFlags {
 
     /// Returns what names of Azure ML stand for.
     pub fn azure_names(&self, settings: &Settings) -> Result<engine::AzureNames> {
-        self.choice(settings).azure_names(settings.engine.settings(), Settings::variable).map_err(usage)
+        self.choice(settings)
+            .azure_names(settings.engine.settings(), Settings::variable)
+            .map_err(usage)
     }
 
     pub fn name(&self, settings: &Settings) -> Option<String> {
@@ -52,7 +54,9 @@ impl TargetFlags {
 
     /// Returns the target that flags, variables or the job file name. `None`: this machine. Errors are ones of wrong usage.
     pub fn find(&self, of_job: Option<&str>, settings: &Settings) -> Result<Option<Target>> {
-        self.choice(settings).find(of_job, settings.engine.settings(), Settings::variable).map_err(usage)
+        self.choice(settings)
+            .find(of_job, settings.engine.settings(), Settings::variable)
+            .map_err(usage)
     }
 
     /// Returns the jobs of the target, or of this machine. Opens no queue.
@@ -65,7 +69,9 @@ impl TargetFlags {
 
     /// Like [`find`](Self::find), for commands that need a target.
     pub fn require(&self, of_job: Option<&str>, settings: &Settings) -> Result<Target> {
-        self.choice(settings).require(of_job, settings.engine.settings(), Settings::variable).map_err(usage)
+        self.choice(settings)
+            .require(of_job, settings.engine.settings(), Settings::variable)
+            .map_err(usage)
     }
 
     /// Returns the names of all targets; none if they cannot be read.

@@ -35,7 +35,11 @@ pub async fn validate(arguments: &ValidateArguments, settings: &Settings) -> Res
 fn say_valid(arguments: &ValidateArguments, warnings: &[Problem], notes: &[String]) {
     if arguments.json {
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        say!(out, "{}", json!({ "valid": true, "problems": [], "warnings": warnings, "notes": notes }));
+        say!(
+            out,
+            "{}",
+            json!({ "valid": true, "problems": [], "warnings": warnings, "notes": notes })
+        );
     } else {
         say!(out, "{} is valid", job_file::shown(&arguments.job.job_file));
     }

@@ -9,7 +9,9 @@ use protocol::{LABEL_ALLOWED, is_label};
 use telemetry::Role;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use worker::{Ended, SpotNotice, Stop, StopSender, TaskProtection, UserRange, hide_process, is_root};
+use worker::{
+    Ended, SpotNotice, Stop, StopSender, TaskProtection, UserRange, hide_process, is_root,
+};
 
 use crate::{ListenFlag, Settings, TargetFlags, Watched, life, usage, watch_signals};
 
@@ -95,7 +97,8 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     if let Some(address) = &arguments.spot_notice {
         node.options.spot_notice = Some(SpotNotice::new(address.as_deref(), SPOT_NOTICE_EVERY)?);
     }
-    node.options.task_protection = settings.ecs_agent.as_deref().map(TaskProtection::new).transpose()?;
+    node.options.task_protection =
+        settings.ecs_agent.as_deref().map(TaskProtection::new).transpose()?;
     let stop = StopSender::default();
     let stopped = stop.subscribe();
     let (drain, kill) = (CancellationToken::new(), CancellationToken::new());
@@ -141,7 +144,9 @@ fn job_users(wanted: Option<&str>) -> Result<Option<UserRange>> {
 /// Reads `NAME=VALUE`.
 pub fn label(text: &str) -> Result<(String, String)> {
     match text.split_once('=').map(|(name, value)| (name.trim(), value.trim())) {
-        Some((name, value)) if is_label(name) && is_label(value) => Ok((name.to_owned(), value.to_owned())),
+        Some((name, value)) if is_label(name) && is_label(value) => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
         Some(_) => bail!("name and value must each have {LABEL_ALLOWED}"),
         None => bail!("write it as NAME=VALUE"),
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use protocol::words::counted;
 use protocol::{
-    Again, Attempt, Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept, PlanPosition,
-    TableSchema, Work,
+    Again, Attempt, Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept,
+    PlanPosition, TableSchema, Work,
 };
 use reducer::Rejects;
 use storage::{JobStore, PlanComplete};
@@ -19,7 +19,9 @@ use crate::round::{check_input, check_script_is_there, take_script};
 use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
-use crate::{Engine, Error, Events, For, FoundJob, Jobs, Lock, Retry, StopRequest, name_with, new_job_id};
+use crate::{
+    Engine, Error, Events, For, FoundJob, Jobs, Lock, Retry, StopRequest, name_with, new_job_id,
+};
 
 /// Maximum number of ids to try where machines share a store.
 const IDS_MAX: usize = 5;
@@ -52,7 +54,8 @@ impl Part {
         let name = kept.is_some().then(|| Kept::name(number, OBJECT));
         self.kept.extend(kept.map(|kept| (number, kept)));
         let shown_as = planned.shown_as.or(Some(planned.mini_batch));
-        let descriptor = Descriptor { again: None, shown_as, ..Descriptor::new("", number, planned.work) };
+        let descriptor =
+            Descriptor { again: None, shown_as, ..Descriptor::new("", number, planned.work) };
         self.plan.push(descriptor.run_again(Some(Again { round: 0, kept: name })));
     }
 
@@ -94,7 +97,8 @@ impl Engine {
         self.check_script(&job.spec, false, events)?;
         self.check_gpus(&job.spec)?;
         let described = jobs.described(job, aside).await?;
-        let lock = home.try_lock_job(&described.spec.job_id)?.context("a new job is already locked")?;
+        let lock =
+            home.try_lock_job(&described.spec.job_id)?.context("a new job is already locked")?;
         let output = take_output(&described.spec, home)?;
         jobs.write(&described).await?;
         let Described { spec, store, turn, .. } = described;
@@ -122,7 +126,8 @@ impl Engine {
         }
         let mut described = jobs.described(job, aside).await?;
         if source_directory.is_some() {
-            send_snapshots(&mut described.spec, &store, self.home(), target.queue()?, events).await?;
+            send_snapshots(&mut described.spec, &store, self.home(), target.queue()?, events)
+                .await?;
         }
         jobs.write(&described).await?;
         let Described { spec, store: job, .. } = described;
@@ -164,7 +169,11 @@ impl Jobs {
     }
 
     /// Finds a job, with the script as it is now, or that of another folder.
-    async fn with_script(&self, wanted: &str, source_directory: Option<&Path>) -> crate::Result<FoundJob> {
+    async fn with_script(
+        &self,
+        wanted: &str,
+        source_directory: Option<&Path>,
+    ) -> crate::Result<FoundJob> {
         let mut job = self.find(wanted, For::Look).await?;
         if let Some(folder) = source_directory {
             take_script(&mut job.spec, folder)?;
@@ -185,7 +194,9 @@ impl Jobs {
                 if !can_run_alone(&planned) {
                     return Err(Error::NoItems { job_id: from, mini_batch });
                 }
-                let note = format!("runs mini-batch {mini_batch} of job {from} again; that job does not change");
+                let note = format!(
+                    "runs mini-batch {mini_batch} of job {from} again; that job does not change"
+                );
                 let mut part = Part { plan: Vec::new(), kept: BTreeMap::new(), notes: vec![note] };
                 let kept = planned_items(&job, &planned).await?;
                 part.add(planned, kept);
@@ -208,7 +219,9 @@ impl Jobs {
         spec.fingerprint.clear();
         spec.allow_reuse = false;
         spec.description = match aside {
-            Aside::MiniBatch(mini_batch) => format!("Mini-batch {mini_batch} of job {from}, run again alone."),
+            Aside::MiniBatch(mini_batch) => {
+                format!("Mini-batch {mini_batch} of job {from}, run again alone.")
+            }
             Aside::Rejects => format!("The rejected items of job {from}, run again."),
         };
         spec.notes.clone_from(&part.notes);
@@ -224,7 +237,10 @@ impl Jobs {
         let Described { from, spec, store, schemas, part, items, .. } = described;
         for (number, kept) in &part.kept {
             let name = Kept::name(*number, OBJECT);
-            store.put_part(&name, kept.encode(b"").into()).await.context("write what runs again")?;
+            store
+                .put_part(&name, kept.encode(b"").into())
+                .await
+                .context("write what runs again")?;
         }
         describe(store, spec, schemas, &part.plan, *items).await?;
         self.check_has_script(spec, from).await
@@ -261,7 +277,11 @@ impl Jobs {
                 check_input(planned, &job_id, matches!(self, Self::Here(_)))?;
                 let kept = match rejected.is_rejected_whole() {
                     true => planned_items(job, planned).await?,
-                    false => Some(Kept { ranges: rejected.rejected_ranges(), aside: true, ..Kept::default() }),
+                    false => Some(Kept {
+                        ranges: rejected.rejected_ranges(),
+                        aside: true,
+                        ..Kept::default()
+                    }),
                 };
                 items += kept.as_ref().map_or((*total).max(1), Kept::items);
                 part.add(planned.clone(), kept);
@@ -319,7 +339,11 @@ impl Jobs {
                 return Ok(id);
             }
         }
-        Err(Error::TryAgain(format!("the store of {} does not answer; try again later", self.place())).into())
+        Err(Error::TryAgain(format!(
+            "the store of {} does not answer; try again later",
+            self.place()
+        ))
+        .into())
     }
 }
 
@@ -344,7 +368,8 @@ pub(crate) async fn describe(
         for (number, chunk) in PlanPosition::divide(plan) {
             let mut lines = Vec::new();
             for descriptor in chunk {
-                serde_json::to_writer(&mut lines, descriptor).expect("descriptors always serialise");
+                serde_json::to_writer(&mut lines, descriptor)
+                    .expect("descriptors always serialise");
                 lines.push(b'\n');
             }
             store.create_plan_chunk(number, lines.into()).await?;
@@ -358,7 +383,9 @@ pub(crate) async fn describe(
 
 /// Returns the items that a mini-batch of a job aside runs; `None`: all.
 async fn planned_items(job: &FoundJob, planned: &Descriptor) -> Result<Option<Kept>> {
-    let Some(name) = planned.again.as_ref().and_then(|again| again.kept.as_ref()) else { return Ok(None) };
+    let Some(name) = planned.again.as_ref().and_then(|again| again.kept.as_ref()) else {
+        return Ok(None);
+    };
     let content = job.store.part(name).await.with_context(|| format!("read parts/{name}"))?;
     let (kept, _) = Kept::decode(&content).with_context(|| format!("read parts/{name}"))?;
     Ok(Some(kept))
@@ -393,7 +420,10 @@ pub(crate) fn move_outputs(spec: &mut JobSpec, store: &JobStore) -> Result<()> {
     let mut moved: Vec<(String, String)> = Vec::new();
     let mut move_to = |folder: &mut ItemPath, to: String| -> Result<()> {
         let Ok(from) = String::from_utf8(folder.as_bytes().to_vec()) else {
-            bail!("{} is not valid UTF-8, so the arguments of the script cannot name another folder", folder.display())
+            bail!(
+                "{} is not valid UTF-8, so the arguments of the script cannot name another folder",
+                folder.display()
+            )
         };
         *folder = ItemPath::from(to.as_str());
         moved.push((from.trim_end_matches('/').to_owned(), to));

@@ -40,11 +40,16 @@ impl Jobs {
             // ends it.
             store.mark_open(&job_id).await?;
             let open = self.open_jobs().await?;
-            if let Some(hint) = self.lacks_reducer(&job_id, job.store.progress().await?.as_ref(), None, &open) {
+            if let Some(hint) =
+                self.lacks_reducer(&job_id, job.store.progress().await?.as_ref(), None, &open)
+            {
                 return Ok(Canceled::LacksReducer(hint));
             }
         }
-        events.notice(Notice::CancelRequested { job_id: job_id.clone(), seconds: CANCEL_TIME.as_secs() });
+        events.notice(Notice::CancelRequested {
+            job_id: job_id.clone(),
+            seconds: CANCEL_TIME.as_secs(),
+        });
         let requested = Instant::now();
         while requested.elapsed() < CANCEL_TIME {
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -85,7 +85,11 @@ impl Engine {
         let mut problems = match parsed.settle_inputs(&surveys) {
             Ok(warnings) => {
                 warnings.into_iter().for_each(|warning| events.notice(Notice::Doubt(warning)));
-                parsed.spec.notes.iter().for_each(|note| events.notice(Notice::Decision(note.clone())));
+                parsed
+                    .spec
+                    .notes
+                    .iter()
+                    .for_each(|note| events.notice(Notice::Decision(note.clone())));
                 parsed.refuse_columns(&parsed.listings.missing_columns(&parsed.spec))
             }
             Err(problems) => problems,
@@ -105,9 +109,15 @@ impl Engine {
 
     /// Makes the check of interpreter and script alone, for a job that runs items of another job. `elsewhere`: on a
     /// target. Needs a Tokio runtime with several threads.
-    pub(crate) fn check_script(&self, spec: &JobSpec, elsewhere: bool, events: &Events) -> Result<()> {
+    pub(crate) fn check_script(
+        &self,
+        spec: &JobSpec,
+        elsewhere: bool,
+        events: &Events,
+    ) -> Result<()> {
         let script = self.start_script_check(spec, elsewhere, true, events);
-        let problems = tokio::task::block_in_place(|| script.map_or_else(Vec::new, ScriptCheck::problems));
+        let problems =
+            tokio::task::block_in_place(|| script.map_or_else(Vec::new, ScriptCheck::problems));
         if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
     }
 
@@ -120,7 +130,8 @@ impl Engine {
     ) -> Option<ScriptCheck> {
         let remembered = remembers.then(|| self.home().cache("checks"));
         let search_path = (!elsewhere).then_some(&*self.settings().search_path);
-        let python = PythonCheck::start(spec, self.settings().python(), search_path, remembered.as_deref())?;
+        let python =
+            PythonCheck::start(spec, self.settings().python(), search_path, remembered.as_deref())?;
         // The interpreters of the nodes are unknown here, so only problems of the script count.
         let only_below = elsewhere.then(|| spec.source_directory.display());
         Some(ScriptCheck { python, only_below, events: events.clone() })
@@ -159,8 +170,11 @@ impl ScriptCheck {
         if let Some(folder) = &only_below {
             problems.retain(|problem| problem.file.starts_with(folder));
         }
-        let is_of = |python: &Path| problems.iter().any(|problem| Path::new(&problem.file) == python);
-        if let Some(python) = default.filter(|python| only_below.is_some() && !problems.is_empty() || is_of(python)) {
+        let is_of =
+            |python: &Path| problems.iter().any(|problem| Path::new(&problem.file) == python);
+        if let Some(python) =
+            default.filter(|python| only_below.is_some() && !problems.is_empty() || is_of(python))
+        {
             events.notice(Notice::CheckedWithDefault(python));
         }
         problems

@@ -107,7 +107,11 @@ impl CleanReport {
 
 impl Jobs {
     /// Removes jobs and caches. Calls `removed` for each removed job.
-    pub async fn clean(&self, request: &CleanUp, mut removed: impl FnMut(&Candidate)) -> crate::Result<CleanReport> {
+    pub async fn clean(
+        &self,
+        request: &CleanUp,
+        mut removed: impl FnMut(&Candidate),
+    ) -> crate::Result<CleanReport> {
         let mut report = CleanReport::default();
         let selected = match &request.jobs {
             Some(jobs) => select(jobs, request.dry_run, self, &mut report).await?,
@@ -137,7 +141,8 @@ impl Jobs {
         match self {
             Self::Here(home) => {
                 if !request.dry_run {
-                    let removed: HashSet<String> = report.removed.iter().map(|job| job.name.clone()).collect();
+                    let removed: HashSet<String> =
+                        report.removed.iter().map(|job| job.name.clone()).collect();
                     let _turn = home.lock()?;
                     home.index()?.remove(&removed)?;
                     home.remove_free_outputs();
@@ -163,7 +168,12 @@ impl Jobs {
 }
 
 /// Selects the jobs to remove, newest first.
-async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanReport) -> Result<Vec<Candidate>> {
+async fn select(
+    old: &OldJobs,
+    dry_run: bool,
+    jobs: &Jobs,
+    report: &mut CleanReport,
+) -> Result<Vec<Candidate>> {
     let mut ids = jobs.ids().await?;
     if !old.named.is_empty() {
         ids = named(&old.named, &ids, jobs)?;
@@ -189,7 +199,9 @@ async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanRep
     for row in found {
         match is_selected(&row, old) {
             true => rows.push(row),
-            false if !old.named.is_empty() => report.keep(row.job_id, Some(row.state), KeptReason::NotEnded),
+            false if !old.named.is_empty() => {
+                report.keep(row.job_id, Some(row.state), KeptReason::NotEnded)
+            }
             false => {}
         }
     }
@@ -204,7 +216,8 @@ async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanRep
         match (old.keep, old.keep_bytes) {
             (None, None) => true,
             (keep, keep_bytes) => {
-                keep.is_some_and(|keep| position >= keep) || keep_bytes.is_some_and(|bytes| kept_bytes > bytes)
+                keep.is_some_and(|keep| position >= keep)
+                    || keep_bytes.is_some_and(|bytes| kept_bytes > bytes)
             }
         }
     });
@@ -215,7 +228,10 @@ async fn select(old: &OldJobs, dry_run: bool, jobs: &Jobs, report: &mut CleanRep
 async fn finish_removals(store: &TargetStore, ids: &[String], found: &[Summary]) -> Result<()> {
     let described: HashSet<&str> = found.iter().map(|row| row.job_id.as_str()).collect();
     for id in ids.iter().filter(|id| !described.contains(id.as_str())) {
-        store.finish_old_removal(id, UNDESCRIBED_FOR).await.with_context(|| format!("remove job {id}"))?;
+        store
+            .finish_old_removal(id, UNDESCRIBED_FOR)
+            .await
+            .with_context(|| format!("remove job {id}"))?;
     }
     Ok(())
 }
@@ -224,13 +240,18 @@ async fn finish_removals(store: &TargetStore, ids: &[String], found: &[Summary])
 fn named(wanted: &[String], ids: &[String], jobs: &Jobs) -> crate::Result<Vec<String>> {
     let mut found = Vec::new();
     for wanted in wanted {
-        let beginning: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted.as_str())).collect();
+        let beginning: Vec<&String> =
+            ids.iter().filter(|id| id.starts_with(wanted.as_str())).collect();
         let id = match (beginning.iter().find(|id| **id == wanted), beginning.as_slice()) {
             (Some(id), _) | (None, [id]) => (*id).clone(),
             (None, []) => return Err(jobs.lacks(wanted)),
             (None, several) => {
                 let job_ids = several.iter().map(|id| (*id).clone()).collect();
-                return Err(Error::SeveralJobs { wanted: wanted.clone(), matches: Matches::Beginning, job_ids });
+                return Err(Error::SeveralJobs {
+                    wanted: wanted.clone(),
+                    matches: Matches::Beginning,
+                    job_ids,
+                });
             }
         };
         found.push(id);
@@ -242,13 +263,19 @@ fn named(wanted: &[String], ids: &[String], jobs: &Jobs) -> crate::Result<Vec<St
 fn is_selected(row: &Summary, old: &OldJobs) -> bool {
     match row.state {
         State::Completed | State::Failed | State::Canceled => old.selection.has_state(row.state),
-        state @ (State::Interrupted | State::Damaged) => !old.named.is_empty() || old.selection.states.contains(&state),
+        state @ (State::Interrupted | State::Damaged) => {
+            !old.named.is_empty() || old.selection.states.contains(&state)
+        }
         _ => false,
     }
 }
 
 /// Determines the size of a job. Returns `None` if it has changed since `before`.
-async fn examine(jobs: Jobs, row: Summary, before: Option<DateTime<Utc>>) -> Result<Option<Candidate>> {
+async fn examine(
+    jobs: Jobs,
+    row: Summary,
+    before: Option<DateTime<Utc>>,
+) -> Result<Option<Candidate>> {
     let store = jobs.store(&row.job_id)?;
     if let Some(before) = before
         && store.changed_at().await?.or(row.started_at).is_some_and(|changed| changed >= before)
@@ -264,9 +291,15 @@ async fn examine(jobs: Jobs, row: Summary, before: Option<DateTime<Utc>>) -> Res
 }
 
 /// Removes a job. Returns the reason if it stays.
-async fn remove(jobs: &Jobs, job: &Candidate, is_named: bool, dry_run: bool) -> Result<Option<KeptReason>> {
+async fn remove(
+    jobs: &Jobs,
+    job: &Candidate,
+    is_named: bool,
+    dry_run: bool,
+) -> Result<Option<KeptReason>> {
     let id = &job.name;
-    let must_have_ended = job.state.is_some_and(|state| !state.is_open() && state != State::Damaged);
+    let must_have_ended =
+        job.state.is_some_and(|state| !state.is_open() && state != State::Damaged);
     let removing = async {
         let objects = jobs.store(id)?;
         if !is_named && objects.holds_output().await? {
@@ -280,7 +313,9 @@ async fn remove(jobs: &Jobs, job: &Candidate, is_named: bool, dry_run: bool) -> 
                 Removed::To(folder) => remove_folder(&folder).map(|()| true)?,
                 Removed::Kept => false,
             },
-            Jobs::There { store, .. } => matches!(store.remove_job(id, must_have_ended).await?, Removal::Removed),
+            Jobs::There { store, .. } => {
+                matches!(store.remove_job(id, must_have_ended).await?, Removal::Removed)
+            }
         };
         anyhow::Ok((!is_removed).then_some(KeptReason::Continued))
     };
@@ -293,12 +328,24 @@ fn remove_folder(folder: &Path) -> Result<()> {
 }
 
 /// Removes the snapshots of a target that no remaining job refers to.
-async fn clean_snapshots(store: &TargetStore, dry_run: bool, report: &mut CleanReport) -> Result<()> {
+async fn clean_snapshots(
+    store: &TargetStore,
+    dry_run: bool,
+    report: &mut CleanReport,
+) -> Result<()> {
     let unused = match dry_run {
-        true => store.unused_snapshots(&report.removed.iter().map(|job| job.name.clone()).collect()).await?,
+        true => {
+            store
+                .unused_snapshots(&report.removed.iter().map(|job| job.name.clone()).collect())
+                .await?
+        }
         false => store.remove_unused_snapshots().await?,
     };
-    let removed = |(digest, bytes)| Candidate { name: format!("snapshots/{digest}"), state: None, bytes: Some(bytes) };
+    let removed = |(digest, bytes)| Candidate {
+        name: format!("snapshots/{digest}"),
+        state: None,
+        bytes: Some(bytes),
+    };
     report.caches.extend(unused.into_iter().map(removed));
     Ok(())
 }

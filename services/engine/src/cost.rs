@@ -34,10 +34,10 @@ use storage::PlanComplete;
 
 /// List prices in US dollars for us-east-1 without free tiers: standard queues, and S3, which takes the same for LIST as for
 /// PUT.
-pub const LIST_PRICES: Prices = Prices { sqs_million: 0.40, put_thousand: 0.005, get_thousand: 0.0004 };
+pub const LIST_PRICES: Prices =
+    Prices { sqs_million: 0.40, put_thousand: 0.005, get_thousand: 0.0004 };
 /// Region, date and source of the list prices.
-pub const PRICES_FROM: &str =
-    "us-east-1, March 2026 (https://aws.amazon.com/sqs/pricing/, https://aws.amazon.com/s3/pricing/)";
+pub const PRICES_FROM: &str = "us-east-1, March 2026 (https://aws.amazon.com/sqs/pricing/, https://aws.amazon.com/s3/pricing/)";
 
 /// Prices of requests, in US dollars.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -153,16 +153,18 @@ impl Requests {
         let held = 2.0 * processes * depth;
         // From its receive to its end, a mini-batch waits for as many as its process has at a time.
         let outlasts = 2.0 * depth * work.run_seconds >= EXTENSION_SECONDS;
-        let extensions = if outlasts { seconds / EXTENSION_SECONDS * (held / BATCH).ceil() } else { 0.0 };
+        let extensions =
+            if outlasts { seconds / EXTENSION_SECONDS * (held / BATCH).ceil() } else { 0.0 };
 
         let chunks = PlanPosition::chunks_for(work.mini_batches) as f64;
         let sends = (mini_batches / BATCH).ceil() + chunks;
         let asked = (processes * depth / 4.0).clamp(1.0, RECEIVE_MAX).min(mini_batches.max(1.0));
-        let receives =
-            (mini_batches / asked * (asked / BATCH).max(1.0)).ceil() + nodes * (seconds / POLL_SECONDS).ceil();
+        let receives = (mini_batches / asked * (asked / BATCH).max(1.0)).ceil()
+            + nodes * (seconds / POLL_SECONDS).ceil();
 
         // A node's outcomes of one round.
-        let round = (processes / work.run_seconds * ROUND_SECONDS).clamp(1.0, (mini_batches / nodes).max(1.0));
+        let round = (processes / work.run_seconds * ROUND_SECONDS)
+            .clamp(1.0, (mini_batches / nodes).max(1.0));
         let rounds = (mini_batches / round).ceil();
         let is_inline = work.row_bytes <= INLINE_BYTES_MAX;
         let outcome_bytes = OUTCOME_BYTES + if is_inline { work.row_bytes as f64 } else { 0.0 };
@@ -183,7 +185,8 @@ impl Requests {
         let bodies = sends + receives + result_sends + result_receives;
 
         let log_files = nodes * (NODE_LOGS + processes * PROCESS_LOGS);
-        let log_uploads = log_files * (LOG_UPLOADS_AT_FIRST.min(seconds / LOG_LOOK_SECONDS) + seconds / LOG_SECONDS);
+        let log_uploads = log_files
+            * (LOG_UPLOADS_AT_FIRST.min(seconds / LOG_LOOK_SECONDS) + seconds / LOG_SECONDS);
         let (rows_put, rows_got) = rows(mini_batches, work.row_bytes as f64, is_inline);
         let looks = work.speculates && work.run_seconds > LONG_RUN_SECONDS;
         let looks = if looks { nodes * seconds / SETTLED_SECONDS } else { 0.0 };
@@ -196,7 +199,8 @@ impl Requests {
             + log_uploads;
         // Of the reducer: cancel requests and commits of others.
         let watches = 2.0 * seconds / PROGRESS_SECONDS;
-        let schedules = (nodes + 1.0) * seconds / SCHEDULE_SECONDS + nodes * seconds / REGISTRATION_SECONDS;
+        let schedules =
+            (nodes + 1.0) * seconds / SCHEDULE_SECONDS + nodes * seconds / REGISTRATION_SECONDS;
         let gets = rows_got + watches + schedules + looks + commits;
         let whole = |number: f64| number.ceil() as u64;
         Self {
@@ -248,7 +252,8 @@ impl Cost {
     /// Estimates the requests of a planned job, and their cost. `assumed`: what neither the job nor its plan says.
     pub fn of(spec: &JobSpec, totals: &PlanComplete, assumed: Workload, prices: Prices) -> Self {
         let in_a_store = |kind: InputKind| {
-            let is_there = |input: &&Input| input.kind == kind && input.paths.iter().any(ItemPath::is_url);
+            let is_there =
+                |input: &&Input| input.kind == kind && input.paths.iter().any(ItemPath::is_url);
             spec.inputs.iter().filter(is_there).count() as u64
         };
         let (files, tables) = (in_a_store(InputKind::File), in_a_store(InputKind::Tabular));
@@ -277,7 +282,8 @@ impl Cost {
     /// Returns the cost in US dollars of SQS and of S3.
     pub fn dollars(&self) -> (f64, f64) {
         let requests = &self.requests;
-        let queue = (requests.queue_calls() + requests.queue_billed_extra) as f64 / 1e6 * self.prices.sqs_million;
+        let queue = (requests.queue_calls() + requests.queue_billed_extra) as f64 / 1e6
+            * self.prices.sqs_million;
         let store = (requests.puts + requests.lists) as f64 / 1e3 * self.prices.put_thousand;
         (queue, store + requests.gets as f64 / 1e3 * self.prices.get_thousand)
     }
@@ -310,9 +316,15 @@ mod tests {
         assert!(quick.puts < 600 && quick.gets < 1_500 && quick.lists < 100, "{quick:?}");
         assert_eq!(quick.queue_extensions, 0, "they end before their leases need it");
         let slow = Requests::of(&workload(10_000, 10.0, 2));
-        assert!((12_500..12_600).contains(&slow.queue_extensions), "one every four seconds: {slow:?}");
+        assert!(
+            (12_500..12_600).contains(&slow.queue_extensions),
+            "one every four seconds: {slow:?}"
+        );
         // Descriptors and results are received, announced and deleted one by one.
-        assert!((50_000..60_000).contains(&(slow.queue_calls() - slow.queue_extensions)), "{slow:?}");
+        assert!(
+            (50_000..60_000).contains(&(slow.queue_calls() - slow.queue_extensions)),
+            "{slow:?}"
+        );
     }
 
     #[test]
@@ -339,7 +351,8 @@ mod tests {
     #[test]
     fn reads_of_inputs_in_a_store_are_counted() {
         let work = workload(10_000, 1.0, 8);
-        let (near, far) = (cost(work), cost(Workload { input_gets: 10_000, input_lists: 10, ..work }));
+        let (near, far) =
+            (cost(work), cost(Workload { input_gets: 10_000, input_lists: 10, ..work }));
         assert_eq!(far.requests.gets - near.requests.gets, 10_000);
         assert_eq!(far.requests.lists - near.requests.lists, 10);
         let difference = far.dollars().1 - near.dollars().1;
@@ -359,8 +372,8 @@ mod tests {
     #[test]
     fn more_work_never_needs_fewer_requests() {
         for run_seconds in [0.0005, 0.05, 5.0] {
-            let calls =
-                [1, 100, 10_000, 1_000_000].map(|count| Requests::of(&workload(count, run_seconds, 4)).queue_calls());
+            let calls = [1, 100, 10_000, 1_000_000]
+                .map(|count| Requests::of(&workload(count, run_seconds, 4)).queue_calls());
             assert!(calls.is_sorted(), "{calls:?}");
         }
     }

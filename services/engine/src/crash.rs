@@ -15,7 +15,10 @@ static PLANNED: OnceLock<Option<Planned>> = OnceLock::new();
 pub fn plan(request: Option<String>) {
     let planned = request.map(|request| {
         let (point, passage) = request.split_once(':').unwrap_or((&request, "1"));
-        Planned { point: point.to_owned(), passages_left: AtomicU64::new(passage.parse().unwrap_or(1)) }
+        Planned {
+            point: point.to_owned(),
+            passages_left: AtomicU64::new(passage.parse().unwrap_or(1)),
+        }
     });
     PLANNED.set(planned).ok().expect("planned once");
 }
@@ -31,7 +34,8 @@ pub fn points() -> Vec<String> {
 pub fn at(point: impl Debug) {
     let Some(Some(planned)) = PLANNED.get() else { return };
     if planned.point == name(point) && planned.passages_left.fetch_sub(1, Ordering::SeqCst) == 1 {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         // The signal arrives before any other step.
         loop {
             std::thread::park();

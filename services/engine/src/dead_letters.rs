@@ -52,7 +52,8 @@ impl Target {
         let queue = &queues.dead_letters;
         let (deliveries, failure) = receive(&**queue).await;
         let letters = deliveries.iter().map(|delivery| DeadLetter::of(&delivery.body)).collect();
-        let released = queue.release(&receipts(&deliveries)).await.context("return the messages to the queue");
+        let released =
+            queue.release(&receipts(&deliveries)).await.context("return the messages to the queue");
         let failure = match failure {
             Some(error) => Some(Error::from(error).context("read the queue of dead letters")),
             None => released.err(),
@@ -70,7 +71,9 @@ impl Target {
     ) -> Result<(Vec<DeadLetter>, usize)> {
         let queues = self.open_queues(false).await?;
         let names = match disposal {
-            Disposal::Redrive => self.jobs(self.open_store().await?).queues().await?.into_iter().collect(),
+            Disposal::Redrive => {
+                self.jobs(self.open_store().await?).queues().await?.into_iter().collect()
+            }
             Disposal::Delete => HashMap::new(),
         };
         let (deliveries, failure) = receive(&*queues.dead_letters).await;
@@ -101,13 +104,25 @@ impl Target {
                 let queue = if queue == TASKS { of_job.tasks } else { of_job.results };
                 queue.send(messages).await
             };
-            sending.await.with_context(|| format!("send them to the queue of {queue} of job {job_id}"))?;
+            sending
+                .await
+                .with_context(|| format!("send them to the queue of {queue} of job {job_id}"))?;
         }
         // A message that is sent and not deleted is redriven twice, which does no harm.
-        queues.dead_letters.acknowledge(&done).await.context("delete them from the queue of dead letters")?;
-        queues.dead_letters.release(&receipts(&left)).await.context("return the other messages to the queue")?;
+        queues
+            .dead_letters
+            .acknowledge(&done)
+            .await
+            .context("delete them from the queue of dead letters")?;
+        queues
+            .dead_letters
+            .release(&receipts(&left))
+            .await
+            .context("return the other messages to the queue")?;
         match failure {
-            Some(error) => Err(Error::from(error).context("read the queue of dead letters to its end")),
+            Some(error) => {
+                Err(Error::from(error).context("read the queue of dead letters to its end"))
+            }
             None => Ok((disposed, left.len())),
         }
     }
@@ -131,7 +146,11 @@ fn origin(message: &Bytes) -> Option<Origin> {
         let queue = [TASKS, RESULTS].into_iter().find(|queue| *queue == letter.queue)?;
         let body = letter.body();
         let is_whole = body.len() as u64 == letter.bytes;
-        return is_whole.then(|| Origin { job_id: letter.job_id, queue, bodies: vec![body.into()] });
+        return is_whole.then(|| Origin {
+            job_id: letter.job_id,
+            queue,
+            bodies: vec![body.into()],
+        });
     }
     // The service moved it.
     let bodies = queue::members(message).unwrap_or_else(|| vec![message.clone()]);
@@ -147,7 +166,10 @@ async fn receive(queue: &dyn Queue) -> (Vec<Delivery>, Option<queue::Error>) {
     let mut deliveries = Vec::new();
     while deliveries.len() < MESSAGES_MAX {
         let messages_max = RECEIVE_MAX.min(MESSAGES_MAX - deliveries.len());
-        match queue.receive(Receive { messages_max, visibility: VISIBILITY, wait: RECEIVE_WAIT }).await {
+        match queue
+            .receive(Receive { messages_max, visibility: VISIBILITY, wait: RECEIVE_WAIT })
+            .await
+        {
             Ok(received) if received.is_empty() => break,
             Ok(received) => deliveries.extend(received),
             Err(error) => return (deliveries, Some(error)),
@@ -186,7 +208,8 @@ impl DeadLetter {
     fn of(message: &Bytes) -> Self {
         if let Ok(letter) = serde_json::from_slice::<protocol::DeadLetter>(message) {
             let body = Bytes::from(letter.body());
-            let at = i64::try_from(letter.at).ok().and_then(chrono::DateTime::from_timestamp_millis);
+            let at =
+                i64::try_from(letter.at).ok().and_then(chrono::DateTime::from_timestamp_millis);
             let at = at.map_or(String::new(), |at| at.format("%Y-%m-%d %H:%M:%S UTC").to_string());
             return Self {
                 job_id: Some(letter.job_id),
@@ -196,7 +219,9 @@ impl DeadLetter {
                 body: shown(&body),
             };
         }
-        let reason = match serde_json::from_slice::<Descriptor>(message).is_ok() || job_of_message(message).is_ok() {
+        let reason = match serde_json::from_slice::<Descriptor>(message).is_ok()
+            || job_of_message(message).is_ok()
+        {
             true => "received too often; the redrive policy of the queue moved it".to_owned(),
             false => "not a message of Gristmill".to_owned(),
         };
@@ -207,7 +232,8 @@ impl DeadLetter {
 
 /// Returns the job of a message, if it names one. A newer version may have written the message.
 fn job_of(body: &Bytes) -> Option<String> {
-    let of_descriptor = || Some(serde_json::from_slice::<Value>(body).ok()?.get("job_id")?.as_str()?.to_owned());
+    let of_descriptor =
+        || Some(serde_json::from_slice::<Value>(body).ok()?.get("job_id")?.as_str()?.to_owned());
     job_of_message(body).ok().or_else(of_descriptor)
 }
 
@@ -215,7 +241,8 @@ fn job_of(body: &Bytes) -> Option<String> {
 fn shown(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(&body[..body.len().min(4 * CHARACTERS_MAX)]);
     let more = text.chars().count() > CHARACTERS_MAX || body.len() > 4 * CHARACTERS_MAX;
-    let text: String = text.chars().take(CHARACTERS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let text: String =
+        text.chars().take(CHARACTERS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if more { format!("{text}…") } else { text }
 }
 
@@ -228,20 +255,32 @@ mod tests {
     #[test]
     fn letter_has_reason_and_job() {
         let body = format!(r#"{{"job_id":"{JOB}","mini_batch":0,"work":{{"kind":"video"}}}}"#);
-        let message =
-            protocol::DeadLetter::message("unknown variant `video`", "node-1", JOB, "tasks", body.as_bytes(), 1000);
+        let message = protocol::DeadLetter::message(
+            "unknown variant `video`",
+            "node-1",
+            JOB,
+            "tasks",
+            body.as_bytes(),
+            1000,
+        );
         let letter = DeadLetter::of(&message.into());
         assert_eq!(letter.job_id.as_deref(), Some(JOB));
         assert_eq!(letter.bytes, body.len() as u64);
         let moved = letter.moved.expect("a role moved it");
-        assert_eq!((&*moved.queue, &*moved.node, &*letter.reason), ("tasks", "node-1", "unknown variant `video`"));
+        assert_eq!(
+            (&*moved.queue, &*moved.node, &*letter.reason),
+            ("tasks", "node-1", "unknown variant `video`")
+        );
     }
 
     #[test]
     fn letter_goes_back_to_its_queue_if_it_is_whole() {
         let task = format!(r#"{{"job_id":"{JOB}","mini_batch":0,"work":{{"kind":"rank"}}}}"#);
         let moved = |queue: &str, bytes_max| {
-            origin(&protocol::DeadLetter::message("r", "n", JOB, queue, task.as_bytes(), bytes_max).into())
+            origin(
+                &protocol::DeadLetter::message("r", "n", JOB, queue, task.as_bytes(), bytes_max)
+                    .into(),
+            )
         };
         let body = || Bytes::from(task.clone());
         let of = |queue, bodies| Some(Origin { job_id: JOB.to_owned(), queue, bodies });
@@ -250,7 +289,8 @@ mod tests {
         assert_eq!(moved("tasks", 140), None, "it was cut");
         let bundle = format!("bundle {0} {0}\n{task}{task}", task.len());
         assert_eq!(origin(&bundle.into()), of(TASKS, vec![body(), body()]));
-        let redriven = |body: &[u8]| origin(&Bytes::copy_from_slice(body)).map(|origin| origin.queue);
+        let redriven =
+            |body: &[u8]| origin(&Bytes::copy_from_slice(body)).map(|origin| origin.queue);
         assert_eq!(redriven(task.as_bytes()), Some(TASKS));
         assert_eq!(redriven(&protocol::begin_message(JOB)), Some(RESULTS));
         assert_eq!(redriven(b"hello"), None);
@@ -260,7 +300,8 @@ mod tests {
     fn letter_of_the_service_names_the_redrive_policy() {
         let letter = |body: &str| DeadLetter::of(&Bytes::copy_from_slice(body.as_bytes()));
         assert!(letter("hello").reason.contains("not a message of Gristmill"));
-        let redriven = letter(&format!(r#"{{"job_id":"{JOB}","mini_batch":0,"work":{{"kind":"rank"}}}}"#));
+        let redriven =
+            letter(&format!(r#"{{"job_id":"{JOB}","mini_batch":0,"work":{{"kind":"rank"}}}}"#));
         assert!(redriven.reason.contains("redrive policy"), "{redriven:?}");
         assert_eq!(redriven.job_id.as_deref(), Some(JOB));
     }

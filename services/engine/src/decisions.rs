@@ -49,8 +49,18 @@ impl Decisions {
                 Ok(columns) => (columns, None),
                 Err(error) => (Vec::new(), Some(format!("{error:#}"))),
             };
-            let text = survey.as_ref().filter(|survey| survey.format.is_text()).map(|_| TextDecisions::of(input));
-            Self { name: input.name.clone(), kind: input.kind, survey, text, columns, columns_problem }
+            let text = survey
+                .as_ref()
+                .filter(|survey| survey.format.is_text())
+                .map(|_| TextDecisions::of(input));
+            Self {
+                name: input.name.clone(),
+                kind: input.kind,
+                survey,
+                text,
+                columns,
+                columns_problem,
+            }
         });
         decisions.collect()
     }

@@ -96,7 +96,8 @@ impl Report {
         message: impl Into<String>,
         remedy: impl Into<Option<Remedy>>,
     ) {
-        let check = Check { check: check.into(), state, message: message.into(), remedy: remedy.into() };
+        let check =
+            Check { check: check.into(), state, message: message.into(), remedy: remedy.into() };
         (self.on_check)(&check);
         self.checks.push(check);
     }
@@ -142,14 +143,18 @@ impl Target {
         let of_job = match queues.broker.create(&name).await {
             Ok(of_job) => of_job,
             Err(error) => {
-                let message = format!("queues of jobs cannot be created, which reducers must be allowed to: {error:#}");
+                let message = format!(
+                    "queues of jobs cannot be created, which reducers must be allowed to: {error:#}"
+                );
                 return report.failed(OF_JOBS, message);
             }
         };
         let tasks = queues.broker.name_of_tasks(&name);
         match address {
             QueueAddress::Sqs { .. } => sqs::check(self, &tasks, address, &needs, report).await,
-            QueueAddress::Rabbit { .. } => rabbit::check(self, &tasks, address, management, &needs, report).await,
+            QueueAddress::Rabbit { .. } => {
+                rabbit::check(self, &tasks, address, management, &needs, report).await
+            }
             QueueAddress::Sqlite { .. } => {}
         }
         traffic::check("tasks of a job", &*of_job.tasks, report).await;
@@ -157,7 +162,9 @@ impl Target {
         match queues.broker.delete(&name).await {
             Ok(()) => report.ok(OF_JOBS, "created and deleted"),
             Err(error) => {
-                let message = format!("{tasks} cannot be deleted, which reducers must be allowed to: {error:#}");
+                let message = format!(
+                    "{tasks} cannot be deleted, which reducers must be allowed to: {error:#}"
+                );
                 report.failed(OF_JOBS, message);
             }
         }

@@ -97,7 +97,9 @@ pub enum Error {
         left_out: Vec<String>,
     },
     /// The output of a completed job is missing, and nothing is left to write it from.
-    #[error("{output}, the output of job {job_id}, is missing, and the job has ended: run the whole job again")]
+    #[error(
+        "{output}, the output of job {job_id}, is missing, and the job has ended: run the whole job again"
+    )]
     OutputMissing {
         /// The job.
         job_id: String,
@@ -105,7 +107,9 @@ pub enum Error {
         output: String,
     },
     /// The plan has no such mini-batch.
-    #[error("the plan of job {job_id} has no mini-batch {mini_batch}: the number of the first one is 0")]
+    #[error(
+        "the plan of job {job_id} has no mini-batch {mini_batch}: the number of the first one is 0"
+    )]
     NoSuchMiniBatch {
         /// The job.
         job_id: String,
@@ -113,13 +117,17 @@ pub enum Error {
         mini_batch: u64,
     },
     /// The plan has been removed, or is not written yet.
-    #[error("the plan of job {job_id} has been removed, or is not written yet; run the whole job again")]
+    #[error(
+        "the plan of job {job_id} has been removed, or is not written yet; run the whole job again"
+    )]
     NoPlan {
         /// The job.
         job_id: String,
     },
     /// Only the whole job can run a mini-batch that consists of a number.
-    #[error("mini-batch {mini_batch} of job {job_id} has no items, only a number, and cannot run alone")]
+    #[error(
+        "mini-batch {mini_batch} of job {job_id} has no items, only a number, and cannot run alone"
+    )]
     NoItems {
         /// The job.
         job_id: String,
@@ -246,8 +254,10 @@ impl std::fmt::Display for Change {
 impl Error {
     /// Returns what people can do, if it depends on the values of the error.
     pub fn remedy(&self) -> Option<Remedy> {
-        let retry =
-            |job_id: &String, target: &TargetRef| Remedy::Retry { job_id: job_id.clone(), target: target.clone() };
+        let retry = |job_id: &String, target: &TargetRef| Remedy::Retry {
+            job_id: job_id.clone(),
+            target: target.clone(),
+        };
         Some(match self {
             Self::NoSuchJob { target, .. } => Remedy::ListJobs(target.clone()),
             Self::NeverBegan { .. } => Remedy::RunAgain(TargetRef::ThisMachine),
@@ -269,7 +279,9 @@ impl From<anyhow::Error> for Error {
         // Behind a context it would lose that.
         match error.chain().next() {
             Some(cause) if cause.is::<Self>() => error.downcast().unwrap_or_else(Self::Other),
-            Some(cause) if cause.is::<Busy>() => error.downcast().map_or_else(Self::Other, Self::Busy),
+            Some(cause) if cause.is::<Busy>() => {
+                error.downcast().map_or_else(Self::Other, Self::Busy)
+            }
             _ => Self::Other(error),
         }
     }
@@ -299,7 +311,9 @@ fn several(wanted: &str, matches: Matches, job_ids: &[String]) -> String {
         }
         (Matches::Running, _) => format!("{count} jobs named {wanted:?} are running"),
         (Matches::Interrupted, _) => format!("{count} jobs named {wanted:?} were interrupted"),
-        (Matches::Beginning | Matches::EndedAndInterrupted, _) => format!("{wanted:?} matches {count} jobs"),
+        (Matches::Beginning | Matches::EndedAndInterrupted, _) => {
+            format!("{wanted:?} matches {count} jobs")
+        }
     };
     format!("{what}: {}{more}; name one by its id", named.join(", "))
 }
@@ -329,7 +343,10 @@ mod tests {
     fn condition_passes_through_code_that_does_not_look_at_it() {
         let passed = |error: anyhow::Error| Error::from(error);
         assert!(matches!(passed(removed().into()), Error::Removed { job_id } if job_id == "a-1"));
-        assert!(matches!(passed(Busy::Running("a-1".to_owned()).into()), Error::Busy(Busy::Running(_))));
+        assert!(matches!(
+            passed(Busy::Running("a-1".to_owned()).into()),
+            Error::Busy(Busy::Running(_))
+        ));
         let other = passed(Err::<(), _>(removed()).context("read the job").expect_err("an error"));
         assert_eq!(format!("{other:#}"), "read the job: job a-1 has been removed");
     }
@@ -353,8 +370,12 @@ mod tests {
             let job_ids = (0..count).map(|number| format!("a-{number}")).collect();
             Error::SeveralJobs { wanted: "a".to_owned(), matches, job_ids }.to_string()
         };
-        assert_eq!(several(Matches::Beginning, 2), "\"a\" matches 2 jobs: a-0, a-1; name one by its id");
-        let expected = "7 jobs named \"a\" are running: a-0, a-1, a-2, a-3, a-4, …; name one by its id";
+        assert_eq!(
+            several(Matches::Beginning, 2),
+            "\"a\" matches 2 jobs: a-0, a-1; name one by its id"
+        );
+        let expected =
+            "7 jobs named \"a\" are running: a-0, a-1, a-2, a-3, a-4, …; name one by its id";
         assert_eq!(several(Matches::Running, 7), expected);
         let expected = "\"a\" matches a-0, which has ended, and a-1, which was interrupted; name one by its id";
         assert_eq!(several(Matches::EndedAndInterrupted, 2), expected);

@@ -95,8 +95,9 @@ impl Execution<'_> {
         let result = self.run_roles(opened, &folder, stop_request, events).await?;
         if result.as_ref().is_ok_and(|result| result.state == JobState::Completed) {
             let has_fingerprint = !self.spec.fingerprint.is_empty();
-            if let Some(notice) = same_job::changed_while_running(&folder, &self.spec, &self.settings.models())
-                .filter(|_| has_fingerprint)
+            if let Some(notice) =
+                same_job::changed_while_running(&folder, &self.spec, &self.settings.models())
+                    .filter(|_| has_fingerprint)
             {
                 events.notice(notice);
                 self.forget_fingerprint().await?;
@@ -106,7 +107,12 @@ impl Execution<'_> {
     }
 
     /// Opens queues and reducer while the script is being checked, and takes over what an earlier run has left.
-    async fn open(&mut self, folder: &Path, cancel: &CancellationToken, events: &Events) -> Result<Opened> {
+    async fn open(
+        &mut self,
+        folder: &Path,
+        cancel: &CancellationToken,
+        events: &Events,
+    ) -> Result<Opened> {
         // First, because the writes below change the time at which the job last ran.
         let changed = match self.resumed {
             true => same_job::changed(folder, &self.spec, &self.settings.models()),
@@ -117,11 +123,13 @@ impl Execution<'_> {
             events.notice(Notice::DamagedResult);
         }
         // Plan and ledger say what is left after the end of this process.
-        let [tasks, results] = [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
+        let [tasks, results] =
+            [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
         let gpus = self.settings.gpus();
         let process_count = worker::process_count(&self.spec, gpus.count());
         let nodes = 0..self.spec.node_count.unwrap_or(1);
-        let activities: Activities = nodes.map(|node| (node.to_string(), watch::Sender::default())).collect();
+        let activities: Activities =
+            nodes.map(|node| (node.to_string(), watch::Sender::default())).collect();
         let options = reducer::Options {
             process_count_per_node: Some(process_count),
             tasks: Some(tasks.clone()),
@@ -134,7 +142,10 @@ impl Execution<'_> {
             events.notice(notice);
             self.forget_fingerprint().await?;
             // Another script would have handed back other results.
-            self.store.delete_checkpoints().await.context("remove results of the earlier script")?;
+            self.store
+                .delete_checkpoints()
+                .await
+                .context("remove results of the earlier script")?;
         }
         if let Some(check) = self.check.take() {
             tokio::select! {
@@ -144,8 +155,11 @@ impl Execution<'_> {
                 () = cancel.cancelled() => {}
             }
         }
-        let unfinished =
-            if self.resumed { self.take_over(folder, &mut reducer, events).await? } else { Unfinished::all() };
+        let unfinished = if self.resumed {
+            self.take_over(folder, &mut reducer, events).await?
+        } else {
+            Unfinished::all()
+        };
         self.new_job.take().into_iter().for_each(|notice| events.notice(*notice));
         if !self.resumed {
             events.send(Event::Job(self.spec.job_id.clone()));
@@ -166,13 +180,15 @@ impl Execution<'_> {
         let agent = self.agent(&opened, folder)?;
         let provisioning = self.provision(&opened.results, events);
         let Opened { tasks, results, reducer, activities, unfinished, .. } = opened;
-        let (progress, all_ended, fail_job) = (reducer.progress(), reducer.all_ended(), reducer.fail_job());
+        let (progress, all_ended, fail_job) =
+            (reducer.progress(), reducer.all_ended(), reducer.fail_job());
         let stop = StopSender::default();
         let reduce_cancel = CancellationToken::new();
         let mut reducing = tokio::spawn(reducer.run(reduce_cancel.clone()));
         let tasks = Arc::new(tasks.bounded(TASKS_MAX));
-        let partitioner = Partitioner::new(self.spec.clone(), self.store.clone(), tasks, results.clone())
-            .with_inputs(self.listings.clone());
+        let partitioner =
+            Partitioner::new(self.spec.clone(), self.store.clone(), tasks, results.clone())
+                .with_inputs(self.listings.clone());
         let planning = tokio::spawn(plan(partitioner, unfinished, fail_job.clone()));
         let shown = events.progress(progress, tokio::sync::watch::channel(None).1);
         if let Err(error) = make_output_folder(&self.spec) {
@@ -279,19 +295,30 @@ impl Execution<'_> {
     ) -> impl Future<Output = Result<Provisioned>> + use<> {
         let (environment, preparing) = (self.spec.environment.clone(), events.clone());
         let creating = move |file: &Path, folder: &Path| {
-            preparing.notice(Notice::CreatingEnvironment { file: file.to_owned(), folder: folder.to_owned() });
+            preparing.notice(Notice::CreatingEnvironment {
+                file: file.to_owned(),
+                folder: folder.to_owned(),
+            });
         };
         let (stores, cache) = (self.store.stores().clone(), self.home.caches());
         // The specification of a local job names its interpreter.
-        let interpreter = worker::interpreter(environment, "python3".into(), cache.clone(), self.variables(), creating);
-        let (mut spec, waits, job_id) = (self.spec.clone(), results.clone(), self.spec.job_id.clone());
+        let interpreter = worker::interpreter(
+            environment,
+            "python3".into(),
+            cache.clone(),
+            self.variables(),
+            creating,
+        );
+        let (mut spec, waits, job_id) =
+            (self.spec.clone(), results.clone(), self.spec.job_id.clone());
         async move {
             let made_ready = async {
                 let copies = async {
                     let copies = worker::fetch_side_inputs(&mut spec, &stores, &cache).await?;
                     anyhow::Ok((spec, copies))
                 };
-                let ((spec, copies), (python, environment)) = tokio::try_join!(copies, interpreter)?;
+                let ((spec, copies), (python, environment)) =
+                    tokio::try_join!(copies, interpreter)?;
                 anyhow::Ok((Arc::new(spec), python, (copies, environment)))
             };
             worker::report_provisioning(&*waits, &job_id, FIRST_NODE, made_ready).await
@@ -312,20 +339,28 @@ impl Execution<'_> {
     }
 
     /// Returns what an earlier run has left.
-    async fn take_over(&self, folder: &Path, reducer: &mut Reducer, events: &Events) -> Result<Unfinished> {
+    async fn take_over(
+        &self,
+        folder: &Path,
+        reducer: &mut Reducer,
+        events: &Events,
+    ) -> Result<Unfinished> {
         if reducer.segments_repaired() > 0 {
             events.notice(Notice::LedgerMended(reducer.segments_repaired()));
         }
-        let lost = reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
+        let lost =
+            reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
         let nodes = std::fs::read_dir(folder.join("nodes")).into_iter().flatten().flatten();
         let held = nodes.flat_map(|node| worker::held_by_dead_node(&node.path()));
         // A node holds a mini-batch until it has heard that the reducer has committed it.
-        let interrupted = held.filter(|&(mini_batch, _)| !reducer.tally().state(mini_batch).has_ended());
+        let interrupted =
+            held.filter(|&(mini_batch, _)| !reducer.tally().state(mini_batch).has_ended());
         let interrupted = interrupted.map(|(mini_batch, lost)| (mini_batch, lost + 1)).collect();
         // It may have ended without a result.
         let has_ended = self.has_ended || reducer.tally().ended_as().is_some();
-        let round = self.round.unwrap_or(if has_ended { Selection::ALL } else { Selection::NOTHING });
+        let round =
+            self.round.unwrap_or(if has_ended { Selection::ALL } else { Selection::NOTHING });
         // An engine that died while it wrote the output has to complete that output first. A different one would look like
         // a file that somebody has edited.
         let begun = match has_ended || !reducer.tally().is_complete() && reducer.lacks(round) {
@@ -343,13 +378,18 @@ impl Execution<'_> {
 
 /// Returns what the reducer may know of the agents.
 fn workers(activities: &Activities) -> Arc<dyn Fn() -> Arc<Workers> + Send + Sync> {
-    let activities: Vec<_> = activities.iter().map(|(node, activity)| (node.clone(), activity.subscribe())).collect();
+    let activities: Vec<_> =
+        activities.iter().map(|(node, activity)| (node.clone(), activity.subscribe())).collect();
     Arc::new(move || {
         let running = |(node, activity): &(String, watch::Receiver<Activity>)| {
             (node.clone(), Running { activity: activity.borrow().clone(), ..Running::default() })
         };
         let nodes: BTreeMap<_, _> = activities.iter().map(running).collect();
-        Arc::new(Workers { sign: None, held: nodes.values().map(|running| running.activity.held).sum(), nodes })
+        Arc::new(Workers {
+            sign: None,
+            held: nodes.values().map(|running| running.activity.held).sum(),
+            nodes,
+        })
     })
 }
 
@@ -363,7 +403,9 @@ async fn end_agents(agents: &mut JoinSet<Result<()>>, events: &Events) {
 }
 
 async fn plan(partitioner: Partitioner, unfinished: Unfinished, fail_job: FailJob) {
-    if let Err(error) = partitioner.resume(|mini_batch| unfinished.pending(mini_batch), |_| ()).await {
+    if let Err(error) =
+        partitioner.resume(|mini_batch| unfinished.pending(mini_batch), |_| ()).await
+    {
         fail_job.fail(format!("{error:#}"));
     }
 }

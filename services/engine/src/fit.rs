@@ -14,8 +14,11 @@ pub(crate) async fn warn_of_workers(submission: &Submission, is_followed: bool, 
     let Submission { spec, store, target, .. } = submission;
     match store.workers().await {
         Ok(workers) if workers.is_empty() && !is_followed => {
-            let (job_id, target, lack) =
-                (spec.job_id.clone(), target.reference(), Lack::Schedule(WaitsFor::Worker(spec.requires.clone())));
+            let (job_id, target, lack) = (
+                spec.job_id.clone(),
+                target.reference(),
+                Lack::Schedule(WaitsFor::Worker(spec.requires.clone())),
+            );
             events.notice(Notice::Waiting(Hint { job_id, target, lack }));
         }
         Ok(workers) => {
@@ -44,7 +47,9 @@ impl Engine {
     /// Rejects a job that began elsewhere, or when this machine had more GPUs.
     pub(crate) fn check_gpus(&self, spec: &JobSpec) -> crate::Result<()> {
         let lack = self.lack_of_gpus(spec);
-        lack.map_or(Ok(()), |(key, message)| Err(Error::UnsuitableTarget(format!("{key}: {message}"))))
+        lack.map_or(Ok(()), |(key, message)| {
+            Err(Error::UnsuitableTarget(format!("{key}: {message}")))
+        })
     }
 
     fn lack_of_gpus(&self, spec: &JobSpec) -> Option<(&'static str, String)> {

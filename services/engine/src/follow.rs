@@ -71,7 +71,9 @@ pub async fn follow(
                     Some(progress) => {
                         progress_sender.send_replace(progress);
                         hint_sender.send_replace(hint);
-                        shown.get_or_insert_with(|| events.progress(latest.clone(), latest_hint.clone()));
+                        shown.get_or_insert_with(|| {
+                            events.progress(latest.clone(), latest_hint.clone())
+                        });
                     }
                     None if is_due && !hinted => {
                         hinted = hint.is_some();
@@ -81,7 +83,9 @@ pub async fn follow(
                 }
             }
             Err(error) if answered.elapsed() > PATIENCE => return Err(error.into()),
-            Err(error) => tracing::debug!("cannot read the state of the job, trying again: {error:#}"),
+            Err(error) => {
+                tracing::debug!("cannot read the state of the job, trying again: {error:#}")
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -91,7 +95,10 @@ pub async fn follow(
     }
 }
 
-async fn look(store: &JobStore, progress: bool) -> storage::Result<(Option<JobResult>, Option<Progress>)> {
+async fn look(
+    store: &JobStore,
+    progress: bool,
+) -> storage::Result<(Option<JobResult>, Option<Progress>)> {
     let progress = if progress { store.progress().await? } else { None };
     Ok((store.result().await?, progress))
 }

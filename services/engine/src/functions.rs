@@ -28,12 +28,22 @@ const UNNAMED_FOR: Duration = Duration::from_secs(3600);
 
 /// Copies the inputs that were in memory to the folder of the job in its store, where every node can read them, and where
 /// they disappear with the job. Unless `is_here`, an output below the home moves there too, where the caller finds it.
-pub(crate) async fn send(spec: &mut JobSpec, job: &JobStore, home: &Home, is_here: bool) -> Result<()> {
+pub(crate) async fn send(
+    spec: &mut JobSpec,
+    job: &JobStore,
+    home: &Home,
+    is_here: bool,
+) -> Result<()> {
     let mut moved = Vec::new();
     for path in spec.inputs.iter_mut().flat_map(|input| &mut input.paths) {
         let file = path.as_path().to_owned();
-        if let Some(name) = file.file_name().and_then(|name| name.to_str()).filter(|_| was_in_memory(&file, home)) {
-            *path = job.put_input(name, &file).await.with_context(|| format!("send {}", file.display()))?;
+        if let Some(name) =
+            file.file_name().and_then(|name| name.to_str()).filter(|_| was_in_memory(&file, home))
+        {
+            *path = job
+                .put_input(name, &file)
+                .await
+                .with_context(|| format!("send {}", file.display()))?;
             moved.push((file.display().to_string(), path.display()));
         }
     }
@@ -54,9 +64,13 @@ pub(crate) fn was_in_memory(file: &Path, home: &Home) -> bool {
 
 fn is_in(folder: &str, path: &Path, home: &Home) -> bool {
     let folder = home.cache("functions").join(folder);
-    let Some(parent) = path.parent().filter(|parent| parent.file_name() == folder.file_name()) else { return false };
+    let Some(parent) = path.parent().filter(|parent| parent.file_name() == folder.file_name())
+    else {
+        return false;
+    };
     // Two paths may lead to one home.
-    parent == folder || matches!((parent.canonicalize(), folder.canonicalize()), (Ok(one), Ok(other)) if one == other)
+    parent == folder
+        || matches!((parent.canonicalize(), folder.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 /// Returns the files of calls, and the conda files of documents, that no job of the home names and no call has used for an
@@ -80,7 +94,11 @@ fn named(home: &Home, gone: &HashSet<String>) -> Result<HashSet<OsString>> {
     for job_id in home.job_ids()?.iter().filter(|job_id| !gone.contains(*job_id)) {
         let path = home.job_folder(job_id).join("spec.json");
         let text = match std::fs::read(&path) {
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => continue,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                continue;
+            }
             text => text.with_context(|| format!("read {}", path.display()))?,
         };
         // A job whose description is damaged cannot run any more.
@@ -90,8 +108,13 @@ fn named(home: &Home, gone: &HashSet<String>) -> Result<HashSet<OsString>> {
             _ => None,
         };
         let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
-        let read = inputs.chain(spec.side_inputs.values()).chain([&spec.source_directory]).chain(environment);
-        names.extend(read.filter_map(|path: &ItemPath| Some(path.as_path().file_name()?.to_owned())));
+        let read = inputs
+            .chain(spec.side_inputs.values())
+            .chain([&spec.source_directory])
+            .chain(environment);
+        names.extend(
+            read.filter_map(|path: &ItemPath| Some(path.as_path().file_name()?.to_owned())),
+        );
     }
     Ok(names)
 }

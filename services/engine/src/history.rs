@@ -16,7 +16,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use protocol::{AttemptCore, AttemptStatus, JobResult, Phases, ProcessName, RecordError, ResultEvent};
+use protocol::{
+    AttemptCore, AttemptStatus, JobResult, Phases, ProcessName, RecordError, ResultEvent,
+};
 use reducer::{Effect, MiniBatchState, Tally};
 
 use attempts::Attempts;
@@ -116,7 +118,8 @@ impl Attempted {
 
     /// Returns the duration from the end of `run()` to the answer; `None`: nothing measured its phases.
     pub fn reported_seconds(&self) -> Option<f32> {
-        let reported = || self.phases.reported_seconds(self.elapsed_seconds.into(), self.run_seconds.into());
+        let reported =
+            || self.phases.reported_seconds(self.elapsed_seconds.into(), self.run_seconds.into());
         self.phases.are_known().then(|| reported() as f32)
     }
 
@@ -201,7 +204,8 @@ impl History {
             let place = RecordAt { segment: number, start: *start, length: *length };
             match event {
                 segment::Event::Success(success) => {
-                    let ProcessName { node, process } = &segment.processes[success.process as usize];
+                    let ProcessName { node, process } =
+                        &segment.processes[success.process as usize];
                     self.add_success(ProcessName { node, process }, success, place);
                 }
                 segment::Event::Other(event) => self.add(event, place),
@@ -215,7 +219,12 @@ impl History {
         self.version += 1;
     }
 
-    fn add_success<P, T, C>(&mut self, process: ProcessName<&str>, success: &AttemptCore<P, T, C>, place: RecordAt) {
+    fn add_success<P, T, C>(
+        &mut self,
+        process: ProcessName<&str>,
+        success: &AttemptCore<P, T, C>,
+        place: RecordAt,
+    ) {
         let effect = self.tally.apply_success_of(process, success);
         let numbers = Numbers {
             mini_batch: success.mini_batch,
@@ -246,7 +255,11 @@ impl History {
                     items: attempt.total,
                     succeeded: attempt.succeeded,
                     started_at: attempt.started_at,
-                    seconds: [attempt.elapsed_seconds, attempt.run_seconds, attempt.process_seconds],
+                    seconds: [
+                        attempt.elapsed_seconds,
+                        attempt.run_seconds,
+                        attempt.process_seconds,
+                    ],
                     phases: attempt.phases,
                     is_copy: attempt.copy,
                 };
@@ -298,7 +311,10 @@ impl History {
             self.latest.resize(index + 1, 0);
         }
         let previous = self.latest[index];
-        let ordinal = previous.checked_sub(1).map_or(0, |before| self.attempts.get(before).ordinal).saturating_add(1);
+        let ordinal = previous
+            .checked_sub(1)
+            .map_or(0, |before| self.attempts.get(before).ordinal)
+            .saturating_add(1);
         let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         let is_final = if numbers.is_final { IS_FINAL } else { 0 };
         let is_copy = if numbers.is_copy { IS_COPY } else { 0 };
@@ -321,7 +337,8 @@ impl History {
             status: numbers.status,
             flags: is_final | is_copy | if effect == Effect::Won { COUNTS } else { 0 },
         });
-        self.latest[index] = u32::try_from(self.attempts.len()).expect("fewer than 4 thousand million attempts");
+        self.latest[index] =
+            u32::try_from(self.attempts.len()).expect("fewer than 4 thousand million attempts");
     }
 
     fn mark(&mut self, mini_batch: u32) {
@@ -415,7 +432,8 @@ impl History {
 
     /// Returns the attempts of a mini-batch, latest first.
     pub fn attempts_of(&self, mini_batch: u64) -> impl Iterator<Item = &Attempted> {
-        let latest = usize::try_from(mini_batch).ok().and_then(|index| self.latest.get(index)).copied();
+        let latest =
+            usize::try_from(mini_batch).ok().and_then(|index| self.latest.get(index)).copied();
         let mut at = latest.unwrap_or_default();
         std::iter::from_fn(move || {
             let attempt = self.attempts.get(at.checked_sub(1)?);
@@ -445,12 +463,16 @@ impl History {
 
     /// Returns the ranges of mini-batches in which something has changed after a version.
     pub fn changed_since(&self, version: u32) -> impl Iterator<Item = Range<u64>> {
-        let chunks = self.changed.iter().enumerate().filter(move |(_, changed)| **changed > version);
-        chunks.map(|(chunk, _)| (chunk * MARKED_TOGETHER) as u64..((chunk + 1) * MARKED_TOGETHER) as u64)
+        let chunks =
+            self.changed.iter().enumerate().filter(move |(_, changed)| **changed > version);
+        chunks.map(|(chunk, _)| {
+            (chunk * MARKED_TOGETHER) as u64..((chunk + 1) * MARKED_TOGETHER) as u64
+        })
     }
 
     /// Returns the memory that it takes, roughly.
     pub fn memory_bytes(&self) -> usize {
-        self.attempts.len() * size_of::<Attempted>() + self.latest.capacity() * (size_of::<u32>() + 20)
+        self.attempts.len() * size_of::<Attempted>()
+            + self.latest.capacity() * (size_of::<u32>() + 20)
     }
 }

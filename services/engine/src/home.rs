@@ -65,7 +65,9 @@ impl OutputLock {
     /// Names the job, for processes that find the output locked.
     pub fn name(&mut self, job_id: &str) -> Result<()> {
         let named = self.file.set_len(0).and_then(|()| self.file.rewind());
-        named.and_then(|()| self.file.write_all(job_id.as_bytes())).context("name the job that writes the output")
+        named
+            .and_then(|()| self.file.write_all(job_id.as_bytes()))
+            .context("name the job that writes the output")
     }
 }
 
@@ -128,7 +130,8 @@ impl Home {
 
     /// Creates the folder, with a mark that excludes it from snapshots of scripts.
     pub(crate) fn make(&self) -> Result<()> {
-        let made = std::fs::create_dir_all(&self.folder).and_then(|()| snapshot::mark(&self.folder));
+        let made =
+            std::fs::create_dir_all(&self.folder).and_then(|()| snapshot::mark(&self.folder));
         let problem = || format!("make {}", self.folder.display());
         made.map_err(|error| Fixable::caused(problem(), Remedy::SetHome, error.into()))
     }
@@ -171,13 +174,17 @@ impl Home {
     }
 
     /// Locks an output file for a job. `Err`: the job that writes it now, if it is known.
-    pub(crate) fn try_lock_output(&self, output: &Path) -> Result<std::result::Result<OutputLock, Option<String>>> {
+    pub(crate) fn try_lock_output(
+        &self,
+        output: &Path,
+    ) -> Result<std::result::Result<OutputLock, Option<String>>> {
         let folder = self.folder.join("outputs");
         std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         let digest = blake3::hash(resolved(output).as_os_str().as_bytes()).to_hex();
         let path = folder.join(&digest[..32]);
         loop {
-            let mut file = File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
+            let mut file =
+                File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Ok(Ok(OutputLock { file })),
                 // The file was removed in between.
@@ -221,7 +228,11 @@ impl Home {
         Ok(self.try_lock(job_id, File::try_lock_shared)?.is_none())
     }
 
-    fn try_lock(&self, job_id: &str, lock: fn(&File) -> Result<(), TryLockError>) -> Result<Option<Lock>> {
+    fn try_lock(
+        &self,
+        job_id: &str,
+        lock: fn(&File) -> Result<(), TryLockError>,
+    ) -> Result<Option<Lock>> {
         let path = self.job_folder(job_id).join("lock");
         let removed = || Error::Removed { job_id: job_id.to_owned() }.into();
         let file = match File::options().create(true).truncate(false).write(true).open(&path) {
@@ -233,7 +244,9 @@ impl Home {
             Ok(()) if !is_at(&file, &path) => Err(removed()),
             Ok(()) => Ok(Some(Lock { _file: file })),
             Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error).with_context(|| format!("lock {}", path.display())),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("lock {}", path.display()))
+            }
         }
     }
 
@@ -247,7 +260,8 @@ impl Home {
             return Ok(Removed::Kept);
         }
         let to = self.removed_folder()?.join(job_id);
-        std::fs::rename(&folder, &to).with_context(|| format!("move {} to {}", folder.display(), to.display()))?;
+        std::fs::rename(&folder, &to)
+            .with_context(|| format!("move {} to {}", folder.display(), to.display()))?;
         Ok(Removed::To(to))
     }
 
@@ -259,13 +273,15 @@ impl Home {
 
     /// Returns the folders that were moved away and are not yet removed.
     pub(crate) fn removed(&self) -> Result<Vec<PathBuf>> {
-        let entries = std::fs::read_dir(self.removed_folder()?).context("read what is being removed")?;
+        let entries =
+            std::fs::read_dir(self.removed_folder()?).context("read what is being removed")?;
         Ok(entries.flatten().map(|entry| entry.path()).collect())
     }
 
     /// Removes the lock files of outputs that no job writes now.
     pub(crate) fn remove_free_outputs(&self) {
-        for entry in std::fs::read_dir(self.folder.join("outputs")).into_iter().flatten().flatten() {
+        for entry in std::fs::read_dir(self.folder.join("outputs")).into_iter().flatten().flatten()
+        {
             let path = entry.path();
             if let Ok(file) = File::open(&path)
                 && file.try_lock().is_ok()
@@ -333,7 +349,8 @@ mod tests {
         let real = folder.path().join("real");
         std::fs::create_dir(&real).expect("writable");
         std::os::unix::fs::symlink(&real, folder.path().join("link")).expect("writable");
-        let lock = |folder: &Path| home.try_lock_output(&folder.join("out/rows.txt")).expect("writable");
+        let lock =
+            |folder: &Path| home.try_lock_output(&folder.join("out/rows.txt")).expect("writable");
         let mut held = lock(&real).expect("free");
         assert_eq!(lock(&real).expect_err("locked"), None);
         held.name(JOB).expect("writable");

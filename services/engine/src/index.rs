@@ -67,7 +67,13 @@ impl Index {
     }
 
     /// Adds a job. It may be added before its folder exists.
-    pub fn add(&self, fingerprint: &str, name: &str, job_id: &str, durability: Durability) -> Result<()> {
+    pub fn add(
+        &self,
+        fingerprint: &str,
+        name: &str,
+        job_id: &str,
+        durability: Durability,
+    ) -> Result<()> {
         for key in [fingerprint, name].into_iter().filter(|key| !key.is_empty()) {
             let path = self.folder().join(shard(key));
             let append = || -> std::io::Result<()> {
@@ -103,15 +109,21 @@ impl Index {
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
         };
         let entries = text.lines().rev().filter_map(|line| line.split_once(' '));
-        Ok(entries.filter(|(found, _)| *found == key).map(|(_, job_id)| job_id.to_owned()).collect())
+        Ok(entries
+            .filter(|(found, _)| *found == key)
+            .map(|(_, job_id)| job_id.to_owned())
+            .collect())
     }
 
     pub fn remove(&self, job_ids: &HashSet<String>) -> Result<()> {
         job_ids.iter().try_for_each(|job_id| self.mark_ended(job_id))?;
         for entry in std::fs::read_dir(self.folder()).into_iter().flatten().flatten() {
             let path = entry.path();
-            let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-            let is_kept = |line: &&str| line.split_once(' ').is_some_and(|(_, job_id)| !job_ids.contains(job_id));
+            let text = std::fs::read_to_string(&path)
+                .with_context(|| format!("read {}", path.display()))?;
+            let is_kept = |line: &&str| {
+                line.split_once(' ').is_some_and(|(_, job_id)| !job_ids.contains(job_id))
+            };
             let kept: String = text.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
             if kept != text {
                 write(&path, &kept)?;
@@ -205,15 +217,17 @@ mod tests {
     #[test]
     fn torn_line_is_skipped() {
         let (folder, index) = index();
-        std::fs::write(folder.path().join("index").join(shard("aa1")), "aa1 a\naa1").expect("writable");
+        std::fs::write(folder.path().join("index").join(shard("aa1")), "aa1 a\naa1")
+            .expect("writable");
         assert_eq!(index.find("aa1").expect("readable"), ["a"]);
     }
 
     #[test]
     fn newest_job_is_found_in_long_file() {
         let (folder, index) = index();
-        let lines: String =
-            (0..30_000).map(|number| line("aa1", &format!("score-20260101-000000-{number:010}"))).collect();
+        let lines: String = (0..30_000)
+            .map(|number| line("aa1", &format!("score-20260101-000000-{number:010}")))
+            .collect();
         assert!(lines.len() as u64 > READ_BYTES_MAX);
         std::fs::write(folder.path().join("index").join(shard("aa1")), lines).expect("writable");
         assert_eq!(index.find("aa1").expect("readable")[0], "score-20260101-000000-0000029999");
@@ -237,7 +251,8 @@ mod tests {
         for (job_id, has_ended) in [("a", true), ("b", false)] {
             let job = folder.path().join("jobs").join(job_id);
             std::fs::create_dir_all(&job).expect("writable");
-            std::fs::write(job.join("spec.json"), r#"{"fingerprint": "aa1", "name": "score"}"#).expect("writable");
+            std::fs::write(job.join("spec.json"), r#"{"fingerprint": "aa1", "name": "score"}"#)
+                .expect("writable");
             if has_ended {
                 std::fs::write(job.join("result.json"), "{}").expect("writable");
             }

@@ -9,7 +9,9 @@ const NAME_BYTES_MAX: usize = 32;
 pub fn newest_first(ids: Vec<String>) -> Vec<String> {
     // Thousands of ids are compared, so the time of each is read once, as a number.
     let number = |time: &str| {
-        time.bytes().filter(u8::is_ascii_digit).fold(0, |number, digit| 10 * number + u64::from(digit - b'0'))
+        time.bytes()
+            .filter(u8::is_ascii_digit)
+            .fold(0, |number, digit| 10 * number + u64::from(digit - b'0'))
     };
     let timed = ids.into_iter().filter_map(|id| Some((number(started(&id)?), id)));
     let mut timed: Vec<(u64, String)> = timed.collect();
@@ -50,9 +52,11 @@ pub(crate) fn started(id: &str) -> Option<&str> {
 /// Splits an id. Ids of older versions end with 4 hexadecimal digits.
 fn name_and_time(id: &str) -> Option<(&str, &str)> {
     let (front, random) = id.rsplit_once('-')?;
-    let (name, time) = front.split_at_checked(front.len().checked_sub("-20261121-100203".len())?)?;
+    let (name, time) =
+        front.split_at_checked(front.len().checked_sub("-20261121-100203".len())?)?;
     let time = time.strip_prefix('-')?;
-    let is_time = time.bytes().enumerate().all(|(at, byte)| byte.is_ascii_digit() || at == "20261121".len());
+    let is_time =
+        time.bytes().enumerate().all(|(at, byte)| byte.is_ascii_digit() || at == "20261121".len());
     let is_random = random.len() >= 4 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
     (is_time && is_random).then_some((name, time))
 }
@@ -70,7 +74,12 @@ mod tests {
 
     #[test]
     fn ids_sort_by_their_time_whatever_their_names() {
-        let ids = ["z-20251231-235959-ab12", "lost+found", "a-20260101-000000-ab12", "b-20260101-000000-ab12"];
+        let ids = [
+            "z-20251231-235959-ab12",
+            "lost+found",
+            "a-20260101-000000-ab12",
+            "b-20260101-000000-ab12",
+        ];
         let sorted = newest_first(ids.map(str::to_owned).to_vec());
         assert_eq!(sorted, [ids[3], ids[2], ids[0]]);
     }
@@ -82,7 +91,10 @@ mod tests {
         assert_eq!(started("a-20261121-100203-ab12"), Some("20261121-100203"));
         assert_eq!((name_of(&id), is_named(&id, "a-job")), ("a-job", true));
         assert_eq!(name_of("a-b-20261121-100203-ab12"), "a-b");
-        assert_eq!((started("lost+found"), started("20261121-100203-ab12"), started("é-ab12")), (None, None, None));
+        assert_eq!(
+            (started("lost+found"), started("20261121-100203-ab12"), started("é-ab12")),
+            (None, None, None)
+        );
         assert_ne!(new_job_id("a"), new_job_id("a"));
     }
 }

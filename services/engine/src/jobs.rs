@@ -97,7 +97,11 @@ impl FoundJob {
         };
         let result = store.result().await;
         let has_damaged_result = is_mended && matches!(result, Err(storage::Error::Damaged { .. }));
-        let result = if has_damaged_result { None } else { result.with_context(|| format!("read job {job_id}"))? };
+        let result = if has_damaged_result {
+            None
+        } else {
+            result.with_context(|| format!("read job {job_id}"))?
+        };
         Ok(Some(Self { store, spec, result, has_damaged_result }))
     }
 
@@ -116,7 +120,8 @@ impl FoundJob {
         if !self.holds_ledger() {
             return None;
         }
-        let before = self.store.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
+        let before =
+            self.store.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
         Some(reducer::committed(&self.store, &self.spec.job_id, before).await)
     }
 
@@ -204,7 +209,11 @@ impl Jobs {
             (None, []) => return Err(absent()),
             (None, several) => {
                 let job_ids = several.iter().map(|id| (*id).clone()).collect();
-                return Err(Error::SeveralJobs { wanted: wanted.to_owned(), matches: Matches::Beginning, job_ids });
+                return Err(Error::SeveralJobs {
+                    wanted: wanted.to_owned(),
+                    matches: Matches::Beginning,
+                    job_ids,
+                });
             }
         };
         match self.job(id).await? {
@@ -216,7 +225,11 @@ impl Jobs {
 
     /// Returns the error that no job is meant by what a caller asked for.
     pub(crate) fn lacks(&self, wanted: &str) -> Error {
-        Error::NoSuchJob { wanted: wanted.to_owned(), place: self.place(), target: self.target().clone() }
+        Error::NoSuchJob {
+            wanted: wanted.to_owned(),
+            place: self.place(),
+            target: self.target().clone(),
+        }
     }
 
     /// Reads a job that is known to have been there.
@@ -238,7 +251,8 @@ impl Jobs {
             };
             if is_running { running.push(job) } else { stopped.push(job) }
         }
-        let several = |matches, job_ids| Error::SeveralJobs { wanted: name.to_owned(), matches, job_ids };
+        let several =
+            |matches, job_ids| Error::SeveralJobs { wanted: name.to_owned(), matches, job_ids };
         let ids = |jobs: &[FoundJob]| jobs.iter().map(|job| job.spec.job_id.clone()).collect();
         match (for_what, running.len(), stopped.len()) {
             (For::Look, 1.., _) | (For::Change, 1, _) => return Ok(running.into_iter().next()),
@@ -251,9 +265,10 @@ impl Jobs {
         let is_newest = newest.as_deref() == Some(&stopped[0].spec.job_id);
         match (newest, stopped.len()) {
             (_, 1) if is_newest => Ok(stopped.into_iter().next()),
-            (Some(newest), 1) => {
-                Err(several(Matches::EndedAndInterrupted, vec![newest, stopped[0].spec.job_id.clone()]))
-            }
+            (Some(newest), 1) => Err(several(
+                Matches::EndedAndInterrupted,
+                vec![newest, stopped[0].spec.job_id.clone()],
+            )),
             _ => Err(several(Matches::Interrupted, ids(&stopped))),
         }
     }
@@ -301,7 +316,8 @@ impl Jobs {
                 let made = Since { at: schedule.made_at, age: store.age(&schedule) };
                 let jobs = schedule.jobs.into_iter().map(|job| {
                     let admitted = job.admitted_in.map(|_| made);
-                    let scheduled = Scheduled { waits_for: job.waits_for, nodes: Vec::new(), admitted };
+                    let scheduled =
+                        Scheduled { waits_for: job.waits_for, nodes: Vec::new(), admitted };
                     (job.job_id, scheduled)
                 });
                 let mut scheduled: HashMap<String, Scheduled> = jobs.collect();

@@ -37,8 +37,10 @@ type CountsAt = (Stamp, Counts, Counts);
 impl KnownCounts {
     /// Returns the counts of mini-batches and items of an interrupted job.
     async fn of(&self, job: &FoundJob, progress: Option<&Progress>) -> (Counts, Counts) {
-        let ledger = job.store.segment_file(0).and_then(|segment| Some(segment.parent()?.to_owned()));
-        let changed = ledger.and_then(|ledger| std::fs::metadata(ledger).and_then(|folder| folder.modified()).ok());
+        let ledger =
+            job.store.segment_file(0).and_then(|segment| Some(segment.parent()?.to_owned()));
+        let changed = ledger
+            .and_then(|ledger| std::fs::metadata(ledger).and_then(|folder| folder.modified()).ok());
         let stamp = changed.map(|changed| (changed, progress.map(|progress| progress.at)));
         let job_id = &job.spec.job_id;
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(job_id).copied();
@@ -104,10 +106,17 @@ pub struct Activity {
 }
 
 impl Activity {
-    fn of(enqueued: Option<DateTime<Utc>>, progress: Option<&Progress>, state: State, hint: Option<Hint>) -> Self {
+    fn of(
+        enqueued: Option<DateTime<Utc>>,
+        progress: Option<&Progress>,
+        state: State,
+        hint: Option<Hint>,
+    ) -> Self {
         let at_work = progress.filter(|progress| state.has_processes(progress));
-        let began_at = progress.and_then(|progress| progress.began_at).and_then(|at| i64::try_from(at).ok());
-        let until = began_at.map_or_else(Utc::now, |at| DateTime::from_timestamp_millis(at).unwrap_or_default());
+        let began_at =
+            progress.and_then(|progress| progress.began_at).and_then(|at| i64::try_from(at).ok());
+        let until = began_at
+            .map_or_else(Utc::now, |at| DateTime::from_timestamp_millis(at).unwrap_or_default());
         // The clocks of two machines may differ.
         let waited = enqueued.map(|at| (until - at).num_milliseconds().max(0) as f64 / 1000.0);
         let is_known = began_at.is_some() || progress.is_none_or(|progress| progress.nodes == 0);
@@ -130,7 +139,11 @@ pub fn rate(result: Option<&JobResult>, progress: Option<&Progress>, state: Stat
             let ended = result.mini_batches.ended() as f64;
             (result.worked_seconds > 0.0 && ended > 0.0).then(|| ended / result.worked_seconds)
         }
-        None => progress.filter(|progress| state == State::Running && state.has_processes(progress))?.rate,
+        None => {
+            progress
+                .filter(|progress| state == State::Running && state.has_processes(progress))?
+                .rate
+        }
     }
 }
 
@@ -154,7 +167,8 @@ impl Jobs {
 
     /// Reads jobs, and returns them in the same order, without those that are being removed.
     pub async fn summaries(&self, ids: &[String], open: &OpenJobs) -> Vec<Summary> {
-        let reads: Vec<_> = ids.iter().map(|id| summary(self.clone(), id.clone(), open.clone())).collect();
+        let reads: Vec<_> =
+            ids.iter().map(|id| summary(self.clone(), id.clone(), open.clone())).collect();
         in_order(reads).filter_map(std::future::ready).collect().await
     }
 }
@@ -179,7 +193,10 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
     let job = match jobs.job(&job_id).await {
         Ok(Some(job)) => job,
         Ok(None) if jobs.may_be_cut_off(&job_id) => {
-            return Some(unread(State::Interrupted, "it was interrupted before it began".to_owned()));
+            return Some(unread(
+                State::Interrupted,
+                "it was interrupted before it began".to_owned(),
+            ));
         }
         Ok(None) => return None,
         Err(error) => return Some(unread(State::Damaged, format!("{error:#}"))),
@@ -188,7 +205,9 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
         let progress = job.store.progress().await?;
         let Standing { state, hint } = jobs.standing(&job, progress.as_ref(), None, &open).await?;
         let (mini_batches, items) = match &jobs {
-            Jobs::Here(home) if state == State::Interrupted => home.known_counts().of(&job, progress.as_ref()).await,
+            Jobs::Here(home) if state == State::Interrupted => {
+                home.known_counts().of(&job, progress.as_ref()).await
+            }
             _ => job.counts(progress.as_ref(), state).await,
         };
         let elapsed_seconds = match (&job.result, &progress) {
@@ -197,13 +216,17 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
             (None, None) => None,
         };
         let job_id = job_id.clone();
-        let cause = job.result.as_ref().and_then(|result| result.cause.clone().or_else(|| result.headline.clone()));
+        let cause = job
+            .result
+            .as_ref()
+            .and_then(|result| result.cause.clone().or_else(|| result.headline.clone()));
         let priority = match (&jobs, &job.result) {
             (Jobs::There { .. }, None) => job.priority().await?,
             _ => job.spec.priority,
         };
         let is_unfinished = matches!(jobs, Jobs::There { .. }) && state.is_open();
-        let activity = is_unfinished.then(|| Activity::of(started_at, progress.as_ref(), state, hint));
+        let activity =
+            is_unfinished.then(|| Activity::of(started_at, progress.as_ref(), state, hint));
         anyhow::Ok(Summary {
             job_id,
             state,
@@ -232,7 +255,13 @@ mod tests {
     fn progress() -> Progress {
         let enqueued_ms = 1_767_225_600_000;
         let began_at = Some(enqueued_ms + 90_000);
-        Progress { nodes: 1, processes: 3, began_at, remaining_seconds: Some(60), ..Reducer::no_progress() }
+        Progress {
+            nodes: 1,
+            processes: 3,
+            began_at,
+            remaining_seconds: Some(60),
+            ..Reducer::no_progress()
+        }
     }
 
     fn activity(progress: Option<&Progress>, state: State) -> Activity {
@@ -242,16 +271,28 @@ mod tests {
     #[test]
     fn activity_of_a_job_follows_from_its_progress() {
         let running = activity(Some(&progress()), State::Running);
-        let expected =
-            Activity { waited_seconds: Some(90.0), processes: 3, remaining_seconds: Some(60), ..Activity::default() };
+        let expected = Activity {
+            waited_seconds: Some(90.0),
+            processes: 3,
+            remaining_seconds: Some(60),
+            ..Activity::default()
+        };
         assert_eq!(running, expected);
         let silent = Progress { silent_since: Some(0), ..progress() };
         let waiting = activity(Some(&silent), State::Waiting);
-        assert_eq!((waiting.processes, waiting.remaining_seconds), (0, None), "nothing is known of its processes");
+        assert_eq!(
+            (waiting.processes, waiting.remaining_seconds),
+            (0, None),
+            "nothing is known of its processes"
+        );
         assert_eq!(waiting.waited_seconds, Some(90.0));
         assert!(activity(None, State::Queued).waited_seconds > Some(90.0), "it waits");
         let before = Progress { began_at: None, ..progress() };
-        assert_eq!(activity(Some(&before), State::Running).waited_seconds, None, "a reducer of an earlier version");
+        assert_eq!(
+            activity(Some(&before), State::Running).waited_seconds,
+            None,
+            "a reducer of an earlier version"
+        );
     }
 
     #[test]
@@ -280,7 +321,9 @@ mod tests {
         };
         let shares = |mut jobs: Vec<Summary>| {
             divide(&mut jobs);
-            jobs.into_iter().map(|job| job.activity.and_then(|activity| activity.share)).collect::<Vec<_>>()
+            jobs.into_iter()
+                .map(|job| job.activity.and_then(|activity| activity.share))
+                .collect::<Vec<_>>()
         };
         assert_eq!(shares(vec![job(3), job(0), job(1)]), [Some(0.75), Some(0.0), Some(0.25)]);
         assert_eq!(shares(vec![job(0)]), [None]);

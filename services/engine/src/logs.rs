@@ -180,7 +180,9 @@ fn first_entry(text: &str) -> Option<(String, String)> {
 fn time_of(line: &str) -> Option<String> {
     const PATTERN: &[u8] = b"dddd-dd-dd dd:dd:dd.dddddd";
     let time = line.get(..PATTERN.len())?.replace('T', " ");
-    let fits = |(pattern, byte): (&u8, u8)| if *pattern == b'd' { byte.is_ascii_digit() } else { byte == *pattern };
+    let fits = |(pattern, byte): (&u8, u8)| {
+        if *pattern == b'd' { byte.is_ascii_digit() } else { byte == *pattern }
+    };
     PATTERN.iter().zip(time.bytes()).all(fits).then_some(time)
 }
 
@@ -194,8 +196,12 @@ mod tests {
                     2026-11-21T10:02:04.123456Z|ERROR|7|MainThread|killed\nstack\n";
         let (time, entry) = first_entry(text).expect("two entries");
         assert_eq!(time, "2026-11-21 10:02:03.123456");
-        assert_eq!(entry, "2026-11-21 10:02:03.123456 run(): ValueError: bad\nTraceback:\n  File \"a.py\"");
-        let (_, entry) = first_entry(&text[text.find("2026-11-21T").expect("there")..]).expect("one entry");
+        assert_eq!(
+            entry,
+            "2026-11-21 10:02:03.123456 run(): ValueError: bad\nTraceback:\n  File \"a.py\""
+        );
+        let (_, entry) =
+            first_entry(&text[text.find("2026-11-21T").expect("there")..]).expect("one entry");
         assert!(entry.ends_with("killed\nstack"), "{entry}");
         assert_eq!(first_entry("nothing\n"), None);
     }

@@ -41,7 +41,9 @@ impl MiniBatches {
         let (last, end_word, bit) = place(end);
         let whole: u64 = self.chunks.range(..last).flat_map(|(_, words)| words).map(ones).sum();
         let Some(words) = self.chunks.get(&last) else { return whole };
-        whole + words[..end_word].iter().map(ones).sum::<u64>() + ones(&(words[end_word] & (bit - 1)))
+        whole
+            + words[..end_word].iter().map(ones).sum::<u64>()
+            + ones(&(words[end_word] & (bit - 1)))
     }
 }
 
@@ -99,6 +101,10 @@ mod tests {
     fn ten_million_mini_batches_take_a_few_megabytes() {
         let set: MiniBatches = (0..100_000).collect();
         let entry = size_of::<(u64, [u64; WORDS])>();
-        assert!(set.chunks.len() * entry <= 100_000 / 6, "{} chunks of {entry} bytes", set.chunks.len());
+        assert!(
+            set.chunks.len() * entry <= 100_000 / 6,
+            "{} chunks of {entry} bytes",
+            set.chunks.len()
+        );
     }
 }

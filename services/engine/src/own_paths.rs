@@ -57,8 +57,10 @@ fn with_id(text: &str, folder: &str, id: &str) -> String {
     while let Some(begin) = rest.find(folder) {
         let inside = &rest[begin + folder.len()..];
         // Else the text names another folder, whose name begins alike.
-        let is_inside = !inside.starts_with(|next: char| next.is_alphanumeric() || "-_.{".contains(next));
-        let length = if is_inside { inside.find(char::is_whitespace).unwrap_or(inside.len()) } else { 0 };
+        let is_inside =
+            !inside.starts_with(|next: char| next.is_alphanumeric() || "-_.{".contains(next));
+        let length =
+            if is_inside { inside.find(char::is_whitespace).unwrap_or(inside.len()) } else { 0 };
         let end = begin + folder.len() + length;
         replaced.push_str(&rest[..begin]);
         replaced.push_str(&rest[begin..end].replace(RUN_ID, id));
@@ -77,17 +79,30 @@ mod tests {
         spec.output.folder = ItemPath::from("/out/{run-id}/rows");
         spec.outputs.insert("log".to_owned(), ItemPath::from("/log"));
         spec.outputs.insert("more".to_owned(), ItemPath::from("s3://b/{run-id}"));
-        spec.argv =
-            ["--to", "/out/{run-id}/rows/x", "--word", "{run-id}", "a '/log'/{run-id}.txt b", "/login/{run-id}"]
-                .map(str::to_owned)
-                .to_vec();
+        spec.argv = [
+            "--to",
+            "/out/{run-id}/rows/x",
+            "--word",
+            "{run-id}",
+            "a '/log'/{run-id}.txt b",
+            "/login/{run-id}",
+        ]
+        .map(str::to_owned)
+        .to_vec();
         spec.environment_variables.insert("MORE".to_owned(), "s3://b/{run-id}/".to_owned());
         own_paths(&mut spec);
         assert_eq!(spec.output.folder.display(), "/out/rate-1/rows");
         assert_eq!(spec.outputs["more"].display(), "s3://b/rate-1");
         assert_eq!(
             spec.argv,
-            ["--to", "/out/rate-1/rows/x", "--word", "{run-id}", "a '/log'/rate-1.txt b", "/login/{run-id}"]
+            [
+                "--to",
+                "/out/rate-1/rows/x",
+                "--word",
+                "{run-id}",
+                "a '/log'/rate-1.txt b",
+                "/login/{run-id}"
+            ]
         );
         assert_eq!(spec.environment_variables["MORE"], "s3://b/rate-1/");
     }

@@ -55,15 +55,20 @@ async fn printed(store: &JobStore, attempt: &Attempt, logs: &[LogFile]) -> Resul
     let own: Vec<Line> = lines
         .skip_while(|line| line.time < began)
         .take_while(|line| line.time <= ended)
-        .filter(|line| line.mini_batch == attempt.mini_batch && line.try_number == u64::from(attempt.try_number))
+        .filter(|line| {
+            line.mini_batch == attempt.mini_batch
+                && line.try_number == u64::from(attempt.try_number)
+        })
         .collect();
     let streams = ["stdout", "stderr"].into_iter().enumerate();
     Ok(streams
         .flat_map(|(index, stream)| {
             let path = format!("user/{stream}/{node}/{process}.{stream}.txt");
-            let end = size(&path).map_or(0, |bytes| match bytes > UPLOADED_LOG_BYTES_MAX && store.folder().is_none() {
-                true => UPLOADED_LOG_BEGINNING_BYTES,
-                false => bytes,
+            let end = size(&path).map_or(0, |bytes| {
+                match bytes > UPLOADED_LOG_BYTES_MAX && store.folder().is_none() {
+                    true => UPLOADED_LOG_BEGINNING_BYTES,
+                    false => bytes,
+                }
             });
             let ranges = own.iter().map(move |line| line.ranges[index].clone());
             let ranges = ranges.filter(move |range| range.start < range.end && range.end <= end);
@@ -198,9 +203,14 @@ mod tests {
     #[tokio::test]
     async fn output_that_is_not_in_the_store_is_left_out() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
-        let places = Bytes::from_static(b"1000 7 1 10 20 0 0\n1001 7 1 20 30 0 0\n1002 7 1 90 99 0 5\n1003 7 1 9");
+        let places = Bytes::from_static(
+            b"1000 7 1 10 20 0 0\n1001 7 1 20 30 0 0\n1002 7 1 90 99 0 5\n1003 7 1 9",
+        );
         store.put_log("sys/printed/0/process000.txt", places).await.expect("in memory");
-        store.put_log("user/stdout/0/process000.stdout.txt", vec![b'x'; 50].into()).await.expect("in memory");
+        store
+            .put_log("user/stdout/0/process000.stdout.txt", vec![b'x'; 50].into())
+            .await
+            .expect("in memory");
         let logs = store.logs().await.expect("in memory");
         let found = printed(&store, &attempt(7, 1, 1000, 3), &logs).await.expect("in memory");
         let path = "user/stdout/0/process000.stdout.txt".to_owned();

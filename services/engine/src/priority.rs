@@ -29,7 +29,11 @@ impl FoundJob {
 impl Jobs {
     /// Changes the priority of a job; `wanted`: its id, the beginning of its id, or its name. The change takes effect
     /// with the next schedule.
-    pub async fn change_priority(&self, wanted: &str, priority: Priority) -> crate::Result<Reprioritised> {
+    pub async fn change_priority(
+        &self,
+        wanted: &str,
+        priority: Priority,
+    ) -> crate::Result<Reprioritised> {
         let job = self.find(wanted, For::Change).await?;
         let job_id = job.spec.job_id.clone();
         if let Some(result) = &job.result {
@@ -58,17 +62,29 @@ mod tests {
     async fn priority_of_an_ended_job_cannot_be_changed() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let url = url::Url::from_file_path(folder.path()).expect("absolute");
-        let store = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("writable");
+        let store =
+            TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("writable");
         let job_id = "a-20261121-100203-ab12";
         let job = store.job(job_id);
-        job.put_spec(&JobSpec { job_id: job_id.to_owned(), ..JobSpec::example() }).await.expect("writable");
+        job.put_spec(&JobSpec { job_id: job_id.to_owned(), ..JobSpec::example() })
+            .await
+            .expect("writable");
         store.mark_open(job_id).await.expect("writable");
         let jobs = Jobs::There { target: TargetRef::Named("t".to_owned()), store: store.clone() };
-        assert_eq!(jobs.change_priority("a", Priority::High).await.expect("open").before, Priority::Normal);
-        assert_eq!(jobs.change_priority("a", Priority::Low).await.expect("open").before, Priority::High);
-        job.create_result(&JobResult::new(job_id.to_owned(), JobState::Completed, String::new())).await.expect("new");
+        assert_eq!(
+            jobs.change_priority("a", Priority::High).await.expect("open").before,
+            Priority::Normal
+        );
+        assert_eq!(
+            jobs.change_priority("a", Priority::Low).await.expect("open").before,
+            Priority::High
+        );
+        job.create_result(&JobResult::new(job_id.to_owned(), JobState::Completed, String::new()))
+            .await
+            .expect("new");
         let error = jobs.change_priority("a", Priority::High).await.expect_err("it has ended");
-        let expected = "job a-20261121-100203-ab12 has ended (completed), so its priority cannot be changed";
+        let expected =
+            "job a-20261121-100203-ab12 has ended (completed), so its priority cannot be changed";
         assert_eq!(error.to_string(), expected);
         assert_eq!(job.changed_priority().await.expect("readable"), Some(Priority::Low));
     }

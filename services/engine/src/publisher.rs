@@ -16,7 +16,11 @@ use crate::submit::show_life;
 pub(crate) struct Planned;
 
 impl Publisher for Planned {
-    fn publish(&self, job: JobStore, queues: JobQueues) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
+    fn publish(
+        &self,
+        job: JobStore,
+        queues: JobQueues,
+    ) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
         Box::pin(async move {
             let signing = job.clone();
             let _publishing = show_life(move |sign| {
@@ -25,8 +29,12 @@ impl Publisher for Planned {
             });
             let reducer = Reducer::of_ledger(job.clone()).await?;
             let unfinished = Unfinished::new(reducer.tally(), HashMap::default());
-            let partitioner = Partitioner::new(reducer.spec().clone(), job, queues.tasks, queues.results);
-            partitioner.follow(|mini_batch| unfinished.pending(mini_batch)).await.context("publish the plan")?;
+            let partitioner =
+                Partitioner::new(reducer.spec().clone(), job, queues.tasks, queues.results);
+            partitioner
+                .follow(|mini_batch| unfinished.pending(mini_batch))
+                .await
+                .context("publish the plan")?;
             Ok(())
         })
     }

@@ -8,7 +8,12 @@ use crate::{Engine, Events, Notice, Result};
 
 impl Engine {
     /// Registers assets once their job has completed.
-    pub(crate) fn register(&self, assets: &[Asset], result: &JobResult, events: &Events) -> Result<()> {
+    pub(crate) fn register(
+        &self,
+        assets: &[Asset],
+        result: &JobResult,
+        events: &Events,
+    ) -> Result<()> {
         if assets.is_empty() || result.state != JobState::Completed {
             return Ok(());
         }
@@ -16,7 +21,9 @@ impl Engine {
         for asset in assets {
             let asset = Asset { path: asset.path.replace(RUN_ID, &result.job_id), ..asset.clone() };
             let Asset { name, path, .. } = &asset;
-            let version = register.add(&asset, &result.job_id).with_context(|| format!("register {path} as {name}"))?;
+            let version = register
+                .add(&asset, &result.job_id)
+                .with_context(|| format!("register {path} as {name}"))?;
             events.notice(Notice::Decision(format!("azureml:{name}:{version} is {path}")));
         }
         Ok(())

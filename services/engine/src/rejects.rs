@@ -26,10 +26,13 @@ impl FoundJob {
     /// Returns the rejected items by cause. Changes nothing in the store.
     pub async fn rejects(&self) -> Result<RejectSummary> {
         let job_id = &self.spec.job_id;
-        let mut rejects = Rejects::find(&self.store, job_id).await.with_context(|| format!("read job {job_id}"))?;
+        let mut rejects = Rejects::find(&self.store, job_id)
+            .await
+            .with_context(|| format!("read job {job_id}"))?;
         let mut groups = RejectGroups::default();
         loop {
-            let mini_batches = rejects.next().await.with_context(|| format!("read job {job_id}"))?;
+            let mini_batches =
+                rejects.next().await.with_context(|| format!("read job {job_id}"))?;
             if mini_batches.is_empty() {
                 break;
             }

@@ -69,7 +69,11 @@ impl Fixable {
         Self { problem: problem.into(), remedy, cause: None }.into()
     }
 
-    pub(crate) fn caused(problem: impl Into<String>, remedy: Remedy, cause: anyhow::Error) -> anyhow::Error {
+    pub(crate) fn caused(
+        problem: impl Into<String>,
+        remedy: Remedy,
+        cause: anyhow::Error,
+    ) -> anyhow::Error {
         Self { problem: problem.into(), remedy, cause: Some(cause.into()) }.into()
     }
 }

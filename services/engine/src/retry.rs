@@ -19,7 +19,10 @@ use crate::execute::Execution;
 use crate::round::{begin_round, check_script_is_there, take_script};
 use crate::run::{Locks, take_output};
 use crate::submit::{SIGN_EVERY, check_writers, enter, full, send_snapshots};
-use crate::{Busy, Engine, Error, Events, For, FoundJob, Jobs, Notice, StopRequest, Submission, Target, Unfinished};
+use crate::{
+    Busy, Engine, Error, Events, For, FoundJob, Jobs, Notice, StopRequest, Submission, Target,
+    Unfinished,
+};
 
 /// Looks at a job that is about to end, one second after the other.
 const LOOKS_MAX: usize = 5;
@@ -121,7 +124,10 @@ impl Engine {
         // It may have ended, or have been continued, before it was locked.
         let mut job = jobs.known_job(job_id).await?;
         // First, because a folder without the script is a mistake, whatever there is to do.
-        options.source_directory.iter().try_for_each(|folder| take_script(&mut job.spec, folder))?;
+        options
+            .source_directory
+            .iter()
+            .try_for_each(|folder| take_script(&mut job.spec, folder))?;
         change_format(&mut job, options.format)?;
         if let Some((result, notice)) = options.nothing_to_do(&job) {
             check_output_is_there(&job)?;
@@ -142,7 +148,8 @@ impl Engine {
         job.store.put_spec(&job.spec).await.context("write the job")?;
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
         drop(turn);
-        let (round, has_other_script) = (Some(options.selection()), options.source_directory.is_some());
+        let (round, has_other_script) =
+            (Some(options.selection()), options.source_directory.is_some());
         let resumed = Execution::resume(job, home, self.settings());
         let execution = Execution { round, has_other_script, ..resumed };
         self.execute(execution, locks, stop, events).await
@@ -159,7 +166,8 @@ impl Engine {
         let job_id = &job.spec.job_id;
         let Selection { failed, rejects } = options.selection();
         let progress = job.store.progress().await?.unwrap_or_else(Reducer::no_progress);
-        let has_failed = failed && progress.mini_batches.failed > 0 || rejects && progress.items.failed > 0;
+        let has_failed =
+            failed && progress.mini_batches.failed > 0 || rejects && progress.items.failed > 0;
         if !has_failed || options.changes_job() {
             return Err(Busy::Running(job_id.clone()).into());
         }
@@ -196,7 +204,10 @@ impl Engine {
         let mut looks = 0;
         let (mut found, mut reducer, is_ending) = loop {
             let mut found = jobs.find(wanted, For::Change).await?;
-            options.source_directory.iter().try_for_each(|folder| take_script(&mut found.spec, folder))?;
+            options
+                .source_directory
+                .iter()
+                .try_for_each(|folder| take_script(&mut found.spec, folder))?;
             if let Some((result, notice)) = options.nothing_to_do(&found) {
                 check_output_is_there(&found)?;
                 events.notice(notice);
@@ -224,7 +235,8 @@ impl Engine {
             return Ok(Retry::InFlight(submission(found.store, found.spec, store, target).await?));
         }
         // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
-        let has_ended = found.result.is_some() || is_ending || found.store.cancel_requested().await?.is_some();
+        let has_ended =
+            found.result.is_some() || is_ending || found.store.cancel_requested().await?.is_some();
         let selection = options.selection();
         let begins = has_ended || reducer.lacks(selection);
         if found.result.is_some() {
@@ -235,10 +247,16 @@ impl Engine {
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
         let begun = match begins {
             true => {
-                let (digest, is_other) = (found.spec.snapshot_digest.clone(), options.source_directory.is_some());
+                let (digest, is_other) =
+                    (found.spec.snapshot_digest.clone(), options.source_directory.is_some());
                 Some(
-                    begin_round(&mut reducer, selection, &ScriptOfRound { digest, is_other }, [!has_ended, false])
-                        .await?,
+                    begin_round(
+                        &mut reducer,
+                        selection,
+                        &ScriptOfRound { digest, is_other },
+                        [!has_ended, false],
+                    )
+                    .await?,
                 )
             }
             false => None,
@@ -257,7 +275,10 @@ impl Engine {
                 return Ok(Retry::InFlight(submission(job, spec, store, target).await?));
             }
         }
-        if begun.as_ref().is_some_and(|begun| begun.is_live) && !options.republish && lost.is_empty() {
+        if begun.as_ref().is_some_and(|begun| begun.is_live)
+            && !options.republish
+            && lost.is_empty()
+        {
             events.notice(Notice::RoundRequested(job_id.clone()));
             return Ok(Retry::InFlight(submission(job, spec, store, target).await?));
         }
@@ -282,7 +303,8 @@ impl Engine {
     ) -> crate::Result<()> {
         let is_here = job.spec.snapshots.source.is_some()
             && job.spec.source_directory.as_path().join(&job.spec.entry_script).is_file();
-        let has_changed = || options.source_directory.is_some() || job_file::script_has_changed(&job.spec);
+        let has_changed =
+            || options.source_directory.is_some() || job_file::script_has_changed(&job.spec);
         if is_here && has_changed() {
             job_file::renew_script(&mut job.spec);
             self.check_script(&job.spec, true, events)?;
@@ -321,7 +343,9 @@ async fn forget_script(job: &mut FoundJob) -> Result<()> {
 /// Fails if the output of a completed job is missing: the job has nothing left to write it from.
 fn check_output_is_there(job: &FoundJob) -> crate::Result<()> {
     match written_here(job).filter(|output| !Path::new(output).exists()) {
-        Some(output) => Err(Error::OutputMissing { job_id: job.spec.job_id.clone(), output: output.to_owned() }),
+        Some(output) => {
+            Err(Error::OutputMissing { job_id: job.spec.job_id.clone(), output: output.to_owned() })
+        }
         None => Ok(()),
     }
 }
@@ -355,7 +379,8 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
             "job {job_id} has no rows with columns: only an output_format of native has them; start a new job with it"
         );
     }
-    let stem = output.file_name.rsplit_once('.').map_or(output.file_name.as_str(), |(stem, _)| stem);
+    let stem =
+        output.file_name.rsplit_once('.').map_or(output.file_name.as_str(), |(stem, _)| stem);
     output.file_name = format!("{stem}.{extension}");
     output.format = format;
     Ok(())
@@ -447,7 +472,8 @@ mod tests {
         for chunk in [0, 1, 16, 38, 39] {
             job.replace_plan_chunk(chunk, lines(6)).await.expect("writable");
             assert!(plan_is_damaged(&job).await.expect("readable"), "chunk {chunk} is truncated");
-            std::fs::remove_file(folder.path().join(format!("plan/{chunk:010}"))).expect("it is there");
+            std::fs::remove_file(folder.path().join(format!("plan/{chunk:010}")))
+                .expect("it is there");
             assert!(plan_is_damaged(&job).await.expect("readable"), "chunk {chunk} is missing");
             job.replace_plan_chunk(chunk, whole(chunk)).await.expect("writable");
         }

@@ -29,8 +29,13 @@ struct Kept {
 }
 
 /// Stores the identity of a job. `sent`: the digest of its inputs, if copies of them were sent.
-pub(crate) async fn keep(job: &JobStore, identity: Identity, inputs_digest: Option<String>) -> Result<()> {
-    let kept = serde_json::to_vec(&Kept { identity, inputs_digest }).context("an identity always serialises")?;
+pub(crate) async fn keep(
+    job: &JobStore,
+    identity: Identity,
+    inputs_digest: Option<String>,
+) -> Result<()> {
+    let kept = serde_json::to_vec(&Kept { identity, inputs_digest })
+        .context("an identity always serialises")?;
     job.put_identity(kept.into()).await.context("write what distinguishes the job")
 }
 
@@ -48,12 +53,22 @@ pub(crate) async fn note_reuse(job: &JobStore) {
 impl Engine {
     /// Returns the result of a completed job of a target that is the same job, unless the job forbids it. Says why the
     /// newest completed job of the same name is another one.
-    pub async fn reusable(&self, parsed: &Parsed, target: &Target, events: &Events) -> Result<Option<JobResult>> {
+    pub async fn reusable(
+        &self,
+        parsed: &Parsed,
+        target: &Target,
+        events: &Events,
+    ) -> Result<Option<JobResult>> {
         if !parsed.spec.allow_reuse {
             return Ok(None);
         }
         let jobs = target.jobs(target.open_store().await?);
-        let ids = jobs.ids().await?.into_iter().filter(|id| is_named(id, &parsed.spec.name)).take(SAME_NAMES_MAX);
+        let ids = jobs
+            .ids()
+            .await?
+            .into_iter()
+            .filter(|id| is_named(id, &parsed.spec.name))
+            .take(SAME_NAMES_MAX);
         let all = &jobs;
         // A job that cannot be read does not prevent a new one.
         let read = ids.map(|id| async move { all.job(&id).await.ok().flatten() });
@@ -66,7 +81,9 @@ impl Engine {
                     note_reuse(&job.store).await;
                     return Ok(Some(JobResult { reused: true, ..result }));
                 }
-                Err(Some(reason)) if not_reused.is_none() => not_reused = Some((job.spec.job_id, reason)),
+                Err(Some(reason)) if not_reused.is_none() => {
+                    not_reused = Some((job.spec.job_id, reason))
+                }
                 Err(_) => {}
             }
         }
@@ -116,7 +133,8 @@ impl Jobs {
         if digest.as_deref() == Some(kept.inputs_digest.as_deref().unwrap_or(&plan.inputs_digest)) {
             return Ok(result);
         }
-        let input = if let [input] = &parsed.spec.inputs[..] { Some(input.name.clone()) } else { None };
+        let input =
+            if let [input] = &parsed.spec.inputs[..] { Some(input.name.clone()) } else { None };
         Err(Some(NewJobReason::InputsChanged(input)))
     }
 }

@@ -65,7 +65,8 @@ impl Engine {
         let stop_reducer = CancellationToken::new();
         let options = ReducingOptions { tidies: true, ..ReducingOptions::default() };
         let ended = options.ended.clone();
-        let reducing = self.reduce(&name, submission.store.clone(), &queues, options, stop_reducer.clone());
+        let reducing =
+            self.reduce(&name, submission.store.clone(), &queues, options, stop_reducer.clone());
         let mut reducing = AbortOnDropHandle::new(tokio::spawn(reducing));
         let stop = StopSender::default();
         let mut nodes = JoinSet::new();
@@ -77,7 +78,8 @@ impl Engine {
         }
         let submission = Arc::new(submission);
         let planning = submission.clone();
-        let mut planning = AbortOnDropHandle::new(tokio::spawn(async move { planning.plan().await }));
+        let mut planning =
+            AbortOnDropHandle::new(tokio::spawn(async move { planning.plan().await }));
 
         let mut following = pin!(follow(&jobs, &job_id, &ended, kill, events));
         let (mut is_planned, mut is_canceled) = (false, false);
@@ -104,7 +106,8 @@ impl Engine {
             }
         };
         drop(planning);
-        let completed = matches!(&followed, Ok(Followed::Ended(result)) if result.state == JobState::Completed);
+        let completed =
+            matches!(&followed, Ok(Followed::Ended(result)) if result.state == JobState::Completed);
         stop.raise(match (completed, kill.is_cancelled()) {
             (true, _) => Stop::Finish,
             (false, false) => Stop::Drain,
@@ -117,7 +120,8 @@ impl Engine {
         }
         queues.close().await;
         let remedy = submission.remedy();
-        followed.map_err(|error| Fixable::caused(format!("job {job_id} is interrupted"), remedy, error))
+        followed
+            .map_err(|error| Fixable::caused(format!("job {job_id} is interrupted"), remedy, error))
     }
 
     /// Reduces every open job of a target, until `stop` is cancelled or no job has been open for `idle_exit`.
@@ -145,7 +149,8 @@ impl Engine {
             ..FleetOptions::default()
         };
         let Queues { control, dead_letters, broker, .. } = queues.clone();
-        Fleet { target, broker, control, dead_letters, publisher: Arc::new(Planned), options }.run(stop)
+        Fleet { target, broker, control, dead_letters, publisher: Arc::new(Planned), options }
+            .run(stop)
     }
 
     /// Returns a worker of a target, with default options.
@@ -187,7 +192,11 @@ impl Engine {
     pub fn node_folders(&self, name: &str) -> Result<NodeFolders> {
         self.home().make()?;
         let shared = self.home().cache("fleet");
-        Ok(NodeFolders { private: shared.join("processes").join(name), shared, _use: self.home().use_fleet()? })
+        Ok(NodeFolders {
+            private: shared.join("processes").join(name),
+            shared,
+            _use: self.home().use_fleet()?,
+        })
     }
 }
 
@@ -229,7 +238,8 @@ impl Drop for NodeFolders {
 
 /// Whether a name can stand in commands, files and URLs.
 pub fn is_legal(name: &str) -> bool {
-    let legal = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
+    let legal =
+        |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.');
     (1..=NAME_LENGTH_MAX).contains(&name.len()) && name.chars().all(legal)
 }
 
@@ -242,7 +252,8 @@ pub fn is_node_name(name: &str) -> bool {
 pub fn new_node_name() -> String {
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let legal = |character: char| character.is_ascii_alphanumeric() || character == '-';
-    let machine: String = machine.trim().chars().map(|c| if legal(c) { c } else { '-' }).take(32).collect();
+    let machine: String =
+        machine.trim().chars().map(|c| if legal(c) { c } else { '-' }).take(32).collect();
     let machine = if machine.is_empty() { "node" } else { &machine };
     format!("{machine}-{}", storage::random_name())
 }

@@ -27,7 +27,8 @@ pub(crate) fn check_script_is_there(spec: &JobSpec) -> crate::Result<()> {
     if spec.has_built_in_script() || folder.join(&spec.entry_script).is_file() {
         return Ok(());
     }
-    let (job_id, folder, entry_script) = (spec.job_id.clone(), folder.to_owned(), spec.entry_script.clone());
+    let (job_id, folder, entry_script) =
+        (spec.job_id.clone(), folder.to_owned(), spec.entry_script.clone());
     Err(Error::ScriptMissing { job_id, folder, entry_script })
 }
 
@@ -58,7 +59,9 @@ pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> 
     for block in blocks.iter().filter(|block| !block.path.is_url()) {
         let path = &block.path;
         match std::fs::metadata(path.as_path()) {
-            Ok(metadata) if metadata.is_dir() => return Err(changed(path, Change::IsFolder, REMAINS)),
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(changed(path, Change::IsFolder, REMAINS));
+            }
             Ok(metadata) => {
                 let found = FileVersion::of_file(&metadata);
                 if block.version.as_ref().is_some_and(|planned| *planned != found) {
@@ -67,7 +70,9 @@ pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> 
                 }
             }
             Err(error) if error.kind() == ErrorKind::NotFound && !is_here => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => return Err(changed(path, Change::Removed, REMAINS)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(changed(path, Change::Removed, REMAINS));
+            }
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display()))?,
         }
     }
@@ -85,8 +90,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("t.csv");
         let rows = |version| {
-            let block =
-                Block { path: file.as_path().into(), version, range: BlockRange::WholeText, path_columns: vec![] };
+            let block = Block {
+                path: file.as_path().into(),
+                version,
+                range: BlockRange::WholeText,
+                path_columns: vec![],
+            };
             Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }
         };
         let other = FileVersion { bytes: 7, etag: None, modified: Some(7) };
@@ -94,21 +103,29 @@ mod tests {
             let planned = Descriptor::new("first", 0, work);
             check_input(&planned, "first", false).expect("it may be on the nodes");
             let refused = check_input(&planned, "first", true).expect_err("it is nowhere");
-            assert!(refused.to_string().contains("t.csv has been removed since job first was planned"));
+            assert!(
+                refused.to_string().contains("t.csv has been removed since job first was planned")
+            );
         }
         std::fs::write(&file, "id\n").expect("writable");
         let planned = Descriptor::new("first", 0, rows(Some(other)));
-        let refused = check_input(&planned, "first", false).expect_err("it is here, and has changed");
+        let refused =
+            check_input(&planned, "first", false).expect_err("it is here, and has changed");
         assert!(refused.to_string().contains("t.csv has changed since job first was planned"));
     }
 
     #[test]
     fn table_that_has_become_a_folder_is_refused() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let block =
-            Block { path: folder.path().into(), version: None, range: BlockRange::WholeText, path_columns: vec![] };
+        let block = Block {
+            path: folder.path().into(),
+            version: None,
+            range: BlockRange::WholeText,
+            path_columns: vec![],
+        };
         let rows = Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] };
-        let refused = check_input(&Descriptor::new("first", 0, rows), "first", true).expect_err("no file");
+        let refused =
+            check_input(&Descriptor::new("first", 0, rows), "first", true).expect_err("no file");
         assert!(refused.to_string().contains("has become a folder since job first"), "{refused:#}");
     }
 }

@@ -24,11 +24,19 @@ impl Jobs {
             return Err(Error::NotHere { url: url.display() });
         }
         let position = *input as usize;
-        let schema = job.store.schemas().await.context("read the plan")?.get(position).cloned().flatten();
-        let input = job.spec.inputs.get(position).with_context(|| format!("job {job_id} has no input {position}"))?;
+        let schema =
+            job.store.schemas().await.context("read the plan")?.get(position).cloned().flatten();
+        let input = job
+            .spec
+            .inputs
+            .get(position)
+            .with_context(|| format!("job {job_id} has no input {position}"))?;
         let paths: Vec<_> = blocks.iter().map(|block| block.path.as_path().to_owned()).collect();
-        let local: Vec<_> =
-            blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path, has_holes: false }).collect();
+        let local: Vec<_> = blocks
+            .iter()
+            .zip(&paths)
+            .map(|(block, path)| LocalBlock { block, path, has_holes: false })
+            .collect();
         let decoded = tables::decode(&DecodeRequest {
             blocks: &local,
             options: &input.table,
@@ -38,7 +46,8 @@ impl Jobs {
         check_versions(&descriptor, &job_id)?;
         let file = File::create_new(to).with_context(|| format!("write {}", to.display()))?;
         let decoded = decoded.map_err(anyhow::Error::from)?;
-        Ok(write_parquet(&decoded.batch, file).with_context(|| format!("write {}", to.display()))?)
+        Ok(write_parquet(&decoded.batch, file)
+            .with_context(|| format!("write {}", to.display()))?)
     }
 }
 
@@ -47,8 +56,10 @@ fn check_versions(descriptor: &Descriptor, job_id: &str) -> crate::Result<()> {
     let Work::Rows { blocks, .. } = &descriptor.work else { return Ok(()) };
     for block in blocks {
         let path: &ItemPath = &block.path;
-        let metadata = std::fs::metadata(path.as_path()).with_context(|| format!("read {}", path.display()))?;
-        if block.version.as_ref().is_some_and(|planned| *planned != FileVersion::of_file(&metadata)) {
+        let metadata = std::fs::metadata(path.as_path())
+            .with_context(|| format!("read {}", path.display()))?;
+        if block.version.as_ref().is_some_and(|planned| *planned != FileVersion::of_file(&metadata))
+        {
             let (job_id, path) = (job_id.to_owned(), path.as_path().to_owned());
             let consequence = "its rows cannot be found";
             return Err(Error::InputChanged { job_id, path, change: Change::Changed, consequence });

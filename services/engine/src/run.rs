@@ -13,8 +13,8 @@ use crate::execute::{Execution, watch_for_cancel};
 use crate::own_paths::{own_paths, set_aside};
 use crate::reuse::note_reuse;
 use crate::{
-    Busy, Check, Engine, Error, Event, Events, FoundJob, Home, Index, Lock, NewJobReason, Notice, OutputLock, Remedy,
-    Removed, Result, StopRequest, TargetRef, new_job_id, same_job, source,
+    Busy, Check, Engine, Error, Event, Events, FoundJob, Home, Index, Lock, NewJobReason, Notice,
+    OutputLock, Remedy, Removed, Result, StopRequest, TargetRef, new_job_id, same_job, source,
 };
 
 /// Earlier jobs with the same fingerprint that a run considers, newest first.
@@ -38,7 +38,12 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    pub(crate) fn new(home: &Home, job: Lock, mut output: Option<OutputLock>, job_id: &str) -> Result<Self> {
+    pub(crate) fn new(
+        home: &Home,
+        job: Lock,
+        mut output: Option<OutputLock>,
+        job_id: &str,
+    ) -> Result<Self> {
         home.mark_open(job_id)?;
         if let Some(output) = &mut output {
             output.name(job_id)?;
@@ -90,7 +95,8 @@ impl Engine {
                     && matches!(result, Err(Error::Invalid(_)))
                     && let Removed::To(folder) = self.home().take_away(&job_id, false)?
                 {
-                    std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+                    std::fs::remove_dir_all(&folder)
+                        .with_context(|| format!("remove {}", folder.display()))?;
                     let _turn = self.home().lock()?;
                     self.home().index()?.remove(&HashSet::from([job_id]))?;
                 }
@@ -109,7 +115,10 @@ impl Engine {
             Some(Earlier::Reused(result)) => return Ok(Choice::Reuse(result)),
             Some(Earlier::Unfinished(job, lock)) => {
                 let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
-                return Ok(Choice::Run(Box::new(Execution::resume(*job, home, self.settings())), locks));
+                return Ok(Choice::Run(
+                    Box::new(Execution::resume(*job, home, self.settings())),
+                    locks,
+                ));
             }
             None => {}
         }
@@ -206,7 +215,9 @@ impl Engine {
         digest: &mut Option<String>,
     ) -> std::result::Result<JobResult, Option<NewJobReason>> {
         let spec = &parsed.spec;
-        let Some(result) = job.result.clone().filter(|_| spec.allow_reuse) else { return Err(None) };
+        let Some(result) = job.result.clone().filter(|_| spec.allow_reuse) else {
+            return Err(None);
+        };
         if result.state != JobState::Completed || result.mini_batches.failed > 0 {
             return Err(None);
         }
@@ -226,7 +237,8 @@ impl Engine {
             *digest = parsed.listings.digest(spec).await.ok();
         }
         if digest.as_ref() != Some(&plan.inputs_digest) {
-            let input = if let [input] = &spec.inputs[..] { Some(input.name.clone()) } else { None };
+            let input =
+                if let [input] = &spec.inputs[..] { Some(input.name.clone()) } else { None };
             return Err(Some(NewJobReason::InputsChanged(input)));
         }
         note_reuse(&job.store).await;
@@ -257,7 +269,10 @@ impl Engine {
         };
         // The engine failed, on a full disk for example. In the job's folder the job stays unfinished.
         let progress = store.progress().await.ok().flatten();
-        let cause = format!("the engine stopped: {}; committed results are kept", clause(&format!("{error:#}")));
+        let cause = format!(
+            "the engine stopped: {}; committed results are kept",
+            clause(&format!("{error:#}"))
+        );
         let counts = progress.map(|progress| (progress.mini_batches, progress.items));
         let (mini_batches, items) = counts.unwrap_or_default();
         Ok(JobResult {

@@ -27,24 +27,32 @@ fn read(folder: &Path) -> Option<Identity> {
 
 /// Whether an earlier job with the same fingerprint is nevertheless another job. `has_finished`: its result may be reused.
 pub fn differs(folder: &Path, now: &Identity, has_finished: bool) -> bool {
-    read(folder).is_some_and(|earlier| !now.differences(&earlier, Ran { has_finished, ..ran(folder) }).is_empty())
+    read(folder).is_some_and(|earlier| {
+        !now.differences(&earlier, Ran { has_finished, ..ran(folder) }).is_empty()
+    })
 }
 
 /// Returns a warning if script, data or models have changed since the job began. Keeps a script that has changed.
 pub fn changed(folder: &Path, spec: &JobSpec, models: &ModelFolders) -> Option<Notice> {
     let earlier = read(folder);
     let now = earlier.as_ref().and_then(|earlier| earlier.renewed(spec, models).ok());
-    let found = earlier.zip(now.as_ref()).map(|(earlier, now)| now.differences(&earlier, ran(folder)));
+    let found =
+        earlier.zip(now.as_ref()).map(|(earlier, now)| now.differences(&earlier, ran(folder)));
     let found = found.unwrap_or_default();
     let script = job_file::script_has_changed(spec);
     if let Some(now) = now.filter(|_| script) {
         source::keep(folder, spec, &now);
     }
-    (script || !found.is_empty()).then_some(Notice::ChangedSinceStart { script, differences: found })
+    (script || !found.is_empty())
+        .then_some(Notice::ChangedSinceStart { script, differences: found })
 }
 
 /// Returns a warning if the script or a side input was changed while the job ran.
-pub fn changed_while_running(folder: &Path, spec: &JobSpec, models: &ModelFolders) -> Option<Notice> {
+pub fn changed_while_running(
+    folder: &Path,
+    spec: &JobSpec,
+    models: &ModelFolders,
+) -> Option<Notice> {
     let script = job_file::script_has_changed(spec);
     let mut differences = Vec::new();
     if !spec.side_inputs.is_empty()
@@ -54,12 +62,18 @@ pub fn changed_while_running(folder: &Path, spec: &JobSpec, models: &ModelFolder
         differences = now.differences(&earlier, ran(folder));
         differences.retain(Difference::is_of_side_input);
     }
-    (script || !differences.is_empty()).then_some(Notice::ChangedWhileRunning { script, differences })
+    (script || !differences.is_empty())
+        .then_some(Notice::ChangedWhileRunning { script, differences })
 }
 
 /// Returns why the newest job of the same document and name is neither continued nor reused. Every new job calls it, so it
 /// opens few files.
-pub fn why_anew(index: &Index, home: &Home, spec: &JobSpec, now: &Identity) -> Result<Option<Notice>> {
+pub fn why_anew(
+    index: &Index,
+    home: &Home,
+    spec: &JobSpec,
+    now: &Identity,
+) -> Result<Option<Notice>> {
     let of_document = |id: String| {
         let spec_of_job = std::fs::read(home.job_folder(&id).join("spec.json")).ok();
         let other = spec_of_job.and_then(|text| serde_json::from_slice::<JobSpec>(&text).ok());
@@ -79,11 +93,14 @@ pub fn why_anew(index: &Index, home: &Home, spec: &JobSpec, now: &Identity) -> R
         return Ok(None);
     }
     let found = match read(&folder) {
-        Some(earlier) => now.differences(&earlier, Ran { has_finished: finished.is_some(), ..ran(&folder) }),
+        Some(earlier) => {
+            now.differences(&earlier, Ran { has_finished: finished.is_some(), ..ran(&folder) })
+        }
         None => vec![Difference::Version],
     };
-    let has_succeeded =
-        finished.as_ref().map(|result| result.state == JobState::Completed && result.mini_batches.failed == 0);
+    let has_succeeded = finished
+        .as_ref()
+        .map(|result| result.state == JobState::Completed && result.mini_batches.failed == 0);
     let reason = match (has_succeeded, found.is_empty()) {
         (None, false) => NewJobReason::Unfinished(found),
         (Some(true), false) => NewJobReason::Completed(found),
@@ -96,7 +113,9 @@ pub fn why_anew(index: &Index, home: &Home, spec: &JobSpec, now: &Identity) -> R
 
 /// Returns the time in which a job ran: from its first write to the last change of its objects.
 fn ran(folder: &Path) -> Ran {
-    let nanoseconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    let nanoseconds = |time: SystemTime| {
+        time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    };
     let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
     let from = modified(&folder.join(FILE)).map_or(0, nanoseconds);
     let ended = modified(&folder.join("result.json"));

@@ -88,16 +88,22 @@ impl Settings {
         if let Some(package) = &self.package {
             return Ok(package.clone());
         }
-        let folder =
-            self.executable.as_deref().and_then(Path::parent).context("no folder of Python packages is set")?;
+        let folder = self
+            .executable
+            .as_deref()
+            .and_then(Path::parent)
+            .context("no folder of Python packages is set")?;
         let beside = folder.join("python");
         if beside.join("gristmill/bootstrap.py").exists() {
             return Ok(beside);
         }
-        let library = folder.parent().map(|prefix| prefix.join("lib")).context("find the library folder")?;
+        let library =
+            folder.parent().map(|prefix| prefix.join("lib")).context("find the library folder")?;
         let versions = std::fs::read_dir(&library).into_iter().flatten().flatten();
         let mut installed = versions.map(|version| version.path().join("site-packages"));
-        let Some(site_packages) = installed.find(|folder| folder.join("gristmill/bootstrap.py").exists()) else {
+        let Some(site_packages) =
+            installed.find(|folder| folder.join("gristmill/bootstrap.py").exists())
+        else {
             let (beside, library) = (beside.display(), library.display());
             let problem = format!("the Python package is neither in {beside} nor below {library}");
             return Err(Fixable::error(problem, Remedy::SetPackage));

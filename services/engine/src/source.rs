@@ -136,7 +136,9 @@ impl Jobs {
             }
             Self::There { store, .. } => {
                 let Some(snapshot) = job.spec.snapshots.source.clone() else {
-                    return Ok(ScriptSource::absent("The nodes use the script in its folder, so the job has no copy."));
+                    return Ok(ScriptSource::absent(
+                        "The nodes use the script in its folder, so the job has no copy.",
+                    ));
                 };
                 if snapshot.bytes > SNAPSHOT_BYTES_MAX {
                     let size = protocol::words::size(snapshot.bytes);
@@ -148,7 +150,9 @@ impl Jobs {
                 let (archive, into) = (folder.path().join("archive"), folder.path().join("source"));
                 match store.snapshot(&snapshot.digest, &archive).await {
                     Err(storage::Error::NotFound { .. }) => {
-                        return Ok(ScriptSource::absent("The snapshot of the script is no longer in the store."));
+                        return Ok(ScriptSource::absent(
+                            "The snapshot of the script is no longer in the store.",
+                        ));
                     }
                     fetched => fetched.context("fetch the snapshot of the script")?,
                 }
@@ -172,7 +176,8 @@ impl ScriptSource {
 
 fn here(sources: &Path, version: Option<usize>) -> Result<ScriptSource> {
     let versions = versions(sources);
-    let Some(version) = version.or(versions.checked_sub(1)).filter(|version| *version < versions) else {
+    let Some(version) = version.or(versions.checked_sub(1)).filter(|version| *version < versions)
+    else {
         return Ok(ScriptSource::absent("The job has not kept its script."));
     };
     let files = files(&sources.join(version.to_string()))?;
@@ -187,7 +192,8 @@ fn files(folder: &Path) -> Result<Vec<SourceFile>> {
     let read = |path: PathBuf| {
         let bytes = path.metadata().map_or(0, |metadata| metadata.len());
         let text = if bytes > TEXT_BYTES_MAX { None } else { std::fs::read(&path).ok() };
-        let text = text.filter(|text| !text.contains(&0)).and_then(|text| String::from_utf8(text).ok());
+        let text =
+            text.filter(|text| !text.contains(&0)).and_then(|text| String::from_utf8(text).ok());
         let relative = path.strip_prefix(folder).unwrap_or(&path);
         let names = relative.components().filter(|part| matches!(part, Component::Normal(_)));
         let names: Vec<_> = names.map(|name| name.as_os_str().to_string_lossy()).collect();
@@ -239,13 +245,18 @@ mod tests {
 
         fn keep(&self) {
             let (identity, _) =
-                Identity::of(&self.spec, &[], Path::new("/job.yml"), &ModelFolders::default()).expect("readable");
+                Identity::of(&self.spec, &[], Path::new("/job.yml"), &ModelFolders::default())
+                    .expect("readable");
             keep(&self.job, &self.spec, &identity);
         }
     }
 
     fn texts(source: &ScriptSource) -> Vec<(&str, &str)> {
-        source.files.iter().map(|file| (&*file.path, file.text.as_deref().unwrap_or("no text"))).collect()
+        source
+            .files
+            .iter()
+            .map(|file| (&*file.path, file.text.as_deref().unwrap_or("no text")))
+            .collect()
     }
 
     #[test]
@@ -269,7 +280,10 @@ mod tests {
         let last = here(&script.sources(), None).expect("readable");
         assert_eq!((last.versions, last.version), (2, 1));
         assert_eq!(texts(&last), [("entry.py", "two"), ("inner/module.py", "import this")]);
-        assert_eq!(texts(&here(&script.sources(), Some(0)).expect("readable"))[0], ("entry.py", "one"));
+        assert_eq!(
+            texts(&here(&script.sources(), Some(0)).expect("readable"))[0],
+            ("entry.py", "one")
+        );
         assert!(here(&script.sources(), Some(2)).expect("readable").absent.is_some());
     }
 
@@ -282,6 +296,9 @@ mod tests {
         script.write("long.py", vec![b'x'; TEXT_BYTES_MAX as usize + 1]);
         script.keep();
         let kept = here(&script.sources(), None).expect("readable");
-        assert_eq!(texts(&kept), [("entry.py", "small"), ("latin.py", "no text"), ("long.py", "no text")]);
+        assert_eq!(
+            texts(&kept),
+            [("entry.py", "small"), ("latin.py", "no text"), ("long.py", "no text")]
+        );
     }
 }

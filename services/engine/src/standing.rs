@@ -105,9 +105,15 @@ impl fmt::Display for Lack {
             }
             Self::Worker { since, planned } => {
                 write!(f, "no worker has been heard from since {since}")?;
-                if *planned { Ok(()) } else { f.write_str(", and not all mini-batches are published") }
+                if *planned {
+                    Ok(())
+                } else {
+                    f.write_str(", and not all mini-batches are published")
+                }
             }
-            Self::Progress(since) => write!(f, "the process that runs it has not been heard from since {since}"),
+            Self::Progress(since) => {
+                write!(f, "the process that runs it has not been heard from since {since}")
+            }
             Self::Process => f.write_str("the process that ran it has ended"),
             Self::Publication => f.write_str("it was interrupted before anything was published"),
         }
@@ -127,9 +133,14 @@ pub struct Since {
 impl fmt::Display for Since {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, age } = *self;
-        let time = i64::try_from(at).ok().and_then(DateTime::<Utc>::from_timestamp_millis).unwrap_or_default();
-        let format = if age < Duration::from_secs(12 * 3600) { "%H:%M:%S" } else { "%Y-%m-%d %H:%M" };
-        let passed = if age.as_secs() < 10 { "seconds".to_owned() } else { duration(age.as_secs() as f64) };
+        let time = i64::try_from(at)
+            .ok()
+            .and_then(DateTime::<Utc>::from_timestamp_millis)
+            .unwrap_or_default();
+        let format =
+            if age < Duration::from_secs(12 * 3600) { "%H:%M:%S" } else { "%Y-%m-%d %H:%M" };
+        let passed =
+            if age.as_secs() < 10 { "seconds".to_owned() } else { duration(age.as_secs() as f64) };
         write!(f, "{} ({passed} ago)", time.with_timezone(&Local).format(format))
     }
 }
@@ -147,7 +158,8 @@ pub struct Pulse {
 impl Pulse {
     /// Begins with a first look.
     pub fn new(progress: &Progress) -> Self {
-        let by_clocks = || Duration::from_millis(milliseconds_since_epoch().saturating_sub(progress.at));
+        let by_clocks =
+            || Duration::from_millis(milliseconds_since_epoch().saturating_sub(progress.at));
         let age = progress.age.unwrap_or_else(by_clocks);
         Self { at: progress.at, seen: Instant::now(), age, is_exact: progress.age.is_some() }
     }
@@ -155,7 +167,8 @@ impl Pulse {
     /// Takes note of another look.
     pub fn look(&mut self, progress: &Progress) {
         if progress.at != self.at {
-            *self = Self { at: progress.at, seen: Instant::now(), age: Duration::ZERO, is_exact: true };
+            *self =
+                Self { at: progress.at, seen: Instant::now(), age: Duration::ZERO, is_exact: true };
         }
     }
 
@@ -180,10 +193,13 @@ impl Jobs {
         open: &OpenJobs,
     ) -> Result<Standing> {
         let id = &job.spec.job_id;
-        let interrupted = |lack| Standing { state: State::Interrupted, hint: Some(self.hint(id, lack)) };
+        let interrupted =
+            |lack| Standing { state: State::Interrupted, hint: Some(self.hint(id, lack)) };
         match (&job.result, self) {
             (Some(result), _) => Ok(ended(result)),
-            (None, Self::Here(home)) if home.is_running(id)? => Ok(self.waits(id, progress, pulse, None)),
+            (None, Self::Here(home)) if home.is_running(id)? => {
+                Ok(self.waits(id, progress, pulse, None))
+            }
             (None, Self::Here(_)) => Ok(interrupted(Lack::Process)),
             (None, Self::There { .. }) => {
                 if !open.contains(id) {
@@ -224,7 +240,9 @@ impl Jobs {
     /// tell.
     pub fn is_doubtful(&self, job_id: &str, progress: &Progress, pulse: Pulse) -> Result<bool> {
         match self {
-            Self::Here(_) => Ok(here(Some((progress, pulse.age()))).1.is_some() && !self.is_abandoned(job_id)?),
+            Self::Here(_) => {
+                Ok(here(Some((progress, pulse.age()))).1.is_some() && !self.is_abandoned(job_id)?)
+            }
             Self::There { .. } => Ok(pulse.is_doubtful()),
         }
     }
@@ -245,7 +263,8 @@ impl Jobs {
         pulse: Option<Pulse>,
         open: &OpenJobs,
     ) -> Option<Hint> {
-        lacks_reducer(seen(progress, pulse), open.scheduled(job_id)).map(|lack| self.hint(job_id, lack))
+        lacks_reducer(seen(progress, pulse), open.scheduled(job_id))
+            .map(|lack| self.hint(job_id, lack))
     }
 
     fn hint(&self, job_id: &str, lack: Lack) -> Hint {
@@ -283,19 +302,23 @@ fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>)
         return (State::Running, None);
     }
     // The reducer has written both times.
-    let since = |at: u64| Since { at, age: age + Duration::from_millis(progress.at.saturating_sub(at)) };
+    let since =
+        |at: u64| Since { at, age: age + Duration::from_millis(progress.at.saturating_sub(at)) };
     if progress.silent_since.is_none() && !progress.running.is_empty() {
         // Mini-batches run, whatever the job waits for.
         return (State::Running, None);
     }
-    let silent = progress.silent_since.map(|at| Lack::Worker { since: since(at), planned: progress.planned });
+    let silent = progress
+        .silent_since
+        .map(|at| Lack::Worker { since: since(at), planned: progress.planned });
     match waits_for {
         Some(WaitsFor::Worker(_)) if has_started && silent.is_some() => return (waits, silent),
         Some(waits_for) => return (waits, Some(Lack::Schedule(waits_for))),
         None => {}
     }
     let on_node = || {
-        let of_nodes = |waiting: &&Waiting| waiting.process.is_empty() && !waiting.detail.is_empty();
+        let of_nodes =
+            |waiting: &&Waiting| waiting.process.is_empty() && !waiting.detail.is_empty();
         let Waiting { node, seconds, detail, .. } = progress.waiting.iter().find(of_nodes)?.clone();
         Some(Lack::Node { node, seconds, detail })
     };
@@ -354,7 +377,11 @@ mod tests {
         waits_by(progress, seconds, None)
     }
 
-    fn waits_by(progress: &Progress, seconds: u64, scheduled: Option<&Scheduled>) -> (State, Option<Lack>) {
+    fn waits_by(
+        progress: &Progress,
+        seconds: u64,
+        scheduled: Option<&Scheduled>,
+    ) -> (State, Option<Lack>) {
         there(Some((progress, Duration::from_secs(seconds))), scheduled)
     }
 
@@ -369,7 +396,9 @@ mod tests {
         assert!(shown(at, 0).ends_with(":00 (seconds ago)"));
         assert!(shown(at, 10_500).ends_with("(10 s ago)"));
         assert!(shown(at, 3_700_000).ends_with("(1 h 1 min ago)"));
-        assert!(shown(0, u64::MAX).contains("1970-01-01") || shown(0, u64::MAX).contains("1969-12-31"));
+        assert!(
+            shown(0, u64::MAX).contains("1970-01-01") || shown(0, u64::MAX).contains("1969-12-31")
+        );
         assert!(shown(u64::MAX, 0).contains("ago"));
     }
 
@@ -380,7 +409,9 @@ mod tests {
         let since = at - 22_000;
         let silent = Progress { at, silent_since: Some(since), ..progress() };
         let waits_for = |progress: &Progress| match waits(progress, 3) {
-            (State::Waiting, Some(Lack::Worker { since, planned })) => (since.at, since.age.as_secs(), planned),
+            (State::Waiting, Some(Lack::Worker { since, planned })) => {
+                (since.at, since.age.as_secs(), planned)
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(waits_for(&silent), (since, 25, true));
@@ -402,12 +433,21 @@ mod tests {
         assert_eq!(waits_by(&progress(), 3, Some(&ahead)), (State::Waiting, lack.clone()));
         let new = Progress { nodes: 0, ..progress() };
         assert_eq!(waits_by(&new, 3, Some(&ahead)), (State::Queued, lack));
-        assert!(matches!(waits_by(&new, 12, Some(&ahead)).1, Some(Lack::Reducer(_))), "an old schedule may be wrong");
+        assert!(
+            matches!(waits_by(&new, 12, Some(&ahead)).1, Some(Lack::Reducer(_))),
+            "an old schedule may be wrong"
+        );
         let no_worker = || WaitsFor::Worker(Default::default());
         let none = without_processes(no_worker());
         let silent = Progress { silent_since: Some(0), ..progress() };
-        assert_eq!(waits_by(&new, 3, Some(&none)), (State::Queued, Some(Lack::Schedule(no_worker()))));
-        assert!(matches!(waits_by(&silent, 3, Some(&none)), (State::Waiting, Some(Lack::Worker { .. }))));
+        assert_eq!(
+            waits_by(&new, 3, Some(&none)),
+            (State::Queued, Some(Lack::Schedule(no_worker())))
+        );
+        assert!(matches!(
+            waits_by(&silent, 3, Some(&none)),
+            (State::Waiting, Some(Lack::Worker { .. }))
+        ));
     }
 
     #[test]
@@ -435,21 +475,40 @@ mod tests {
         let (node, detail) = ("a".to_owned(), waiting.detail.clone());
         let new = Progress { nodes: 0, waiting: vec![waiting], ..progress() };
         assert_eq!(waits(&new, 3), (State::Queued, Some(Lack::Node { node, seconds: 12, detail })));
-        assert_eq!(waits(&Progress { nodes: 1, ..new }, 3), (State::Running, None), "another node works on it");
+        assert_eq!(
+            waits(&Progress { nodes: 1, ..new }, 3),
+            (State::Running, None),
+            "another node works on it"
+        );
     }
 
     #[test]
     fn job_whose_reducer_cannot_go_on_says_why() {
-        let trouble = |since| Some(protocol::Trouble { reason: "the queue does not answer: refused.".into(), since });
+        let trouble = |since| {
+            Some(protocol::Trouble { reason: "the queue does not answer: refused.".into(), since })
+        };
         let troubled = |since| Progress { at: 10_000, trouble: trouble(since), ..progress() };
         assert_eq!(waits(&troubled(9_500), 1).1, None, "it is away for a moment");
         let (state, lack) = waits(&troubled(6_000), 1);
         let expected = Since { at: 6_000, age: Duration::from_secs(5) };
         let reason = "the queue does not answer: refused.".to_owned();
-        assert_eq!((state, &lack), (State::Waiting, &Some(Lack::Trouble { reason, since: expected })));
-        assert!(lack.expect("trouble").to_string().starts_with("the queue does not answer: refused; since "));
-        assert!(matches!(waits(&troubled(6_000), 26).1, Some(Lack::Reducer(_))), "its reducer has ended");
-        assert!(matches!(here(Some((&troubled(6_000), Duration::from_secs(1)))).1, Some(Lack::Trouble { .. })));
+        assert_eq!(
+            (state, &lack),
+            (State::Waiting, &Some(Lack::Trouble { reason, since: expected }))
+        );
+        assert!(
+            lack.expect("trouble")
+                .to_string()
+                .starts_with("the queue does not answer: refused; since ")
+        );
+        assert!(
+            matches!(waits(&troubled(6_000), 26).1, Some(Lack::Reducer(_))),
+            "its reducer has ended"
+        );
+        assert!(matches!(
+            here(Some((&troubled(6_000), Duration::from_secs(1)))).1,
+            Some(Lack::Trouble { .. })
+        ));
     }
 
     #[test]
@@ -457,16 +516,26 @@ mod tests {
         let has_lost_its_worker = Progress { silent_since: Some(0), ..progress() };
         let has_no_worker_yet = Progress { nodes: 0, ..progress() };
         for progress in [progress(), has_lost_its_worker, has_no_worker_yet] {
-            let lacks_reducer = |seconds| matches!(waits(&progress, seconds).1, Some(Lack::Reducer(_)));
+            let lacks_reducer =
+                |seconds| matches!(waits(&progress, seconds).1, Some(Lack::Reducer(_)));
             assert_eq!((lacks_reducer(4), lacks_reducer(6)), (false, true), "{progress:?}");
         }
         assert_eq!(waits(&progress(), 12).0, State::Waiting);
         let admitted = |seconds| {
             let made = Since { at: 1000, age: Duration::from_secs(seconds) };
-            Scheduled { admitted: Some(made), ..without_processes(WaitsFor::Worker(Default::default())) }
+            Scheduled {
+                admitted: Some(made),
+                ..without_processes(WaitsFor::Worker(Default::default()))
+            }
         };
-        assert_eq!(there(None, Some(&admitted(9))).1, Some(Lack::Schedule(WaitsFor::Worker(Default::default()))));
-        assert!(matches!(there(None, Some(&admitted(12))).1, Some(Lack::Reducer(Since { at: 1000, .. }))));
+        assert_eq!(
+            there(None, Some(&admitted(9))).1,
+            Some(Lack::Schedule(WaitsFor::Worker(Default::default())))
+        );
+        assert!(matches!(
+            there(None, Some(&admitted(12))).1,
+            Some(Lack::Reducer(Since { at: 1000, .. }))
+        ));
         let old = without_processes(WaitsFor::OtherJobs { ahead: 1 });
         assert_eq!(
             there(None, Some(&old)).1,
@@ -478,7 +547,11 @@ mod tests {
 
     #[test]
     fn job_whose_output_is_being_written_needs_no_workers() {
-        let silent = Progress { silent_since: Some(0), step: Some("writing the output".into()), ..progress() };
+        let silent = Progress {
+            silent_since: Some(0),
+            step: Some("writing the output".into()),
+            ..progress()
+        };
         assert_eq!(waits(&silent, 3), (State::Running, None));
         assert!(matches!(waits(&silent, 11).1, Some(Lack::Reducer(_))));
     }
@@ -501,11 +574,15 @@ mod tests {
     fn age_counts_by_the_clock_of_the_store() {
         let hour = 3_600_000;
         for at in [milliseconds_since_epoch() - hour, milliseconds_since_epoch() + hour] {
-            let written = |seconds| Progress { at, age: Some(Duration::from_secs(seconds)), ..progress() };
+            let written =
+                |seconds| Progress { at, age: Some(Duration::from_secs(seconds)), ..progress() };
             let lack = |progress: &Progress| there(seen(Some(progress), None), None).1;
             assert_eq!(lack(&written(3)), None, "it has just been written");
             let silent = written(20);
-            assert!(matches!(lack(&silent), Some(Lack::Reducer(since)) if since.age.as_secs() == 20), "{silent:?}");
+            assert!(
+                matches!(lack(&silent), Some(Lack::Reducer(since)) if since.age.as_secs() == 20),
+                "{silent:?}"
+            );
             assert!(!Pulse::new(&silent).is_doubtful(), "no second look is needed");
         }
     }

@@ -71,7 +71,10 @@ impl State {
 
     /// Whether a job in this state may still change.
     pub fn is_open(self) -> bool {
-        matches!(self, Self::Interrupted | Self::Running | Self::Queued | Self::Waiting | Self::Canceling)
+        matches!(
+            self,
+            Self::Interrupted | Self::Running | Self::Queued | Self::Waiting | Self::Canceling
+        )
     }
 }
 
@@ -146,10 +149,17 @@ mod tests {
 
     #[test]
     fn selection_matches_state_and_name() {
-        let selection = Selection { states: vec![State::Failed, State::Interrupted], name: Some("a".into()) };
+        let selection =
+            Selection { states: vec![State::Failed, State::Interrupted], name: Some("a".into()) };
         assert!(selection.has_state(State::Failed) && !selection.has_state(State::Completed));
-        assert!(selection.has_name("a-20261121-100203-ab12") && !selection.has_name("ab-20261121-100203-ab12"));
-        assert!(!selection.is_open() && Selection { states: vec![State::Running], name: None }.is_open());
+        assert!(
+            selection.has_name("a-20261121-100203-ab12")
+                && !selection.has_name("ab-20261121-100203-ab12")
+        );
+        assert!(
+            !selection.is_open()
+                && Selection { states: vec![State::Running], name: None }.is_open()
+        );
         assert!(Selection::default().has_state(State::Damaged) && !Selection::default().is_open());
     }
 }

@@ -157,7 +157,8 @@ impl Look {
     /// Returns the status as of the latest look.
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
         let (standing, open) = self.standing(jobs).await?;
-        let committed = if standing.state == State::Interrupted { self.job.committed().await } else { None };
+        let committed =
+            if standing.state == State::Interrupted { self.job.committed().await } else { None };
         Ok(self.as_status(standing, &open, committed).await)
     }
 
@@ -174,12 +175,18 @@ impl Look {
 
     /// Returns the state of the job, and the open jobs among which it was found.
     async fn standing(&self, jobs: &Jobs) -> Result<(Standing, OpenJobs)> {
-        let open = if self.job.result.is_none() { jobs.open_jobs().await? } else { OpenJobs::default() };
+        let open =
+            if self.job.result.is_none() { jobs.open_jobs().await? } else { OpenJobs::default() };
         let standing = jobs.standing(&self.job, self.progress.as_ref(), self.pulse, &open).await?;
         Ok((standing, open))
     }
 
-    async fn as_status(&self, standing: Standing, open: &OpenJobs, committed: Option<Progress>) -> Status {
+    async fn as_status(
+        &self,
+        standing: Standing,
+        open: &OpenJobs,
+        committed: Option<Progress>,
+    ) -> Status {
         // What cannot be read does not hide the status.
         let priority = match self.job.result {
             None => self.job.priority().await.unwrap_or(self.job.spec.priority),

@@ -40,23 +40,34 @@ impl Engine {
     /// Reads a document of Azure ML, whatever its number of steps. `None`: a job file.
     pub fn document_steps(&self, document: &Document) -> Result<Option<Steps>> {
         let context = self.context(document);
-        Steps::read(&document.path, &document.text, &document.wishes, &context).map_err(Error::Invalid)
+        Steps::read(&document.path, &document.text, &document.wishes, &context)
+            .map_err(Error::Invalid)
     }
 
     /// Checks every step of a document, as far as this is possible before the first of them has run.
-    pub fn check_steps(&self, steps: &Steps, document: &Document, events: &Events) -> Result<CheckedSteps> {
+    pub fn check_steps(
+        &self,
+        steps: &Steps,
+        document: &Document,
+        events: &Events,
+    ) -> Result<CheckedSteps> {
         let context = self.context(document);
         let (mut problems, mut all) = (Vec::new(), CheckedSteps::default());
         for (index, step) in steps.steps().iter().enumerate() {
-            let checked = steps.load(index, true, &context).map_err(Error::Invalid).and_then(|mut parsed| {
-                parsed.warnings.iter().for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
-                if step.needs.is_empty() {
-                    self.check(&mut parsed, &StoreOptions::default(), true, events)?.finish()?;
-                }
-                all.warnings.extend(parsed.warnings);
-                all.notes.extend(parsed.spec.notes);
-                Ok(())
-            });
+            let checked =
+                steps.load(index, true, &context).map_err(Error::Invalid).and_then(|mut parsed| {
+                    parsed
+                        .warnings
+                        .iter()
+                        .for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
+                    if step.needs.is_empty() {
+                        self.check(&mut parsed, &StoreOptions::default(), true, events)?
+                            .finish()?;
+                    }
+                    all.warnings.extend(parsed.warnings);
+                    all.notes.extend(parsed.spec.notes);
+                    Ok(())
+                });
             match checked {
                 Ok(()) => {}
                 Err(Error::Invalid(found)) => problems.extend(found),
@@ -80,15 +91,18 @@ impl Engine {
         let (here, elsewhere) = (Document { compute_target: None, ..document.clone() }, document);
         self.check_steps(steps, if target.is_some() { elsewhere } else { &here }, events)?;
         // What steps write is data, and not part of the scripts around it.
-        let marked = std::fs::create_dir_all(&steps.outputs).and_then(|()| storage::snapshot::mark(&steps.outputs));
-        marked.map_err(|error| anyhow::anyhow!("write into {}: {error}", steps.outputs.display()))?;
+        let marked = std::fs::create_dir_all(&steps.outputs)
+            .and_then(|()| storage::snapshot::mark(&steps.outputs));
+        marked
+            .map_err(|error| anyhow::anyhow!("write into {}: {error}", steps.outputs.display()))?;
         let mut results = Vec::new();
         let count = steps.steps().len();
         for (index, step) in steps.steps().iter().enumerate() {
             events.send(Event::Step { name: step.name.clone(), number: index + 1, count });
             let target = target.filter(|_| !step.is_command);
             let context = self.context(if target.is_some() { elsewhere } else { &here });
-            let jobs: Vec<&str> = results.iter().map(|ended: &StepResult| ended.result.job_id.as_str()).collect();
+            let jobs: Vec<&str> =
+                results.iter().map(|ended: &StepResult| ended.result.job_id.as_str()).collect();
             let mut parsed = steps.load_after(&jobs, &context).map_err(Error::Invalid)?;
             let result = match target {
                 None => {
@@ -104,7 +118,11 @@ impl Engine {
                 }
             };
             let has_completed = result.state == JobState::Completed;
-            results.push(StepResult { step: step.name.clone(), result, was_elsewhere: target.is_some() });
+            results.push(StepResult {
+                step: step.name.clone(),
+                result,
+                was_elsewhere: target.is_some(),
+            });
             if !has_completed {
                 break;
             }

@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
 use protocol::{
-    Contender, Durability, Environment, Full, ItemPath, JobSpec, LABEL_LENGTH_MAX, Snapshot, WaitsFor, WhenFull,
-    is_label,
+    Contender, Durability, Environment, Full, ItemPath, JobSpec, LABEL_LENGTH_MAX, Snapshot,
+    WaitsFor, WhenFull, is_label,
 };
 use queue::{Message, Queue};
 use storage::{JobStore, PlanComplete, Source, TargetStore};
@@ -23,8 +23,8 @@ use crate::fit::warn_of_workers;
 use crate::functions;
 use crate::own_paths::{own_paths, set_aside};
 use crate::{
-    Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues, Remedy, Target,
-    new_job_id, reuse,
+    Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues,
+    Remedy, Target, new_job_id, reuse,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -88,7 +88,9 @@ impl Engine {
         let store = target.open_store().await?;
         store.create().context("create the store of the target")?;
         let (full, when_full) = full(&store, &spec).await?;
-        if let Some(full) = full.clone().filter(|_| refuses_when_full || when_full == WhenFull::Refuse) {
+        if let Some(full) =
+            full.clone().filter(|_| refuses_when_full || when_full == WhenFull::Refuse)
+        {
             return Err(Busy::Full { target: target.reference(), full }.into());
         }
         spec.job_id = loop {
@@ -157,7 +159,8 @@ impl Submission {
             let job = signing.clone();
             async move { job.put_planning(sign).await }
         });
-        let partitioner = Partitioner::planning(spec.clone(), job.clone()).with_inputs(self.listings.clone());
+        let partitioner =
+            Partitioner::planning(spec.clone(), job.clone()).with_inputs(self.listings.clone());
         self.tell_news().await;
         let planned = partitioner.plan_only().await;
         self.tell_news().await;
@@ -165,11 +168,15 @@ impl Submission {
             Ok(complete) => return Ok(PlannedJob::All(complete)),
             Err(error) => error,
         };
-        let Some(cause) = error.downcast_ref::<partitioner::Error>().map(|error| format!("{error:#}")) else {
+        let Some(cause) =
+            error.downcast_ref::<partitioner::Error>().map(|error| format!("{error:#}"))
+        else {
             let problem = format!("job {} is not planned", spec.job_id);
             return Err(Fixable::caused(problem, self.remedy(), error).into());
         };
-        job.put_plan_failure(&cause).await.context("tell the reducers that the job cannot be planned")?;
+        job.put_plan_failure(&cause)
+            .await
+            .context("tell the reducers that the job cannot be planned")?;
         Ok(PlannedJob::Never(cause))
     }
 
@@ -199,7 +206,11 @@ impl Submission {
 }
 
 /// Rejects a job whose output another job of the target writes.
-pub(crate) async fn check_writers(spec: &JobSpec, store: &TargetStore, target: &Target) -> crate::Result<()> {
+pub(crate) async fn check_writers(
+    spec: &JobSpec,
+    store: &TargetStore,
+    target: &Target,
+) -> crate::Result<()> {
     let Some(other) = store.other_writer(spec).await? else { return Ok(()) };
     let (output, target) = (spec.output.path(), target.reference());
     Err(Busy::SameOutput { job_id: Some(other), output, target }.into())
@@ -207,7 +218,11 @@ pub(crate) async fn check_writers(spec: &JobSpec, store: &TargetStore, target: &
 
 /// Opens a job, as one that writes its output. If another job opens at the same time and writes the same output, this job is
 /// canceled.
-pub(crate) async fn enter(spec: &JobSpec, store: &TargetStore, target: &Target) -> crate::Result<()> {
+pub(crate) async fn enter(
+    spec: &JobSpec,
+    store: &TargetStore,
+    target: &Target,
+) -> crate::Result<()> {
     store.put_writer(spec).await?;
     store.mark_open(&spec.job_id).await?;
     let checked = check_writers(spec, store, target).await;
@@ -221,7 +236,10 @@ pub(crate) async fn enter(spec: &JobSpec, store: &TargetStore, target: &Target) 
 
 /// Returns the limit of jobs at a time for which a new job has to wait, as far as the last schedule tells, and what quotas say
 /// of such jobs.
-pub(crate) async fn full(store: &TargetStore, spec: &JobSpec) -> crate::Result<(Option<Full>, WhenFull)> {
+pub(crate) async fn full(
+    store: &TargetStore,
+    spec: &JobSpec,
+) -> crate::Result<(Option<Full>, WhenFull)> {
     let Some(quotas) = store.quotas().await? else { return Ok((None, WhenFull::Wait)) };
     let jobs = store.last_schedule().await?.unwrap_or_default().jobs;
     // One that is opened again may have ended just now.
@@ -230,7 +248,11 @@ pub(crate) async fn full(store: &TargetStore, spec: &JobSpec) -> crate::Result<(
     let running: Vec<String> = running.into_iter().map(|job| job.owner).collect();
     let (job_id, owner, priority) = (String::new(), spec.owner.clone(), spec.priority);
     let new = Contender { job_id, owner, priority, since: i64::MAX };
-    let earlier = waiting.into_iter().map(|job| Contender { job_id: job.job_id, owner: job.owner, ..new.clone() });
+    let earlier = waiting.into_iter().map(|job| Contender {
+        job_id: job.job_id,
+        owner: job.owner,
+        ..new.clone()
+    });
     let turns = quotas.turns(&running, earlier.chain([new.clone()]).collect());
     let full = turns.into_iter().find(|(job, _)| job.job_id.is_empty()).and_then(|(_, full)| full);
     Ok((full, quotas.when_full))
@@ -238,7 +260,9 @@ pub(crate) async fn full(store: &TargetStore, spec: &JobSpec) -> crate::Result<(
 
 /// Returns the owner of a job that names none.
 fn owner(user: Option<&str>) -> String {
-    let legal = |character: char| if is_label(character.encode_utf8(&mut [0; 4])) { character } else { '-' };
+    let legal = |character: char| {
+        if is_label(character.encode_utf8(&mut [0; 4])) { character } else { '-' }
+    };
     let user: String = user.unwrap_or_default().chars().map(legal).take(LABEL_LENGTH_MAX).collect();
     if user.is_empty() { "unknown".to_owned() } else { user }
 }
@@ -246,7 +270,8 @@ fn owner(user: Option<&str>) -> String {
 fn warn_of_local_paths(spec: &JobSpec, job: &JobStore, address: &QueueAddress, events: &Events) {
     let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
     // Nodes find the folder of the job, or they could not work on it.
-    let is_sent = |path: &ItemPath| job.folder().is_some_and(|folder| path.as_path().starts_with(folder));
+    let is_sent =
+        |path: &ItemPath| job.folder().is_some_and(|folder| path.as_path().starts_with(folder));
     let mut paths: Vec<String> = inputs
         .chain([&spec.output.folder])
         .filter(|path| !path.is_url() && !path.as_bytes().is_empty() && !is_sent(path))
@@ -320,25 +345,34 @@ async fn send_from(
     let doubts = events.clone();
     let source = send(store, &archive, move || {
         let (snapshot, incomplete) = job_file::pack_script(&packing.0, &packing.1)?;
-        incomplete.into_iter().for_each(|incomplete| doubts.notice(Notice::LargeScriptFolder(incomplete)));
+        incomplete
+            .into_iter()
+            .for_each(|incomplete| doubts.notice(Notice::LargeScriptFolder(incomplete)));
         Ok(snapshot)
     });
     spec.snapshots.source = Some(source.await.context("pack source_directory")?);
     if let Environment::Requirements { file, .. } = &spec.environment {
         let is_project = file.as_path().extension().is_some_and(|extension| extension == "toml");
         let (file, to) = (file.as_path().to_owned(), archive.clone());
-        let environment = send(store, &archive, move || match file.parent().filter(|_| is_project) {
-            Some(folder) => {
-                let excluded = ignore::gitignore::Gitignore::empty();
-                storage::pack(Source::Scripts { folder, entry_script: None, excluded: &excluded }, &to)
-            }
-            None => storage::pack(Source::Data(&file), &to),
-        });
-        spec.snapshots.environment = Some(environment.await.context("pack the environment's files")?);
+        let environment =
+            send(store, &archive, move || match file.parent().filter(|_| is_project) {
+                Some(folder) => {
+                    let excluded = ignore::gitignore::Gitignore::empty();
+                    storage::pack(
+                        Source::Scripts { folder, entry_script: None, excluded: &excluded },
+                        &to,
+                    )
+                }
+                None => storage::pack(Source::Data(&file), &to),
+            });
+        spec.snapshots.environment =
+            Some(environment.await.context("pack the environment's files")?);
     }
     for (name, path) in spec.side_inputs.iter().filter(|(_, path)| !path.is_url()) {
         // All nodes are on this machine, so reference data stays in place, except for what a clean-up of the home removes.
-        if matches!(address, QueueAddress::Sqlite { .. }) && !functions::was_in_memory(path.as_path(), home) {
+        if matches!(address, QueueAddress::Sqlite { .. })
+            && !functions::was_in_memory(path.as_path(), home)
+        {
             continue;
         }
         let (path, to) = (path.as_path().to_owned(), archive.clone());
@@ -356,7 +390,9 @@ pub(crate) fn show_life<F: Future<Output = storage::Result<()>> + Send>(
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
             if let Err(error) = put(storage::random_name()).await {
-                tracing::warn!("cannot record that this process plans or publishes the job: {error:#}");
+                tracing::warn!(
+                    "cannot record that this process plans or publishes the job: {error:#}"
+                );
             }
             tokio::time::sleep(SIGN_EVERY).await;
         }

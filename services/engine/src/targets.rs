@@ -72,7 +72,11 @@ pub struct Target {
 
 impl fmt::Debug for Target {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Target").field("name", &self.name).field("queue", &self.queue).finish_non_exhaustive()
+        formatter
+            .debug_struct("Target")
+            .field("name", &self.name)
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
     }
 }
 
@@ -119,7 +123,9 @@ impl TargetChoice {
             None => Target { name: NO_NAME.to_owned(), ..Target::default() },
         };
         if let Some(queue) = queue {
-            target.queue = Some(QueueAddress::parse(queue, folder).context("the queue address of the request")?);
+            target.queue = Some(
+                QueueAddress::parse(queue, folder).context("the queue address of the request")?,
+            );
         }
         // All processes of a target must know the same lease. The address reaches all of them, the file may not.
         target.lease = target.queue.as_ref().and_then(QueueAddress::lease).or(target.lease);
@@ -151,8 +157,13 @@ impl TargetChoice {
     }
 
     /// Returns the names of all targets; none if they cannot be read.
-    pub fn known(&self, settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
-        self.read_file(settings, variable).map_or_else(|_| Vec::new(), |file| file.targets.into_keys().collect())
+    pub fn known(
+        &self,
+        settings: &Settings,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Vec<String> {
+        self.read_file(settings, variable)
+            .map_or_else(|_| Vec::new(), |file| file.targets.into_keys().collect())
     }
 
     /// Returns the names of the environment variables from which the addresses of brokers are made; none if
@@ -172,9 +183,14 @@ impl TargetChoice {
         Ok(self.read_file(settings, variable)?.azure)
     }
 
-    fn read_file(&self, settings: &Settings, variable: impl Fn(&str) -> Option<String>) -> Result<TargetsFile> {
+    fn read_file(
+        &self,
+        settings: &Settings,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<TargetsFile> {
         let (folder, user_folder) = (&settings.working_directory, settings.user_folder.as_deref());
-        let document_folder = self.document_folder.as_ref().map(|of_document| folder.join(of_document));
+        let document_folder =
+            self.document_folder.as_ref().map(|of_document| folder.join(of_document));
         match file::find(self.config.as_deref(), folder, document_folder.as_deref(), user_folder) {
             Some(path) => file::read(&path, variable),
             None => Ok(TargetsFile::default()),
@@ -184,15 +200,20 @@ impl TargetChoice {
 
 fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
     let Some(entry) = file.targets.get(name) else {
-        let nearest_name = nearest(name, file.targets.keys().map(String::as_str)).map(str::to_owned);
-        let (name, known, without_file) = (name.to_owned(), known_targets(file), file.path.is_none());
+        let nearest_name =
+            nearest(name, file.targets.keys().map(String::as_str)).map(str::to_owned);
+        let (name, known, without_file) =
+            (name.to_owned(), known_targets(file), file.path.is_none());
         return Err(Error::NoSuchTarget { name, nearest_name, known, without_file });
     };
     let path = file.path.as_deref().expect("targets come from a file");
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let at = |line: &usize, error: anyhow::Error| anyhow!("{}:{line}: targets.{name}.queue: {error:#}", path.display());
+    let at = |line: &usize, error: anyhow::Error| {
+        anyhow!("{}:{line}: targets.{name}.queue: {error:#}", path.display())
+    };
     let queue = entry.queue.as_ref();
-    let queue = queue.map(|(text, line)| QueueAddress::parse(text, folder).map_err(|error| at(line, error)));
+    let queue = queue
+        .map(|(text, line)| QueueAddress::parse(text, folder).map_err(|error| at(line, error)));
     Ok(Target {
         name: name.to_owned(),
         queue: queue.transpose()?,
@@ -210,7 +231,10 @@ fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
 fn known_targets(file: &TargetsFile) -> String {
     match &file.path {
         None => {
-            format!("there is no {} in this folder, in that of the document, or above one of them", file::FILE_NAME)
+            format!(
+                "there is no {} in this folder, in that of the document, or above one of them",
+                file::FILE_NAME
+            )
         }
         Some(path) if file.targets.is_empty() => format!("{} has none", path.display()),
         Some(path) => {
@@ -232,7 +256,8 @@ fn store_url(text: &str, folder: &Path) -> String {
         return path.trim_end_matches('/').to_owned();
     }
     let path = folder.join(path);
-    url::Url::from_file_path(&path).map_or_else(|()| path.display().to_string(), |url| url.to_string())
+    url::Url::from_file_path(&path)
+        .map_or_else(|()| path.display().to_string(), |url| url.to_string())
 }
 
 impl Target {
@@ -241,7 +266,10 @@ impl Target {
         if self.name != NO_NAME {
             return TargetRef::Named(self.name.clone());
         }
-        TargetRef::Addresses { queue: self.queue.as_ref().map(ToString::to_string), store: self.store.clone() }
+        TargetRef::Addresses {
+            queue: self.queue.as_ref().map(ToString::to_string),
+            store: self.store.clone(),
+        }
     }
 
     /// Returns its jobs.
@@ -260,7 +288,11 @@ impl Target {
     }
 
     fn lacks(&self, key: &'static str) -> anyhow::Error {
-        let problem = format!("target {} has no {key}: add `{key} = …` to it in {}", self.name, file::FILE_NAME);
+        let problem = format!(
+            "target {} has no {key}: add `{key} = …` to it in {}",
+            self.name,
+            file::FILE_NAME
+        );
         Fixable::error(problem, Remedy::GiveKey(key))
     }
 }

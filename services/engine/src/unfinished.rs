@@ -41,7 +41,8 @@ impl Unfinished {
     /// Returns the mini-batches that have not ended by the tally. `interrupted`: those that lost nodes were running, with
     /// their lost deliveries.
     pub fn new(tally: &Tally, interrupted: HashMap<u64, u32>) -> Self {
-        let mut unfinished = Self { planned: tally.planned().map(|planned| planned.mini_batches), ..Self::all() };
+        let mut unfinished =
+            Self { planned: tally.planned().map(|planned| planned.mini_batches), ..Self::all() };
         let seen = tally.seen();
         for mini_batch in 0..seen {
             match tally.state(mini_batch).has_ended() {
@@ -49,7 +50,9 @@ impl Unfinished {
                 false => unfinished.spend(tally, mini_batch, interrupted.get(&mini_batch).copied()),
             }
         }
-        for (mini_batch, lost) in interrupted.into_iter().filter(|(mini_batch, _)| *mini_batch >= seen) {
+        for (mini_batch, lost) in
+            interrupted.into_iter().filter(|(mini_batch, _)| *mini_batch >= seen)
+        {
             unfinished.spend(tally, mini_batch, Some(lost));
         }
         unfinished
@@ -142,7 +145,10 @@ mod tests {
             let status = if succeeds { AttemptStatus::Succeeded } else { AttemptStatus::RunRaised };
             let is_final = succeeds || try_number == 3;
             let attempt = attempt(mini_batch, try_number, status, is_final);
-            tally.apply(&ResultEvent::Attempt(Box::new(protocol::Attempt { deliveries_lost, ..attempt })));
+            tally.apply(&ResultEvent::Attempt(Box::new(protocol::Attempt {
+                deliveries_lost,
+                ..attempt
+            })));
         }
         if planned {
             tally.apply(&ResultEvent::Planned(Planned { mini_batches: MINI_BATCHES, items: None }));

@@ -30,7 +30,11 @@ pub fn read_arguments(top: &Section<'_>, placeholders: &Placeholders) -> Vec<Tok
     items.iter().enumerate().filter_map(token).collect()
 }
 
-fn one_argument(item: &Node, position: usize, placeholders: &Placeholders) -> Result<String, Fault> {
+fn one_argument(
+    item: &Node,
+    position: usize,
+    placeholders: &Placeholders,
+) -> Result<String, Fault> {
     let written = match item.scalar().map(|scalar| (scalar.kind, scalar.text.as_str())) {
         Some((ScalarKind::Boolean(true), _)) => "True",
         Some((ScalarKind::Boolean(false), _)) => "False",
@@ -38,13 +42,15 @@ fn one_argument(item: &Node, position: usize, placeholders: &Placeholders) -> Re
         _ => return Err(Fault::new(item, "a text or a number; \"\" for an empty text")),
     };
     if position == 0 && !written.starts_with('-') {
-        let message = format!("Found invalid argument '{written}', you can only use keyword argument.");
+        let message =
+            format!("Found invalid argument '{written}', you can only use keyword argument.");
         return Err(Fault::new(item, "an option as the first element: \"--name\"").saying(message));
     }
     let name = written.split_once('=').map_or(written, |(name, _)| name);
     if let Some(key) = name.strip_prefix("--").and_then(keys::reserved) {
-        let message =
-            format!("'{name}' is a reserved argument in ParallelRunStep, please use another argument name instead.");
+        let message = format!(
+            "'{name}' is a reserved argument in ParallelRunStep, please use another argument name instead."
+        );
         let allowed = format!("any other name; the key {} of the job file sets this one", key.name);
         return Err(Fault::new(item, allowed).saying(message));
     }
@@ -72,17 +78,22 @@ impl Placeholders {
     /// Collects every named path of a job.
     pub fn new(top: &Section<'_>, job: &JobSpec) -> Self {
         let text = |path: &ItemPath| {
-            String::from_utf8(path.as_bytes().to_vec()).map_err(|_| NoPath::NotUtf8(path.display().to_string()))
+            String::from_utf8(path.as_bytes().to_vec())
+                .map_err(|_| NoPath::NotUtf8(path.display().to_string()))
         };
         let of_input = |paths: &[ItemPath], name: &str| match paths {
             [path] => text(path),
             several => Err(NoPath::Several { name: name.to_owned(), count: several.len() }),
         };
         let inputs = job.inputs.iter();
-        let mut paths: BTreeMap<_, _> =
-            inputs.map(|input| (format!("inputs.{}", input.name), of_input(&input.paths, &input.name))).collect();
-        paths.extend(job.side_inputs.iter().map(|(name, path)| (format!("side_inputs.{name}"), text(path))));
-        paths.extend(job.outputs.iter().map(|(name, path)| (format!("outputs.{name}"), text(path))));
+        let mut paths: BTreeMap<_, _> = inputs
+            .map(|input| (format!("inputs.{}", input.name), of_input(&input.paths, &input.name)))
+            .collect();
+        paths.extend(
+            job.side_inputs.iter().map(|(name, path)| (format!("side_inputs.{name}"), text(path))),
+        );
+        paths
+            .extend(job.outputs.iter().map(|(name, path)| (format!("outputs.{name}"), text(path))));
         if !job.output.folder.as_bytes().is_empty() {
             paths.insert("output".to_owned(), text(&job.output.folder));
         }
@@ -103,7 +114,9 @@ impl Placeholders {
                 Some(Ok(path)) => replaced.push_str(path),
                 None if self.declared.contains(inner[..end].trim()) => {}
                 Some(Err(reason)) => {
-                    return Err(self.fault(format!("{:?}", &rest[start..start + end + 5])).saying(reason.to_string()));
+                    return Err(self
+                        .fault(format!("{:?}", &rest[start..start + end + 5]))
+                        .saying(reason.to_string()));
                 }
                 None => return Err(self.fault(format!("{:?}", &rest[start..start + end + 5]))),
             }
@@ -124,9 +137,16 @@ fn declared(top: &Section<'_>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for key in ["inputs", "side_inputs", "outputs"] {
         match top.get(key).map(|node| &node.value) {
-            Some(Value::Mapping(entries)) => names.extend(entries.iter().map(|entry| format!("{key}.{}", entry.key))),
+            Some(Value::Mapping(entries)) => {
+                names.extend(entries.iter().map(|entry| format!("{key}.{}", entry.key)))
+            }
             Some(Value::List(items)) => {
-                names.extend(items.iter().enumerate().map(|(index, item)| format!("{key}.{}", name_of(item, index))));
+                names.extend(
+                    items
+                        .iter()
+                        .enumerate()
+                        .map(|(index, item)| format!("{key}.{}", name_of(item, index))),
+                );
             }
             _ => {}
         }

@@ -9,7 +9,8 @@ use crate::keys::{self, JOB};
 use crate::{Node, Section};
 
 /// Options that no key of the job file sets.
-const FIXED: [&str; 3] = ["client_sdk_version", "scoring_module_name", "create_snapshot_at_runtime"];
+const FIXED: [&str; 3] =
+    ["client_sdk_version", "scoring_module_name", "create_snapshot_at_runtime"];
 
 /// Returns the user's arguments among those of the script.
 pub fn arguments_of(job: &JobSpec) -> &[String] {

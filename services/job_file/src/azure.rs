@@ -53,11 +53,15 @@ pub use wishes::Wishes;
 /// Returns what to write instead of a key that Azure ML knows and the job file does not.
 pub fn hint(key: &str) -> Option<&'static str> {
     let hint = match key {
-        "mini_batch_error_threshold" => "did you mean allowed_failed_count (v2: mini_batch_error_threshold)?",
+        "mini_batch_error_threshold" => {
+            "did you mean allowed_failed_count (v2: mini_batch_error_threshold)?"
+        }
         "append_row_to" => "did you mean output and append_row_file_name (v2: append_row_to)?",
         "code" => "did you mean source_directory (v2: task.code)?",
         "compute" => "did you mean compute_target (v2: compute)?",
-        "conda_file" | "image" => "did you mean environment, an interpreter, a requirements file or a conda file?",
+        "conda_file" | "image" => {
+            "did you mean environment, an interpreter, a requirements file or a conda file?"
+        }
         "environment_name" | "environment_dir_path" => {
             "did you mean environment, an interpreter or a requirements file?"
         }
@@ -66,7 +70,9 @@ pub fn hint(key: &str) -> Option<&'static str> {
         "instance_count" | "resources" => "did you mean node_count (v2: resources.instance_count)?",
         "keep_columns" => "did you mean columns (TabularDataset.keep_columns)?",
         "is_deterministic" => "did you mean allow_reuse (v2: is_deterministic)?",
-        "max_concurrency_per_instance" => "did you mean process_count_per_node (v2: max_concurrency_per_instance)?",
+        "max_concurrency_per_instance" => {
+            "did you mean process_count_per_node (v2: max_concurrency_per_instance)?"
+        }
         "max_retries" => "did you mean run_max_try (v2: retry_settings.max_retries + 1)?",
         "program_arguments" => "did you mean arguments, a list (v2: task.program_arguments)?",
         "retry_settings" => {
@@ -79,7 +85,9 @@ pub fn hint(key: &str) -> Option<&'static str> {
              environment, at the top of the file"
         }
         "parallel_run_config" => "write the keys below it at the top of the file",
-        "append_row_safe_output" => "leave it out, the output file always appears whole or not at all",
+        "append_row_safe_output" => {
+            "leave it out, the output file always appears whole or not at all"
+        }
         "$schema" | "tags" | "properties" | "identity" => "leave it out, it has no meaning here",
         _ => return None,
     };

@@ -18,10 +18,12 @@ const APART: &str = "a folder apart from what the job reads; one beside the inpu
 
 /// Reports outputs that would overwrite an input or that the next run would read, and outputs that cannot be written.
 pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path) {
-    let file = (spec.output.action == OutputAction::AppendRow).then_some(spec.output.file_name.as_str());
+    let file =
+        (spec.output.action == OutputAction::AppendRow).then_some(spec.output.file_name.as_str());
     let location = |key: &str| match key.split_once('.') {
         Some((key, name)) => {
-            let entry = top.get(key).map_or(&[][..], Node::entries).iter().find(|entry| entry.key == name);
+            let entry =
+                top.get(key).map_or(&[][..], Node::entries).iter().find(|entry| entry.key == name);
             entry.map_or(top.location, |entry| entry.location)
         }
         None => top.location_of(key),
@@ -36,7 +38,12 @@ pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path) {
         if let Some(message) = overlap(folder, None, spec) {
             add(&key, folder, message, APART);
         } else if file.is_some_and(|file| is_within(folder, &file_in(&spec.output.folder, file))) {
-            add(&key, folder, "it would take the place of the output file".to_owned(), "another folder");
+            add(
+                &key,
+                folder,
+                "it would take the place of the output file".to_owned(),
+                "another folder",
+            );
         } else if let Some(message) = unwritable(folder, None) {
             add(&key, folder, message, WRITABLE);
         }
@@ -49,7 +56,11 @@ pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path) {
         add("output", output, message, APART);
     }
     if let Some(message) = file.and_then(|file| overwritten(output, file, spec, job_file)) {
-        let key = if top.get("append_row_file_name").is_some() { "append_row_file_name" } else { "output" };
+        let key = if top.get("append_row_file_name").is_some() {
+            "append_row_file_name"
+        } else {
+            "output"
+        };
         let replaced = file_in(output, file.unwrap_or_default());
         add(key, &replaced, message, "the name of a file that the job does not read");
     } else if let Some(message) = unwritable(output, file) {
@@ -71,7 +82,9 @@ fn is_within(path: &ItemPath, above: &ItemPath) -> bool {
 
 fn file_in(folder: &ItemPath, file: &str) -> ItemPath {
     match folder.is_url() {
-        true => ItemPath::from(format!("{}/{file}", folder.display().trim_end_matches('/')).as_str()),
+        true => {
+            ItemPath::from(format!("{}/{file}", folder.display().trim_end_matches('/')).as_str())
+        }
         false => ItemPath::from(folder.as_path().join(file)),
     }
 }
@@ -79,8 +92,9 @@ fn file_in(folder: &ItemPath, file: &str) -> ItemPath {
 /// Says which input, side input or source of the job a folder is, lies in or contains. `file`: the job writes only this
 /// file there, so the folder may contain other folders.
 fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<String> {
-    let found_by =
-        |what: &str| format!("{what} matches files that the job writes there, so the next run would read them");
+    let found_by = |what: &str| {
+        format!("{what} matches files that the job writes there, so the next run would read them")
+    };
     if folder.is_url() {
         // Patterns are compared component by component, as those of paths are.
         let components: PathBuf = folder.as_path().components().collect();
@@ -90,7 +104,9 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
                 return Some(found_by(&what));
             }
             if is_within(folder, &path) {
-                return Some(format!("the output lies in {what}, so the next run would read what this one writes"));
+                return Some(format!(
+                    "the output lies in {what}, so the next run would read what this one writes"
+                ));
             }
         }
         return None;
@@ -104,9 +120,15 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
             continue;
         }
         let path = real(path.as_path());
-        let effect = if what.starts_with("input") { ", so the next run would read what this one writes" } else { "" };
+        let effect = if what.starts_with("input") {
+            ", so the next run would read what this one writes"
+        } else {
+            ""
+        };
         match path.is_dir() {
-            true if folder.starts_with(&path) => return Some(format!("the output lies in {what}{effect}")),
+            true if folder.starts_with(&path) => {
+                return Some(format!("the output lies in {what}{effect}"));
+            }
             true if file.is_none() && path.starts_with(&folder) => {
                 return Some(format!("the output folder contains {what}"));
             }
@@ -118,9 +140,10 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
         Ok(below) if below.as_os_str().is_empty() => {
             Some(format!("the output folder is the folder of the script, {}", sources.display()))
         }
-        Ok(_) if file.is_none() => {
-            Some(format!("the output folder contains the folder of the script, {}", sources.display()))
-        }
+        Ok(_) if file.is_none() => Some(format!(
+            "the output folder contains the folder of the script, {}",
+            sources.display()
+        )),
         _ => None,
     }
 }
@@ -128,21 +151,30 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
 /// Iterates over the paths of all inputs and side inputs, each with words for messages. `file://` URLs are paths.
 fn named_paths(spec: &JobSpec) -> impl Iterator<Item = (String, ItemPath)> {
     let inputs = spec.inputs.iter();
-    let inputs = inputs.flat_map(|input| input.paths.iter().map(|path| (format!("input {}", input.name), path)));
-    let all = inputs.chain(spec.side_inputs.iter().map(|(name, path)| (format!("side input {name}"), path)));
+    let inputs = inputs
+        .flat_map(|input| input.paths.iter().map(|path| (format!("input {}", input.name), path)));
+    let all = inputs
+        .chain(spec.side_inputs.iter().map(|(name, path)| (format!("side input {name}"), path)));
     all.map(|(what, path)| (what, without_file_scheme(path.clone())))
 }
 
 /// Whether a glob that begins in `base` finds the output file, or, without one, files in the output folder.
 fn glob_finds(glob: &Path, base: &Path, folder: &Path, file: Option<&str>) -> bool {
-    let Ok(pattern) = glob.strip_prefix(glob_folder(glob).unwrap_or_default()) else { return false };
+    let Ok(pattern) = glob.strip_prefix(glob_folder(glob).unwrap_or_default()) else {
+        return false;
+    };
     let mut builder = GitignoreBuilder::new(base);
-    if pattern.to_str().is_none_or(|pattern| builder.add_line(None, &format!("/{pattern}")).is_err()) {
+    if pattern
+        .to_str()
+        .is_none_or(|pattern| builder.add_line(None, &format!("/{pattern}")).is_err())
+    {
         return false;
     }
     let Ok(matcher) = builder.build() else { return false };
     // Without an output file, the script may write files of any name.
-    let finds = |name: &str| folder.starts_with(base) && matcher.matched(folder.join(name), false).is_ignore();
+    let finds = |name: &str| {
+        folder.starts_with(base) && matcher.matched(folder.join(name), false).is_ignore()
+    };
     file.map_or_else(|| finds("0") || finds("0/0"), finds)
 }
 
@@ -151,7 +183,8 @@ fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -
     let mut named = named_paths(spec);
     if folder.is_url() {
         let output = file_in(folder, file);
-        let (what, _) = named.find(|(_, path)| is_within(&output, path) && is_within(path, &output))?;
+        let (what, _) =
+            named.find(|(_, path)| is_within(&output, path) && is_within(path, &output))?;
         return Some(format!("the output would replace {what}"));
     }
     let output = real(&folder.as_path().join(file));
@@ -160,7 +193,8 @@ fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -
         return Some(format!("the output would replace {what}"));
     }
     let sources = spec.source_directory.as_path();
-    let is_module = |path: &Path| path.extension().is_some_and(|extension| extension == "py") && path.exists();
+    let is_module =
+        |path: &Path| path.extension().is_some_and(|extension| extension == "py") && path.exists();
     let what = match &spec.environment {
         _ if is(&sources.join(&spec.entry_script)) => "the entry script",
         _ if is(job_file) => "the job file",
@@ -185,7 +219,10 @@ fn unwritable(folder: &ItemPath, file: Option<&str>) -> Option<String> {
         return Some(format!("{} is a file, and no folder can be made there", existing.display()));
     }
     if let Some(mount) = missing_mount(folder) {
-        return Some(format!("nothing is mounted at {}, as /etc/fstab says there should be", mount.display()));
+        return Some(format!(
+            "nothing is mounted at {}, as /etc/fstab says there should be",
+            mount.display()
+        ));
     }
     if let Err(error) = access(&existing, Access::WRITE_OK | Access::EXEC_OK) {
         return Some(format!("{} cannot be written to: {error}", existing.display()));
@@ -202,21 +239,25 @@ fn unwritable(folder: &ItemPath, file: Option<&str>) -> Option<String> {
         Ok(metadata) if metadata.is_dir() => {
             Some(format!("{} is a folder, where the output file goes", file.display()))
         }
-        Ok(metadata) if metadata.permissions().readonly() => {
-            Some(format!("{} exists and is read-only; remove it, or choose another name", file.display()))
-        }
-        Ok(_) => {
-            access(&file, Access::WRITE_OK).err().map(|error| format!("{} cannot be replaced: {error}", file.display()))
-        }
+        Ok(metadata) if metadata.permissions().readonly() => Some(format!(
+            "{} exists and is read-only; remove it, or choose another name",
+            file.display()
+        )),
+        Ok(_) => access(&file, Access::WRITE_OK)
+            .err()
+            .map(|error| format!("{} cannot be replaced: {error}", file.display())),
         Err(_) => None,
     }
 }
 
-fn nearest_existing(folder: &Path) -> Result<(PathBuf, std::fs::Metadata), (PathBuf, std::io::Error)> {
+fn nearest_existing(
+    folder: &Path,
+) -> Result<(PathBuf, std::fs::Metadata), (PathBuf, std::io::Error)> {
     for path in folder.ancestors() {
         match path.metadata() {
             Ok(metadata) => return Ok((path.to_owned(), metadata)),
-            Err(error) if error.kind() == ErrorKind::NotFound && path.symlink_metadata().is_err() => {}
+            Err(error)
+                if error.kind() == ErrorKind::NotFound && path.symlink_metadata().is_err() => {}
             // The path leads through a file.
             Err(error) if error.kind() == ErrorKind::NotADirectory => {}
             Err(error) => return Err((path.to_owned(), error)),
@@ -238,7 +279,8 @@ fn unmounted(folder: &Path, table: &str, mounted: &str) -> Option<PathBuf> {
         let points = lines.filter_map(|line| line.split_whitespace().nth(1));
         points.map(|point| point.replace("\\040", " ").into()).collect()
     };
-    let is_above = |point: &Path| point.is_absolute() && point != Path::new("/") && folder.starts_with(point);
+    let is_above =
+        |point: &Path| point.is_absolute() && point != Path::new("/") && folder.starts_with(point);
     let mounted = points(mounted);
     points(table).into_iter().find(|point| is_above(point) && !mounted.contains(point))
 }
@@ -249,12 +291,20 @@ mod tests {
 
     #[test]
     fn missing_mount_is_found() {
-        let table =
-            "# disks\nUUID=1 / ext4 defaults 0 1\nUUID=2 /mnt/my\\040data ext4 defaults 0 2\nUUID=3 none swap sw 0 0\n";
+        let table = "# disks\nUUID=1 / ext4 defaults 0 1\nUUID=2 /mnt/my\\040data ext4 defaults 0 2\nUUID=3 none swap sw 0 0\n";
         let mounted = "/dev/sda1 / ext4 rw 0 0\nproc /proc proc rw 0 0\n";
         let missing = |folder: &str, mounted: &str| unmounted(Path::new(folder), table, mounted);
-        assert_eq!(missing("/mnt/my data/out", mounted).as_deref(), Some(Path::new("/mnt/my data")));
-        assert_eq!(missing("/mnt/my data/out", &format!("{mounted}/dev/sdb1 /mnt/my\\040data ext4 rw 0 0\n")), None);
+        assert_eq!(
+            missing("/mnt/my data/out", mounted).as_deref(),
+            Some(Path::new("/mnt/my data"))
+        );
+        assert_eq!(
+            missing(
+                "/mnt/my data/out",
+                &format!("{mounted}/dev/sdb1 /mnt/my\\040data ext4 rw 0 0\n")
+            ),
+            None
+        );
         assert_eq!(missing("/home/me/out", mounted), None);
     }
 }

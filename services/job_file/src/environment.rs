@@ -16,7 +16,12 @@ const ALLOWED: &str = "a Python interpreter, the folder of a virtual environment
                        pyproject.toml or a conda file (.yml); or a mapping with python and requirements";
 
 /// Reads `environment`. The default is the interpreter of the caller, or that of the nodes if the job runs `elsewhere`.
-pub fn read_environment(top: &Section<'_>, paths: &Paths, context: &Context, elsewhere: bool) -> Environment {
+pub fn read_environment(
+    top: &Section<'_>,
+    paths: &Paths,
+    context: &Context,
+    elsewhere: bool,
+) -> Environment {
     let python = Python { paths, context, elsewhere };
     let default = || match elsewhere {
         true => Environment::Node,
@@ -24,10 +29,13 @@ pub fn read_environment(top: &Section<'_>, paths: &Paths, context: &Context, els
     };
     let Some(node) = top.get("environment") else { return default() };
     match &node.value {
-        Value::Scalar(_) => top.value("environment", |node| one_value(node, &python)).unwrap_or_else(default),
+        Value::Scalar(_) => {
+            top.value("environment", |node| one_value(node, &python)).unwrap_or_else(default)
+        }
         Value::Mapping(_) => {
             let section = Section::nested(ENVIRONMENT, "environment", node, top.problems);
-            let named = section.value("python", |node| interpreter(node, &python)).map(ItemPath::from);
+            let named =
+                section.value("python", |node| interpreter(node, &python)).map(ItemPath::from);
             match (section.value("requirements", |node| requirements(node, &python)), named) {
                 (Some(file), named) => {
                     let base = named.unwrap_or_else(|| python.default_base());
@@ -75,13 +83,15 @@ fn one_value(node: &Node, python: &Python<'_>) -> Result<Environment, Fault> {
     let text = word(node)?;
     if is_requirements(&text) {
         let base = python.default_base();
-        return requirements(node, python).map(|file| Environment::Requirements { file: ItemPath::from(file), base });
+        return requirements(node, python)
+            .map(|file| Environment::Requirements { file: ItemPath::from(file), base });
     }
     interpreter(node, python).map(|path| Environment::Interpreter { path: ItemPath::from(path) })
 }
 
 /// Old conda files can often not be installed any more.
-const ANOTHER: &str = "`--set environment=PATH`, an interpreter or a requirements file, replaces it";
+const ANOTHER: &str =
+    "`--set environment=PATH`, an interpreter or a requirements file, replaces it";
 
 fn is_requirements(text: &str) -> bool {
     [".txt", ".toml", ".yml", ".yaml"].iter().any(|extension| text.ends_with(extension))
@@ -154,8 +164,15 @@ fn interpreter(node: &Node, python: &Python<'_>) -> Result<PathBuf, Fault> {
         return Ok(path);
     }
     if !text.contains('/') && path.symlink_metadata().is_err() {
-        let found = python.context.search_path.iter().map(|folder| folder.join(&text)).find(|path| is_executable(path));
-        let message = format!("there is no {text} beside the job file, nor an executable of this name on PATH");
+        let found = python
+            .context
+            .search_path
+            .iter()
+            .map(|folder| folder.join(&text))
+            .find(|path| is_executable(path));
+        let message = format!(
+            "there is no {text} beside the job file, nor an executable of this name on PATH"
+        );
         return found.ok_or_else(|| Fault::new(node, ALLOWED).saying(message));
     }
     if path.join("pyvenv.cfg").is_file() {
@@ -170,7 +187,8 @@ fn interpreter(node: &Node, python: &Python<'_>) -> Result<PathBuf, Fault> {
 }
 
 fn is_executable(path: &Path) -> bool {
-    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    path.metadata()
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
 /// Reads `environment_variables`; placeholders become paths.
@@ -178,7 +196,10 @@ pub fn read_variables(top: &Section<'_>, placeholders: &Placeholders) -> BTreeMa
     let allowed = "a mapping of names to texts: {MODEL_KIND: small}";
     top.named("environment_variables", allowed, |entry| {
         if entry.key.is_empty() || entry.key.contains('=') {
-            return Err(Fault::of(format!("{:?}", entry.key), "a name that is not empty and has no `=`"));
+            return Err(Fault::of(
+                format!("{:?}", entry.key),
+                "a name that is not empty and has no `=`",
+            ));
         }
         if entry.node.is_null() {
             return Err(Fault::new(&entry.node, "a text; \"\" for an empty one"));

@@ -90,7 +90,9 @@ impl fmt::Display for Difference {
             Self::Changed(part) => write!(f, "{part} has changed"),
             Self::New(part) => write!(f, "{part} is new"),
             Self::Missing(part) => write!(f, "{part} is missing"),
-            Self::Setting { key, values: Some((now, earlier)) } => write!(f, "{key} is {now} and was {earlier}"),
+            Self::Setting { key, values: Some((now, earlier)) } => {
+                write!(f, "{key} is {now} and was {earlier}")
+            }
             Self::Setting { key, values: None } => write!(f, "the value of {key} has changed"),
             Self::Version => f.write_str("it was made by another version of Gristmill"),
         }
@@ -132,12 +134,19 @@ impl Identity {
         let requirements = match &spec.environment {
             Environment::Node | Environment::Interpreter { .. } => String::new(),
             Environment::Requirements { file, .. } => snapshot::digest_file(file.as_path())
-                .map_err(|error| storage::Error::Unavailable { object: file.display(), source: error.into() })?
+                .map_err(|error| storage::Error::Unavailable {
+                    object: file.display(),
+                    source: error.into(),
+                })?
                 .to_hex()
                 .to_string(),
         };
         let variables = spec.environment_variables.values();
-        let beside = snapshot::beside(spec, job_file, arguments.iter().chain(variables).map(String::as_str))?;
+        let beside = snapshot::beside(
+            spec,
+            job_file,
+            arguments.iter().chain(variables).map(String::as_str),
+        )?;
         let identity = Self {
             settings: settings_of_output(spec),
             arguments: arguments.to_vec(),
@@ -152,8 +161,11 @@ impl Identity {
 
     /// Returns the fingerprint, in hexadecimal.
     pub fn fingerprint(&self) -> String {
-        let parts = (&self.settings, &self.arguments, &self.requirements, &self.code, &self.side_inputs);
-        blake3::hash(&serde_json::to_vec(&parts).expect("plain data serialises")).to_hex().to_string()
+        let parts =
+            (&self.settings, &self.arguments, &self.requirements, &self.code, &self.side_inputs);
+        blake3::hash(&serde_json::to_vec(&parts).expect("plain data serialises"))
+            .to_hex()
+            .to_string()
     }
 
     /// Returns the names of the files that the script can import, relative to its folder.
@@ -185,7 +197,8 @@ impl Identity {
         }
         compare(&self.side_inputs, &earlier.side_inputs, |_, _| false, Part::SideInput, &mut found);
         let is_own = |name: &str, now: &Stamp| {
-            (ran.from..=ran.to).contains(&now.modified) && !(ran.has_finished && earlier.data.contains_key(name))
+            (ran.from..=ran.to).contains(&now.modified)
+                && !(ran.has_finished && earlier.data.contains_key(name))
         };
         compare(&self.data, &earlier.data, is_own, Part::File, &mut found);
         let known: BTreeSet<&str> = earlier.models.keys().map(|name| model_of(name)).collect();
@@ -200,7 +213,8 @@ impl ModelFolders {
     /// Returns the files of all models that the processes of this job find.
     fn stamps(&self, spec: &JobSpec) -> Stamps {
         let given = |name: &str| spec.environment_variables.get(name).map(PathBuf::from);
-        let registry = given("GRISTMILL_HOME").map_or_else(|| self.registry.clone(), |home| home.join("models"));
+        let registry = given("GRISTMILL_HOME")
+            .map_or_else(|| self.registry.clone(), |home| home.join("models"));
         let mut stamps = snapshot::stamps(&registry);
         if let Some(directory) = given("AZUREML_MODEL_DIR").or_else(|| self.directory.clone()) {
             let found = snapshot::stamps(&directory).into_iter();
@@ -233,13 +247,19 @@ fn compare<T: PartialEq>(
     found.extend(missing.map(|name| Difference::Missing(part(name.clone()))));
 }
 
-fn compare_settings(now: &BTreeMap<String, Value>, earlier: &BTreeMap<String, Value>, found: &mut Vec<Difference>) {
+fn compare_settings(
+    now: &BTreeMap<String, Value>,
+    earlier: &BTreeMap<String, Value>,
+    found: &mut Vec<Difference>,
+) {
     let names: BTreeSet<&String> = now.keys().chain(earlier.keys()).collect();
     for name in names {
-        let (now, earlier) = (now.get(name).unwrap_or(&Value::Null), earlier.get(name).unwrap_or(&Value::Null));
+        let (now, earlier) =
+            (now.get(name).unwrap_or(&Value::Null), earlier.get(name).unwrap_or(&Value::Null));
         let is_simple = |value: &Value| !value.is_array() && !value.is_object() && !value.is_null();
         if now != earlier {
-            let values = (is_simple(now) && is_simple(earlier)).then(|| (now.clone(), earlier.clone()));
+            let values =
+                (is_simple(now) && is_simple(earlier)).then(|| (now.clone(), earlier.clone()));
             found.push(Difference::Setting { key: shown(name), values });
         }
     }
@@ -251,11 +271,18 @@ fn flat(settings: &Map<String, Value>) -> BTreeMap<String, Value> {
     for (name, value) in settings {
         match (name.as_str(), value) {
             ("thresholds" | "output", Value::Object(parts)) => {
-                flat.extend(parts.iter().map(|(part, value)| (format!("{name}.{part}"), value.clone())));
+                flat.extend(
+                    parts.iter().map(|(part, value)| (format!("{name}.{part}"), value.clone())),
+                );
             }
             ("mini_batch_size", Value::Object(size)) => {
-                let text = |part: &str| size.get(part).map(|value| value.to_string().replace('"', ""));
-                let written = format!("{} {}", text("count").unwrap_or_default(), text("unit").unwrap_or_default());
+                let text =
+                    |part: &str| size.get(part).map(|value| value.to_string().replace('"', ""));
+                let written = format!(
+                    "{} {}",
+                    text("count").unwrap_or_default(),
+                    text("unit").unwrap_or_default()
+                );
                 flat.insert(name.clone(), written.into());
             }
             _ => {
@@ -272,7 +299,8 @@ fn shown(setting: &str) -> String {
 }
 
 /// Fields that the engine decides.
-pub const OF_ENGINE: [&str; 6] = ["job_id", "fingerprint", "snapshot_digest", "job_file", "changes", "argv"];
+pub const OF_ENGINE: [&str; 6] =
+    ["job_id", "fingerprint", "snapshot_digest", "job_file", "changes", "argv"];
 
 /// Returns a job as JSON, in which everything without influence on the output has the value of an empty job.
 fn settings_of_output(spec: &JobSpec) -> Map<String, Value> {
@@ -281,7 +309,11 @@ fn settings_of_output(spec: &JobSpec) -> Map<String, Value> {
         _ => unreachable!("a specification is an object"),
     };
     // Of these two, fingerprints have the default of the job file.
-    let empty = json(&JobSpec { allow_reuse: true, concurrency: DEFAULT_CONCURRENCY, ..JobSpec::default() });
+    let empty = json(&JobSpec {
+        allow_reuse: true,
+        concurrency: DEFAULT_CONCURRENCY,
+        ..JobSpec::default()
+    });
     let mut settings = json(spec);
     let left_out = keys::of_job().filter(|key| key.is_left_out).map(|key| key.setting);
     for name in left_out.chain(OF_ENGINE) {

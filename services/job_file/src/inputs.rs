@@ -8,7 +8,9 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use partitioner::{MissingColumn, PartitionFormat};
-use protocol::{HeaderMode, Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions, TypeRules};
+use protocol::{
+    HeaderMode, Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions, TypeRules,
+};
 
 use crate::keys::{INPUT, Read};
 use crate::paths::{glob_folder, real};
@@ -34,12 +36,17 @@ pub fn read_inputs(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) -> Vec<I
         let read = read_input(position, &path, entry, item, paths, top.problems);
         let Some((location, input, found)) = read else { continue };
         if job.inputs.iter().any(|earlier| earlier.name == input.name) {
-            let fault = Fault::of(format!("{:?} a second time", input.name), "a name for each input");
+            let fault =
+                Fault::of(format!("{:?} a second time", input.name), "a name for each input");
             top.refuse(&path, location, fault);
         }
         if let Some(first) = job.inputs.first().filter(|first| first.kind != input.kind) {
             let fault = Fault::of(kind_name(input.kind), kind_name(first.kind));
-            top.refuse(&format!("{path}.type"), location, fault.saying("All inputs of step must be same type"));
+            top.refuse(
+                &format!("{path}.type"),
+                location,
+                fault.saying("All inputs of step must be same type"),
+            );
         }
         let places = input.paths.iter().filter_map(Place::of).collect::<Vec<_>>();
         if let Some(message) = places.iter().find_map(|place| earlier.read_twice(place)) {
@@ -54,14 +61,21 @@ pub fn read_inputs(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) -> Vec<I
 
 /// Checks that there is an input, unless the mini-batches need none.
 pub fn require_inputs(top: &Section<'_>, job: &JobSpec) {
-    let is_empty = top.get("inputs").is_none_or(|node| listed_inputs(node).is_some_and(|listed| listed.is_empty()));
+    let is_empty = top
+        .get("inputs")
+        .is_none_or(|node| listed_inputs(node).is_some_and(|listed| listed.is_empty()));
     if is_empty && job.rank_mini_batch_count == 0 {
         let message = "The parameter 'inputs' must be a list and have at least one element or rank_mini_batch_count \
                        must be greater than zero.";
-        top.refuse("inputs", top.location_of("inputs"), Fault::of("no input", "at least one input").saying(message));
+        top.refuse(
+            "inputs",
+            top.location_of("inputs"),
+            Fault::of("no input", "at least one input").saying(message),
+        );
     }
     if job.rank_mini_batch_count > 0 && !job.inputs.is_empty() {
-        let message = "not read, because \"--rank_mini_batch_count\" makes mini-batches without input";
+        let message =
+            "not read, because \"--rank_mini_batch_count\" makes mini-batches without input";
         top.warn("inputs", message);
     }
 }
@@ -117,7 +131,8 @@ fn read_input(
     let partition_format = section.get("partition_format").and_then(|node| text(node).ok());
     section.value("partition_format", |node| {
         PartitionFormat::parse(&word(node)?).map_err(|error| {
-            Fault::new(node, "columns in braces: {Store}/{Brand}/{file_name}.csv").saying(error.to_string())
+            Fault::new(node, "columns in braces: {Store}/{Brand}/{file_name}.csv")
+                .saying(error.to_string())
         })
     });
     let is_local = item_paths.iter().all(|path| !path.is_url());
@@ -129,7 +144,8 @@ fn read_input(
 }
 
 fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
-    let allowed = "a path, a folder, a glob such as data/**/*.csv, a URL, or in `paths` a list of them";
+    let allowed =
+        "a path, a folder, a glob such as data/**/*.csv, a URL, or in `paths` a list of them";
     let (key, node) = match (section.get("path"), section.get("paths")) {
         (Some(_), Some(node)) => {
             section.refuse("paths", node.location, Fault::of("path and paths", "one of them"));
@@ -142,7 +158,8 @@ fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
         (Some(node), None) => ("path", node),
         (None, Some(node)) => ("paths", node),
     };
-    let nodes: &[Node] = if let Value::List(items) = &node.value { items } else { std::slice::from_ref(node) };
+    let nodes: &[Node] =
+        if let Value::List(items) = &node.value { items } else { std::slice::from_ref(node) };
     if nodes.is_empty() {
         section.refuse(key, node.location, Fault::new(node, allowed));
     }
@@ -225,7 +242,10 @@ fn read_table(
     let formats = formats.map(|format| (format.word(), format));
     let format = section.value("format", |node| choice(node, &formats));
     let is_file = kind == Some(InputKind::File);
-    for key in INPUT.rows().filter(|key| section.get(key.name).is_some() && !key.applies.to(is_file, format)) {
+    for key in INPUT
+        .rows()
+        .filter(|key| section.get(key.name).is_some() && !key.applies.to(is_file, format))
+    {
         let what = if is_file { "an input of type file" } else { "this format" };
         section.warn(key.name, format!("has no effect on {what}"));
     }
@@ -237,7 +257,13 @@ fn read_table(
         _ => b',',
     };
     let Columns { names, types, locations } = read_columns(section, kind, format);
-    let mut table = TableOptions { by_name, delimiter, columns: names, column_types: types, ..TableOptions::default() };
+    let mut table = TableOptions {
+        by_name,
+        delimiter,
+        columns: names,
+        column_types: types,
+        ..TableOptions::default()
+    };
     table.format = format.unwrap_or(table.format);
     section.fill(&mut table, |read| if let Read::Table(set) = read { Some(set) } else { None });
     // As pandas reads each file. The planner reads all of a file for it, which a URL makes expensive.
@@ -249,7 +275,10 @@ fn read_table(
         _ => table.header,
     };
     if !table.names.is_empty() && table.header != HeaderMode::NoHeader {
-        let fault = Fault::of("names of columns, and a header that names them", "names with header: no_header");
+        let fault = Fault::of(
+            "names of columns, and a header that names them",
+            "names with header: no_header",
+        );
         section.refuse("names", section.location_of("names"), fault);
     }
     (table, locations)
@@ -266,14 +295,18 @@ pub struct InputLocations {
 impl InputLocations {
     /// Records why the files of the input cannot be processed.
     pub fn refuse(&self, message: String, problems: &Problems) {
-        let (key, location) =
-            self.keys.iter().find(|(key, _)| key == "path" || key == "paths").expect("one is required");
+        let (key, location) = self
+            .keys
+            .iter()
+            .find(|(key, _)| key == "path" || key == "paths")
+            .expect("one is required");
         problems.add(*location, &format!("{}.{key}", self.path), Fault::only(message));
     }
 
     /// Warns of keys without effect on the format that was found.
     pub fn warn_without_effect(&self, format: TableFormat, problems: &Problems) {
-        let applies = |key: &str| INPUT.find(key).is_none_or(|row| row.applies.to(false, Some(format)));
+        let applies =
+            |key: &str| INPUT.find(key).is_none_or(|row| row.applies.to(false, Some(format)));
         for (key, location) in self.keys.iter().filter(|(key, _)| !applies(key)) {
             let message = format!("has no effect on files that are {}", format.word());
             problems.warn(*location, &format!("{}.{key}", self.path), message);
@@ -289,13 +322,18 @@ impl InputLocations {
             allowed += &format!(", … and {} more", there.len() - SHOWN_MAX);
         }
         let message = match missing.is_from_path {
-            true => "it comes from the path, so every frame has it; list columns of the files".to_owned(),
+            true => "it comes from the path, so every frame has it; list columns of the files"
+                .to_owned(),
             false => {
                 let hint = did_you_mean(name, there.iter().map(String::as_str));
                 format!("the files have no such column{hint}")
             }
         };
-        let location = self.columns.iter().find(|(named, _)| named == name).map_or(Location::File, |(_, at)| *at);
+        let location = self
+            .columns
+            .iter()
+            .find(|(named, _)| named == name)
+            .map_or(Location::File, |(_, at)| *at);
         let fault = Fault::of(format!("{name:?}"), allowed).saying(message);
         problems.add(location, &format!("{}.columns", self.path), fault);
     }

@@ -124,7 +124,11 @@ impl Key {
         Self { read: Read::Table(setter), ..self }
     }
 
-    const fn argument(self, position: u8, value: fn(&JobSpec, Option<&Scalar>) -> Option<String>) -> Self {
+    const fn argument(
+        self,
+        position: u8,
+        value: fn(&JobSpec, Option<&Scalar>) -> Option<String>,
+    ) -> Self {
         Self { argument: Some(Argument { position, value }), ..self }
     }
 
@@ -201,7 +205,11 @@ impl Keys {
     /// Returns the fault of a key that has no row, with the key that was probably meant. `list` may shorten the list of
     /// all names.
     pub fn unknown(self, name: &str, list: impl FnOnce(String) -> String) -> Fault {
-        let option = || OPTIONS.find(name).map(|_| format!("it belongs in arguments: [\"--{name}\", \"<value>\"]"));
+        let option = || {
+            OPTIONS
+                .find(name)
+                .map(|_| format!("it belongs in arguments: [\"--{name}\", \"<value>\"]"))
+        };
         let hint = azure::hint(name).map(str::to_owned).or_else(option);
         let (hint, allowed) = match (hint, nearest(name, self.names())) {
             (Some(hint), _) => (format!("; {hint}"), "the keys of JOB_FILE.md".to_owned()),
@@ -229,13 +237,19 @@ pub fn reserved(name: &str) -> Option<&'static Key> {
 
 /// Returns the name by which people know a setting of a [`JobSpec`]: its key or its option.
 pub fn name_of_setting(setting: &str) -> Option<String> {
-    let named = |keys: Keys| keys.rows().find(|key| key.setting == setting).map(|key| (keys.prefix, key.name));
+    let named = |keys: Keys| {
+        keys.rows().find(|key| key.setting == setting).map(|key| (keys.prefix, key.name))
+    };
     named(JOB).or_else(|| named(OPTIONS)).map(|(prefix, name)| format!("{prefix}{name}"))
 }
 
 /// Returns what `--set` and its completion take in front of the `=`, each with its allowed values.
 pub fn settable() -> impl Iterator<Item = (String, &'static str)> {
-    let parts = |of: &'static str, keys: Keys| keys.rows().map(move |key| (format!("{of}.{}", key.name), key.values));
+    let parts = |of: &'static str, keys: Keys| {
+        keys.rows().map(move |key| (format!("{of}.{}", key.name), key.values))
+    };
     let top = JOB.rows().map(|key| (key.name.to_owned(), key.values));
-    top.chain(parts("environment", ENVIRONMENT)).chain(parts("limits", LIMITS)).chain(parts("requires", REQUIRES))
+    top.chain(parts("environment", ENVIRONMENT))
+        .chain(parts("limits", LIMITS))
+        .chain(parts("requires", REQUIRES))
 }

@@ -11,7 +11,8 @@ const RATE_MAX: i64 = 1_000_000_000_000;
 const CONCURRENT_MAX: i64 = 1_000_000;
 
 pub fn read_limits(top: &Section<'_>) -> RateLimits {
-    let allowed = "a mapping: {requests_per_minute: 600, tokens_per_minute: 100000, concurrent: 16}";
+    let allowed =
+        "a mapping: {requests_per_minute: 600, tokens_per_minute: 100000, concurrent: 16}";
     let Some(section) = top.below("limits", LIMITS, allowed) else { return RateLimits::default() };
     let rate = |key| section.value(key, |node| integer(node, 1, RATE_MAX));
     RateLimits {

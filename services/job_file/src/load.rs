@@ -14,8 +14,9 @@ use crate::problem::shown;
 use crate::result_schema::read_result_schema;
 use crate::values::{key_name, word};
 use crate::{
-    Asset, AzureNames, Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps, Wishes, argv,
-    destination, environment, limits, mini_batches, options, output, overrides, requires, script, snapshot, yaml,
+    Asset, AzureNames, Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps,
+    Wishes, argv, destination, environment, limits, mini_batches, options, output, overrides,
+    requires, script, snapshot, yaml,
 };
 
 /// A job file without mistakes.
@@ -50,7 +51,9 @@ impl Parsed {
         surveys: &[partitioner::Result<Option<Survey>>],
     ) -> Result<Vec<Problem>, Vec<Problem>> {
         let problems = Problems::new(self.file.clone());
-        for ((input, locations), survey) in self.spec.inputs.iter_mut().zip(&self.inputs).zip(surveys) {
+        for ((input, locations), survey) in
+            self.spec.inputs.iter_mut().zip(&self.inputs).zip(surveys)
+        {
             match survey {
                 Err(error) => locations.refuse(error.problem(), &problems),
                 Ok(None) => {}
@@ -59,7 +62,8 @@ impl Parsed {
                         input.table.settle(survey.format);
                         locations.warn_without_effect(survey.format, &problems);
                     }
-                    let notes = survey.notes.iter().map(|note| format!("input {}: {note}", input.name));
+                    let notes =
+                        survey.notes.iter().map(|note| format!("input {}: {note}", input.name));
                     self.spec.notes.extend(notes);
                 }
             }
@@ -75,30 +79,49 @@ impl Parsed {
     /// Returns the problems of listed columns that the files do not have.
     pub fn refuse_columns(&self, missing: &[MissingColumn]) -> Vec<Problem> {
         let problems = Problems::new(self.file.clone());
-        missing.iter().for_each(|missing| self.inputs[missing.input].refuse_column(missing, &problems));
+        missing
+            .iter()
+            .for_each(|missing| self.inputs[missing.input].refuse_column(missing, &problems));
         problems.finish().err().unwrap_or_default()
     }
 }
 
 /// Reads the job file `path` with the content `text`, or a document of Azure ML with one step.
-pub fn load(path: &Path, text: &str, wishes: &Wishes, context: &Context) -> Result<Parsed, Vec<Problem>> {
+pub fn load(
+    path: &Path,
+    text: &str,
+    wishes: &Wishes,
+    context: &Context,
+) -> Result<Parsed, Vec<Problem>> {
     if let Some(steps) = Steps::read(path, text, wishes, context)? {
         return match steps.steps() {
             [_] => {
                 let parsed = steps.load(0, false, context)?;
-                Ok(Parsed { warnings: steps.warnings.into_iter().chain(parsed.warnings).collect(), ..parsed })
+                Ok(Parsed {
+                    warnings: steps.warnings.into_iter().chain(parsed.warnings).collect(),
+                    ..parsed
+                })
             }
             several => {
                 let names: Vec<&str> = several.iter().map(|step| step.name.as_str()).collect();
-                let message = format!("it has {} steps; choose one: --step {}", names.len(), names.join(", --step "));
+                let message = format!(
+                    "it has {} steps; choose one: --step {}",
+                    names.len(),
+                    names.join(", --step ")
+                );
                 Err(vec![Problem::of_file(path, message)])
             }
         };
     }
     let problems = Problems::new(shown(path));
     if !wishes.inputs.is_empty() || wishes.step.is_some() {
-        let fault = Fault::only("this is a job file: --set inputs.NAME.path=PATH replaces its data");
-        problems.add(Location::File, if wishes.step.is_some() { "--step" } else { "--input" }, fault);
+        let fault =
+            Fault::only("this is a job file: --set inputs.NAME.path=PATH replaces its data");
+        problems.add(
+            Location::File,
+            if wishes.step.is_some() { "--step" } else { "--input" },
+            fault,
+        );
     }
     let parsed = read(path, text, &wishes.overrides, context, &problems);
     let warnings = problems.finish()?;
@@ -146,11 +169,20 @@ impl Surroundings {
         let job_file = clean(&context.working_directory.join(path));
         let folder = job_file.parent().unwrap_or(Path::new("/")).to_owned();
         if folder.to_str().is_none() {
-            let fault = Fault::of(format!("{}", folder.display()), "a folder name that is valid UTF-8");
-            problems.add(Location::File, "", fault.saying("paths of the job cannot be passed to a script as text"));
+            let fault =
+                Fault::of(format!("{}", folder.display()), "a folder name that is valid UTF-8");
+            problems.add(
+                Location::File,
+                "",
+                fault.saying("paths of the job cannot be passed to a script as text"),
+            );
             return None;
         }
-        Some(Self { shown: shown(path), job_file, paths: Paths::new(folder, context.home_directory.clone()) })
+        Some(Self {
+            shown: shown(path),
+            job_file,
+            paths: Paths::new(folder, context.home_directory.clone()),
+        })
     }
 }
 
@@ -163,7 +195,8 @@ pub fn read_step(
     problems: &Problems,
 ) -> Option<Parsed> {
     let Surroundings { shown, job_file, paths: Paths { folder, home, .. } } = surroundings;
-    let paths = &Paths { made_earlier: made_earlier.to_vec(), ..Paths::new(folder.clone(), home.clone()) };
+    let paths =
+        &Paths { made_earlier: made_earlier.to_vec(), ..Paths::new(folder.clone(), home.clone()) };
     let top = Section::top(JOB, entries, problems);
     let compute_target = top.value("compute_target", word);
     let target = context.compute_target.as_deref().or(compute_target.as_deref());
@@ -172,7 +205,8 @@ pub fn read_step(
     let (arguments, inputs) = read_keys(&top, &mut job, paths);
     job.environment = environment::read_environment(&top, paths, context, elsewhere);
     if !job.entry_script.is_empty() {
-        job.output.to_csv_arguments = output::read_to_csv_arguments(job.source_directory.as_path(), problems);
+        job.output.to_csv_arguments =
+            output::read_to_csv_arguments(job.source_directory.as_path(), problems);
         destination::check(&top, &job, job_file);
     }
     if !problems.is_empty() {
@@ -199,7 +233,8 @@ pub fn read_step(
         job.environment_variables.entry(AzureNames::VARIABLE.to_owned()).or_insert(names);
     }
     job.job_file = job_file.display().to_string();
-    let (file, warnings, assets, listings) = (shown.clone(), Vec::new(), Vec::new(), Inputs::default());
+    let (file, warnings, assets, listings) =
+        (shown.clone(), Vec::new(), Vec::new(), Inputs::default());
     let own_folders = Vec::new();
     Some(Parsed {
         spec: job,
@@ -216,7 +251,11 @@ pub fn read_step(
 }
 
 /// Reads every key but `environment`. Returns the user's arguments and the locations of the inputs.
-fn read_keys(top: &Section<'_>, job: &mut JobSpec, paths: &Paths) -> (Vec<String>, Vec<InputLocations>) {
+fn read_keys(
+    top: &Section<'_>,
+    job: &mut JobSpec,
+    paths: &Paths,
+) -> (Vec<String>, Vec<InputLocations>) {
     top.fill(job, |read| if let Read::Job(set) = read { Some(set) } else { None });
     script::read_script(top, paths, job);
     let inputs = read_inputs(top, paths, job);
@@ -227,7 +266,8 @@ fn read_keys(top: &Section<'_>, job: &mut JobSpec, paths: &Paths) -> (Vec<String
     });
     let model = top.read("model", |node| paths.exists(node, paths.path_or_url(node)?));
     if let Some((location, model)) = model {
-        job.model = model.display().trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
+        job.model =
+            model.display().trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned();
         if job.side_inputs.insert(MODEL.to_owned(), model).is_some() {
             let fault = Fault::of("a side input of this name too", "one of them");
             top.refuse("model", location, fault);

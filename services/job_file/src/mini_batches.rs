@@ -9,8 +9,7 @@ use crate::{Fault, Location, Node, ScalarKind, Section};
 const FILES_DEFAULT: u64 = 10;
 const BYTES_DEFAULT: u64 = 1024 * 1024;
 const SIZE: &str = "mini_batch_size";
-const SIZE_ALLOWED: &str =
-    r#"a number of files (10), of bytes (100, "10kb", "1MB", "1GB") or of rows ("500 rows"), at least 1"#;
+const SIZE_ALLOWED: &str = r#"a number of files (10), of bytes (100, "10kb", "1MB", "1GB") or of rows ("500 rows"), at least 1"#;
 const KEYS: &str = "partition_keys";
 const ISOLATE: &str = "isolate";
 const KEYS_ALLOWED: &str = "a list of texts, each once: [store, brand]";
@@ -25,12 +24,19 @@ pub fn read_mini_batches(top: &Section<'_>, job: &mut JobSpec) {
         let message = "Parameters mini_batch_size and partition_keys are mutually exclusive";
         top.refuse(SIZE, size.location, Fault::of("both", "one of them").saying(message));
     }
-    if top.get(ISOLATE).is_none() && job.output.action == OutputAction::AppendRow && top.get(KEYS).is_none() {
+    if top.get(ISOLATE).is_none()
+        && job.output.action == OutputAction::AppendRow
+        && top.get(KEYS).is_none()
+    {
         job.isolate = Isolate::Items;
     }
     if job.isolate != Isolate::Off && top.get(KEYS).is_some() {
         let message = "it would divide the items that partition_keys keep together";
-        top.refuse(ISOLATE, top.location_of(ISOLATE), Fault::of("both", "off with partition_keys").saying(message));
+        top.refuse(
+            ISOLATE,
+            top.location_of(ISOLATE),
+            Fault::of("both", "off with partition_keys").saying(message),
+        );
     }
 }
 
@@ -52,7 +58,8 @@ fn size(node: &Node) -> Result<Size, Fault> {
     let scalar = node.scalar().ok_or_else(of_type)?;
     let text = scalar.text.as_str();
     // YAML calls an integer of more than 64 bits a float.
-    let is_fraction = matches!(scalar.kind, ScalarKind::Float(_)) && !text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_fraction = matches!(scalar.kind, ScalarKind::Float(_))
+        && !text.bytes().all(|byte| byte.is_ascii_digit());
     if is_fraction || matches!(scalar.kind, ScalarKind::Boolean(_) | ScalarKind::Null) {
         return Err(of_type());
     }
@@ -73,7 +80,10 @@ fn size(node: &Node) -> Result<Size, Fault> {
         _ => return Err(fault()),
     };
     // Signed 64 bits, because offsets in files are.
-    let count = count.checked_mul(factor).filter(|count| *count <= i64::MAX as u64).ok_or_else(too_large)?;
+    let count = count
+        .checked_mul(factor)
+        .filter(|count| *count <= i64::MAX as u64)
+        .ok_or_else(too_large)?;
     if count > 0 { Ok(size(count)) } else { Err(fault()) }
 }
 
@@ -100,11 +110,12 @@ fn resolve(given: Option<(Location, Size)>, job: &JobSpec, top: &Section<'_>) ->
         (InputKind::Tabular, Size::Rows(count)) => MiniBatchSize::Rows(count),
         (InputKind::Tabular, Size::Plain(count) | Size::Bytes(count)) => {
             if job.inputs.iter().any(|input| input.table.format == TableFormat::Parquet) {
-                let message =
-                    "a size in bytes has no effect on Parquet, where a row group is a mini-batch; \"500 rows\" has";
+                let message = "a size in bytes has no effect on Parquet, where a row group is a mini-batch; \"500 rows\" has";
                 top.problems.warn(location, SIZE, message);
             } else if value == Size::Plain(count) {
-                let message = format!("{count} means {count} bytes of a table; write \"{count} rows\" to count rows");
+                let message = format!(
+                    "{count} means {count} bytes of a table; write \"{count} rows\" to count rows"
+                );
                 top.problems.warn(location, SIZE, message);
             }
             MiniBatchSize::Bytes(count)
@@ -123,8 +134,13 @@ fn read_partition_keys(top: &Section<'_>, job: &JobSpec) -> Vec<String> {
             None => &[],
         };
         for key in keys.iter().filter(|key| !names.contains(key)) {
-            let names = if names.is_empty() { "; it has none".to_owned() } else { format!(": {}", names.join(", ")) };
-            let allowed = format!("keys that partition_format of input {:?} names{names}", input.name);
+            let names = if names.is_empty() {
+                "; it has none".to_owned()
+            } else {
+                format!(": {}", names.join(", "))
+            };
+            let allowed =
+                format!("keys that partition_format of input {:?} names{names}", input.name);
             top.refuse(KEYS, location, Fault::of(format!("{key:?}"), allowed));
         }
     }

@@ -17,7 +17,8 @@ pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec) {
     let mut tokens = tokens.iter().take_while(|token| token.text != "--").peekable();
     while let Some(Token { location, field, text }) = tokens.next() {
         let Some(option) = text.strip_prefix("--") else { continue };
-        let (name, inline) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        let (name, inline) =
+            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         if READ_BY_PROCESSES.contains(&name) {
             continue;
         }
@@ -31,20 +32,29 @@ pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec) {
         }
         let Some(key) = OPTIONS.find(name) else {
             if let Some(hint) = near_miss(name) {
-                top.problems.warn(*location, field, format!("\"--{name}\" is left to the script; {hint}"));
+                top.problems.warn(
+                    *location,
+                    field,
+                    format!("\"--{name}\" is left to the script; {hint}"),
+                );
             }
             continue;
         };
         let next = || tokens.next_if(|next| is_value(&next.text)).map(|next| next.text.as_str());
         let Some(value) = inline.or_else(next) else {
-            let fault = Fault::of(format!("\"--{name}\" without a value"), "a value as the next element");
+            let fault =
+                Fault::of(format!("\"--{name}\" without a value"), "a value as the next element");
             top.problems.add(*location, field, fault);
             continue;
         };
         match set(key, &Node::text(*location, value), top, job) {
             Ok(None) => {}
-            Ok(Some(warning)) => top.problems.warn(*location, field, format!("\"--{name}\" {warning}")),
-            Err(fault) => top.problems.add(*location, field, fault.finding(format!("\"--{name} {value}\""))),
+            Ok(Some(warning)) => {
+                top.problems.warn(*location, field, format!("\"--{name}\" {warning}"))
+            }
+            Err(fault) => {
+                top.problems.add(*location, field, fault.finding(format!("\"--{name} {value}\"")))
+            }
         }
     }
     if job.progress_update_timeout_seconds == 0 {
@@ -54,24 +64,37 @@ pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec) {
 }
 
 /// Options that the processes of the script read from their arguments.
-const READ_BY_PROCESSES: [&str; 5] =
-    ["amlbi_async_mode", "amlbi_file_format", "amlbi_mini_batch_rows", "amlbi_pf_enabled", "amlbi_pf_run_mode"];
+const READ_BY_PROCESSES: [&str; 5] = [
+    "amlbi_async_mode",
+    "amlbi_file_format",
+    "amlbi_mini_batch_rows",
+    "amlbi_pf_enabled",
+    "amlbi_pf_run_mode",
+];
 
 /// Returns why an option of the original has no effect, as the end of a sentence; `None` for every other name.
 fn without_effect(name: &str) -> Option<&'static str> {
     match name {
         "append_row_safe_output" => Some(": every row is written once, and whole"),
-        "amlbi_dataframe_mixed_types" => Some(": the key `columns` of an input gives a column the type json"),
+        "amlbi_dataframe_mixed_types" => {
+            Some(": the key `columns` of an input gives a column the type json")
+        }
         "resume_from" => Some(": an interrupted job continues when it is started again"),
         _ => name.starts_with("amlbi_").then_some(""),
     }
 }
 
 /// Sets one option. Returns a warning if it has no effect.
-fn set(key: &Key, value: &Node, top: &Section<'_>, job: &mut JobSpec) -> Result<Option<&'static str>, Fault> {
+fn set(
+    key: &Key,
+    value: &Node,
+    top: &Section<'_>,
+    job: &mut JobSpec,
+) -> Result<Option<&'static str>, Fault> {
     let Read::Job(set) = key.read else { return Ok(None) };
     if key.name == SCORE_RUN_TIMEOUT && top.get("run_invocation_timeout").is_some() {
-        return set(&mut JobSpec::default(), value).map(|()| Some("has no effect beside run_invocation_timeout"));
+        return set(&mut JobSpec::default(), value)
+            .map(|()| Some("has no effect beside run_invocation_timeout"));
     }
     set(job, value).map(|()| key.is_ignored.then_some("has no effect here"))
 }
@@ -87,9 +110,11 @@ fn near_miss(name: &str) -> Option<String> {
     const DISTANCE_MAX: usize = 2;
     let normal = name.to_lowercase().replace('-', "_");
     let is_near = |candidate: &&str| {
-        candidate.len() >= NAME_LENGTH_MIN && strsim::damerau_levenshtein(&normal, candidate) <= DISTANCE_MAX
+        candidate.len() >= NAME_LENGTH_MIN
+            && strsim::damerau_levenshtein(&normal, candidate) <= DISTANCE_MAX
     };
-    let option = OPTIONS.names().find(is_near).map(|option| format!("did you mean \"--{option}\"?"));
+    let option =
+        OPTIONS.names().find(is_near).map(|option| format!("did you mean \"--{option}\"?"));
     let reserved = || JOB.names().filter(|key| keys::reserved(key).is_some()).find(is_near);
     option.or_else(|| reserved().map(|key| format!("did you mean the key {key} of the job file?")))
 }

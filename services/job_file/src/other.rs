@@ -6,7 +6,13 @@ use crate::{Entry, Fault, Location, Problems, yaml};
 
 /// Returns the entries of the file, with locations in it. `None`: a mistake, which is recorded. `at`: the reference;
 /// `example`: a key and its value, as such a file has them.
-pub fn read(path: &Path, at: Location, field: &str, example: &str, problems: &Problems) -> Option<Vec<Entry>> {
+pub fn read(
+    path: &Path,
+    at: Location,
+    field: &str,
+    example: &str,
+    problems: &Problems,
+) -> Option<Vec<Entry>> {
     let shown = path.display().to_string();
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,

@@ -24,7 +24,11 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
     output.folder = top.value("output", |node| folder(node, paths)).unwrap_or_default();
     if top.get("output").is_none() && is_appended {
         let fault = Fault::missing("a folder, or output_action: summary_only");
-        top.refuse("output", top.location_of("output"), fault.saying("Please specify output parameter."));
+        top.refuse(
+            "output",
+            top.location_of("output"),
+            fault.saying("Please specify output parameter."),
+        );
     }
     let allowed = "a mapping of names to folders: {images: output/images}";
     job.outputs = top.named("outputs", allowed, |entry| {
@@ -35,14 +39,17 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
     // Without a file its name does not matter, as in the original.
     let name = if is_appended { top.value(FILE_NAME, file_name) } else { None };
     output.file_name = name.unwrap_or_else(|| default_file_name().unwrap_or_default().to_owned());
-    let is_native = top.value("output_format", |node| choice(node, &[("text", false), ("native", true)]));
-    let by_extension = match Path::new(&output.file_name).extension().and_then(|extension| extension.to_str()) {
-        Some("csv") => Some(OutputFormat::Csv),
-        Some("jsonl") => Some(OutputFormat::Jsonl),
-        Some("parquet") => Some(OutputFormat::Parquet),
-        _ => None,
-    };
-    let location = top.location_of(if top.get(FILE_NAME).is_some() { FILE_NAME } else { "output_format" });
+    let is_native =
+        top.value("output_format", |node| choice(node, &[("text", false), ("native", true)]));
+    let by_extension =
+        match Path::new(&output.file_name).extension().and_then(|extension| extension.to_str()) {
+            Some("csv") => Some(OutputFormat::Csv),
+            Some("jsonl") => Some(OutputFormat::Jsonl),
+            Some("parquet") => Some(OutputFormat::Parquet),
+            _ => None,
+        };
+    let location =
+        top.location_of(if top.get(FILE_NAME).is_some() { FILE_NAME } else { "output_format" });
     output.format = OutputFormat::Text;
     match (is_native == Some(true) && is_appended, by_extension) {
         (true, Some(format)) => {
@@ -50,12 +57,14 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
             // The file with the schema of CSV and JSON lines has a longer name.
             let bytes = output.file_name.len();
             if bytes > SCHEMA_OF_BYTES_MAX {
-                let message =
-                    format!("the name has {bytes} bytes, and file systems take {SCHEMA_OF_BYTES_MAX} with a schema");
+                let message = format!(
+                    "the name has {bytes} bytes, and file systems take {SCHEMA_OF_BYTES_MAX} with a schema"
+                );
                 top.refuse(
                     FILE_NAME,
                     location,
-                    Fault::of(format!("{:.40?}…", output.file_name), "a shorter name").saying(message),
+                    Fault::of(format!("{:.40?}…", output.file_name), "a shorter name")
+                        .saying(message),
                 );
             }
         }
@@ -64,8 +73,7 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
             top.refuse(FILE_NAME, location, Fault::of(format!("{:?}", output.file_name), allowed));
         }
         (false, Some(OutputFormat::Jsonl | OutputFormat::Parquet)) => {
-            let message =
-                "the file will hold plain text, whatever its name says; output_format: native writes this format";
+            let message = "the file will hold plain text, whatever its name says; output_format: native writes this format";
             top.problems.warn(location, FILE_NAME, message);
         }
         (false, _) => {}
@@ -74,17 +82,18 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
 
 fn folder(node: &Node, paths: &Paths) -> Result<ItemPath, Fault> {
     if word(node)?.contains("${") {
-        let allowed =
-            "a folder or URL as it is; placeholders stand for paths in `arguments` and `environment_variables`";
-        return Err(
-            Fault::new(node, allowed).saying("it holds a placeholder, which would become a folder of this name")
-        );
+        let allowed = "a folder or URL as it is; placeholders stand for paths in `arguments` and `environment_variables`";
+        return Err(Fault::new(node, allowed)
+            .saying("it holds a placeholder, which would become a folder of this name"));
     }
     // A path, for the checks of outputs and the locks that keep two jobs from writing one file.
     let path = without_file_scheme(paths.path_or_url(node)?);
     // `metadata` follows links. Gristmill makes a folder that does not exist.
     match !path.is_url() && path.as_path().metadata().is_ok_and(|metadata| !metadata.is_dir()) {
-        true => Err(Fault::new(node, "a folder, which is made if it does not exist").saying("it is a file")),
+        true => {
+            Err(Fault::new(node, "a folder, which is made if it does not exist")
+                .saying("it is a file"))
+        }
         false => Ok(path),
     }
 }
@@ -95,11 +104,15 @@ fn file_name(node: &Node) -> Result<String, Fault> {
     let name = word(node)?;
     let illegal = |character: char| FORBIDDEN.contains(character) || character.is_control();
     if name.len() > FILE_NAME_BYTES_MAX {
-        let message = format!("the name has {} bytes, and file systems take {FILE_NAME_BYTES_MAX}", name.len());
+        let message = format!(
+            "the name has {} bytes, and file systems take {FILE_NAME_BYTES_MAX}",
+            name.len()
+        );
         return Err(Fault::new(node, "a shorter name").saying(message));
     }
     match name.chars().any(illegal) || name == "." || name == ".." {
-        true => Err(Fault::new(node, allowed).saying("Parameter append_row_file_name must be a valid UNIX file name.")),
+        true => Err(Fault::new(node, allowed)
+            .saying("Parameter append_row_file_name must be a valid UNIX file name.")),
         false => Ok(name),
     }
 }
@@ -124,17 +137,19 @@ pub fn read_to_csv_arguments(source_directory: &Path, problems: &Problems) -> Ma
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Map::new(),
         Err(error) => {
-            let fault = Fault::of(error.to_string(), allowed).saying("the settings file cannot be read");
+            let fault =
+                Fault::of(error.to_string(), allowed).saying("the settings file cannot be read");
             return fail(Location::File, "", fault);
         }
     };
-    let mut settings: Json = match serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(&text)) {
-        Ok(settings) => settings,
-        Err(error) => {
-            let fault = Fault::of(error.to_string(), allowed).saying("not valid JSON");
-            return fail(Location::Line(error.line()), "", fault);
-        }
-    };
+    let mut settings: Json =
+        match serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(&text)) {
+            Ok(settings) => settings,
+            Err(error) => {
+                let fault = Fault::of(error.to_string(), allowed).saying("not valid JSON");
+                return fail(Location::Line(error.line()), "", fault);
+            }
+        };
     let not_an_object = |value: &Json| Fault::of(format!("{value:.60}"), allowed);
     for (field, key) in [("", "append_row"), ("append_row", "pandas.DataFrame.to_csv")] {
         let Json::Object(mut object) = settings else {
@@ -147,10 +162,16 @@ pub fn read_to_csv_arguments(source_directory: &Path, problems: &Problems) -> Ma
     let Json::Object(arguments) = settings else {
         return fail(Location::File, field, not_an_object(&settings));
     };
-    for name in arguments.keys().filter(|name| !TO_CSV_ARGUMENTS.split(", ").any(|known| known == *name)) {
+    for name in
+        arguments.keys().filter(|name| !TO_CSV_ARGUMENTS.split(", ").any(|known| known == *name))
+    {
         let hint = did_you_mean(name, TO_CSV_ARGUMENTS.split(", "));
         let fault = Fault::of(format!("{name:?}"), TO_CSV_ARGUMENTS);
-        fail(Location::File, field, fault.saying(format!("not an argument of to_csv that can be set{hint}")));
+        fail(
+            Location::File,
+            field,
+            fault.saying(format!("not an argument of to_csv that can be set{hint}")),
+        );
     }
     arguments
 }

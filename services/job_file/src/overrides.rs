@@ -25,12 +25,21 @@ fn set(entries: &mut Vec<Entry>, path: &str, node: Node) -> Result<(), Fault> {
         return Ok(());
     };
     if !row.has_parts {
-        return Err(Fault::of(format!("{path:?}"), key).saying(format!("{key} has no keys below it")));
+        return Err(
+            Fault::of(format!("{path:?}"), key).saying(format!("{key} has no keys below it"))
+        );
     }
     if entries.iter().all(|entry| entry.key != key) {
-        replace(entries, key, Node { location: Location::Override, value: Value::Mapping(Vec::new()) });
+        replace(
+            entries,
+            key,
+            Node { location: Location::Override, value: Value::Mapping(Vec::new()) },
+        );
     }
-    let found = entries.iter_mut().find(|entry| entry.key == key).expect("the key exists, or was just added");
+    let found = entries
+        .iter_mut()
+        .find(|entry| entry.key == key)
+        .expect("the key exists, or was just added");
     if key == "inputs" {
         return set_in_input(&mut found.node.value, rest, node);
     }
@@ -46,10 +55,15 @@ fn set(entries: &mut Vec<Entry>, path: &str, node: Node) -> Result<(), Fault> {
 
 /// Sets one of the labels that a job requires.
 fn set_label(requires: &mut Vec<Entry>, label: &str, node: Node) {
-    match requires.iter_mut().find(|entry| entry.key == "labels").map(|entry| &mut entry.node.value) {
+    match requires.iter_mut().find(|entry| entry.key == "labels").map(|entry| &mut entry.node.value)
+    {
         Some(Value::Mapping(labels)) => replace(labels, label, node),
         _ => {
-            let labels = Value::Mapping(vec![Entry { key: label.to_owned(), location: Location::Override, node }]);
+            let labels = Value::Mapping(vec![Entry {
+                key: label.to_owned(),
+                location: Location::Override,
+                node,
+            }]);
             replace(requires, "labels", Node { location: Location::Override, value: labels });
         }
     }
@@ -58,12 +72,18 @@ fn set_label(requires: &mut Vec<Entry>, label: &str, node: Node) {
 /// Sets a key of an input, which is given by its name or its position.
 fn set_in_input(inputs: &mut Value, path: &str, node: Node) -> Result<(), Fault> {
     let named: Vec<(String, &mut Node)> = match inputs {
-        Value::Mapping(entries) => entries.iter_mut().map(|entry| (entry.key.clone(), &mut entry.node)).collect(),
-        Value::List(items) => items.iter_mut().enumerate().map(|(index, item)| (name_of(item, index), item)).collect(),
+        Value::Mapping(entries) => {
+            entries.iter_mut().map(|entry| (entry.key.clone(), &mut entry.node)).collect()
+        }
+        Value::List(items) => {
+            items.iter_mut().enumerate().map(|(index, item)| (name_of(item, index), item)).collect()
+        }
         Value::Scalar(_) => Vec::new(),
     };
     let allowed = named.iter().map(|(name, _)| format!("inputs.{name}.path, ")).collect::<String>();
-    let below = |name: &str| path.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')).map(str::to_owned);
+    let below = |name: &str| {
+        path.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')).map(str::to_owned)
+    };
     let found = named.into_iter().enumerate().find_map(|(index, (name, node))| {
         let key = below(&name).or_else(|| below(&index.to_string()))?;
         Some((key, node))
@@ -73,7 +93,10 @@ fn set_in_input(inputs: &mut Value, path: &str, node: Node) -> Result<(), Fault>
             replace(entries, &key, node);
             Ok(())
         }
-        _ => Err(Fault::of(format!("{:?}", format!("inputs.{path}")), format!("a key of an input: {allowed}…"))),
+        _ => Err(Fault::of(
+            format!("{:?}", format!("inputs.{path}")),
+            format!("a key of an input: {allowed}…"),
+        )),
     }
 }
 

@@ -14,7 +14,8 @@ const KEPT: &str = "a URL without user, password, query and fragment, since anyo
                     is %3F and `#` is %23)";
 
 /// Schemes of the URLs that jobs read and write.
-const SCHEMES: [&str; 11] = ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "file"];
+const SCHEMES: [&str; 11] =
+    ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "file"];
 
 /// The base of relative paths in a job file.
 pub struct Paths {
@@ -34,7 +35,9 @@ impl Paths {
     pub fn resolve(&self, text: &str) -> PathBuf {
         let path = match (&self.home, text.strip_prefix('~')) {
             (Some(home), Some("")) => home.clone(),
-            (Some(home), Some(rest)) if rest.starts_with('/') => home.join(rest.trim_start_matches('/')),
+            (Some(home), Some(rest)) if rest.starts_with('/') => {
+                home.join(rest.trim_start_matches('/'))
+            }
             _ => self.folder.join(text),
         };
         clean(&path)
@@ -70,7 +73,9 @@ impl Paths {
         }
         match local.metadata() {
             Ok(_) => Ok(path),
-            Err(error) => Err(Fault::new(node, "a path that exists").saying(unusable(local, &error))),
+            Err(error) => {
+                Err(Fault::new(node, "a path that exists").saying(unusable(local, &error)))
+            }
         }
     }
 }
@@ -116,7 +121,9 @@ pub fn real(path: &Path) -> PathBuf {
 pub fn below(folder: &Path, path: &Path) -> Option<PathBuf> {
     let relative = match path.strip_prefix(folder) {
         Ok(relative) => relative.to_owned(),
-        Err(_) => path.canonicalize().ok()?.strip_prefix(folder.canonicalize().ok()?).ok()?.to_owned(),
+        Err(_) => {
+            path.canonicalize().ok()?.strip_prefix(folder.canonicalize().ok()?).ok()?.to_owned()
+        }
     };
     (!relative.as_os_str().is_empty()).then_some(relative)
 }
@@ -125,13 +132,18 @@ pub fn below(folder: &Path, path: &Path) -> Option<PathBuf> {
 pub fn is_url(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| {
         !scheme.is_empty()
-            && scheme.chars().all(|character| character.is_ascii_alphanumeric() || "+-.".contains(character))
+            && scheme
+                .chars()
+                .all(|character| character.is_ascii_alphanumeric() || "+-.".contains(character))
     })
 }
 
 /// Returns a URL with its scheme as everyone writes it: `S3://` is `s3://`.
 fn lower_case_scheme(url: &str) -> String {
-    url.split_once("://").map_or_else(|| url.to_owned(), |(scheme, rest)| format!("{}://{rest}", scheme.to_lowercase()))
+    url.split_once("://").map_or_else(
+        || url.to_owned(),
+        |(scheme, rest)| format!("{}://{rest}", scheme.to_lowercase()),
+    )
 }
 
 /// Rejects a misspelt URL (`s3:/bucket`, `http//host`), which would name a folder of this machine.
@@ -183,8 +195,11 @@ pub fn not_kept(text: &str) -> Option<&'static str> {
 
 /// Returns the folder in front of the first wildcard, if there is a wildcard and no file has this very name.
 pub fn glob_folder(path: &Path) -> Option<PathBuf> {
-    let is_wild = |component: &Component<'_>| component.as_os_str().to_string_lossy().contains(['*', '?', '[', '{']);
-    match path.components().any(|component| is_wild(&component)) && path.symlink_metadata().is_err() {
+    let is_wild = |component: &Component<'_>| {
+        component.as_os_str().to_string_lossy().contains(['*', '?', '[', '{'])
+    };
+    match path.components().any(|component| is_wild(&component)) && path.symlink_metadata().is_err()
+    {
         true => Some(path.components().take_while(|component| !is_wild(component)).collect()),
         false => None,
     }
@@ -208,9 +223,18 @@ mod tests {
         ] {
             assert_eq!(meant_url(text).as_deref(), Some(meant), "{text}");
         }
-        for text in
-            ["./s3:/x", "s3/x", "s3", "files/x", "az-output", "data//x", "azureml:x", "data:x", "/s3:/x", "é:/x"]
-        {
+        for text in [
+            "./s3:/x",
+            "s3/x",
+            "s3",
+            "files/x",
+            "az-output",
+            "data//x",
+            "azureml:x",
+            "data:x",
+            "/s3:/x",
+            "é:/x",
+        ] {
             assert_eq!(meant_url(text), None, "{text}");
         }
     }

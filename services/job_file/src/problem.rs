@@ -52,7 +52,11 @@ impl fmt::Display for Problem {
         if !self.field.is_empty() {
             write!(formatter, "{}: ", self.field)?;
         }
-        let found = if self.found == NOTHING { "missing".to_owned() } else { format!("found {}", self.found) };
+        let found = if self.found == NOTHING {
+            "missing".to_owned()
+        } else {
+            format!("found {}", self.found)
+        };
         match self.message.is_empty() {
             _ if self.found.is_empty() => formatter.write_str(&self.message),
             true => write!(formatter, "{found}; allowed: {}", self.allowed),
@@ -190,7 +194,9 @@ impl Problems {
 
     fn file_of(&self, location: Location) -> String {
         match location {
-            Location::Other(file, _) => self.others.borrow().get(usize::from(file)).cloned().unwrap_or_default(),
+            Location::Other(file, _) => {
+                self.others.borrow().get(usize::from(file)).cloned().unwrap_or_default()
+            }
             _ => self.file.clone(),
         }
     }
@@ -202,9 +208,10 @@ impl Problems {
 
     /// Records something that works, but hardly as intended.
     pub fn warn(&self, location: Location, field: &str, message: impl Into<String>) {
-        self.warnings
-            .borrow_mut()
-            .push((location, problem(self.file_of(location), location, field, Fault::only(message))));
+        self.warnings.borrow_mut().push((
+            location,
+            problem(self.file_of(location), location, field, Fault::only(message)),
+        ));
     }
 
     /// Whether no mistake was found so far.
@@ -224,7 +231,11 @@ impl Problems {
 }
 
 fn problem(file: String, location: Location, field: &str, fault: Fault) -> Problem {
-    let line = if let Location::Line(line) | Location::Other(_, line) = location { Some(line) } else { None };
+    let line = if let Location::Line(line) | Location::Other(_, line) = location {
+        Some(line)
+    } else {
+        None
+    };
     let field = match location {
         Location::Override => format!("--set {field}"),
         Location::Input if field != "--input" => format!("--input: {field}"),
@@ -267,7 +278,9 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let word = plain(word);
     candidates
         .into_iter()
-        .map(|candidate| (strsim::normalized_damerau_levenshtein(&word, &plain(candidate)), candidate))
+        .map(|candidate| {
+            (strsim::normalized_damerau_levenshtein(&word, &plain(candidate)), candidate)
+        })
         .filter(|(similarity, _)| *similarity >= SIMILARITY_MIN)
         .max_by(|(left, _), (right, _)| left.total_cmp(right))
         .map(|(_, candidate)| candidate)

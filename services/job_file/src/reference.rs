@@ -24,7 +24,8 @@ pub fn with_tables(document: &str) -> String {
 
 fn generated(name: &str) -> Option<String> {
     let listed = |is_listed: fn(&&Key) -> bool, prefix: &str| {
-        let names: Vec<String> = JOB.rows().filter(is_listed).map(|key| format!("`{prefix}{}`", key.name)).collect();
+        let names: Vec<String> =
+            JOB.rows().filter(is_listed).map(|key| format!("`{prefix}{}`", key.name)).collect();
         format!("{}\n", names.join(", "))
     };
     match name {
@@ -32,7 +33,8 @@ fn generated(name: &str) -> Option<String> {
         "not in the fingerprint" => Some(listed(|key| key.is_left_out, "")),
         _ => {
             let keys = [JOB, INPUT, ENVIRONMENT, LIMITS, REQUIRES, OPTIONS].into_iter();
-            let mut tables = keys.flat_map(|keys| keys.tables.iter().map(move |table| (keys, table)));
+            let mut tables =
+                keys.flat_map(|keys| keys.tables.iter().map(move |table| (keys, table)));
             tables.find(|(_, table)| table.name == name).map(|(keys, table)| rows(keys, table))
         }
     }
@@ -47,7 +49,8 @@ fn rows(keys: Keys, table: &Table) -> String {
             Some(text) => format!("`{text}`"),
             None => key.default_in_words.to_owned(),
         };
-        let cells = [key.values, default.as_str(), key.meaning].map(|cell| cell.replace('|', "\\|"));
+        let cells =
+            [key.values, default.as_str(), key.meaning].map(|cell| cell.replace('|', "\\|"));
         format!("| `{}{}` | {} |\n", keys.prefix, key.name, cells.join(" | "))
     });
     format!("{head}{}\n", rows.collect::<String>())

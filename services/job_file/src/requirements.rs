@@ -4,8 +4,12 @@
 use std::path::Path;
 
 /// Modules whose packages have another name, under which pip finds none that works.
-const PACKAGES: &[(&str, &str)] =
-    &[("cv2", "opencv-python"), ("pil", "pillow"), ("skimage", "scikit-image"), ("sklearn", "scikit-learn")];
+const PACKAGES: &[(&str, &str)] = &[
+    ("cv2", "opencv-python"),
+    ("pil", "pillow"),
+    ("skimage", "scikit-image"),
+    ("sklearn", "scikit-learn"),
+];
 const FILE_OPTIONS: &[&str] = &["-r", "--requirement", "-c", "--constraint"];
 const EDITABLE: &[&str] = &["-e", "--editable"];
 /// Files that name other files.
@@ -66,7 +70,8 @@ pub fn fault_of_line(line: &str, folder: &Path) -> Option<String> {
         let file = folder.join(&wanted[..end]);
         return (!file.exists()).then(|| format!("there is no {}", file.display()));
     }
-    let end = wanted.find(|character: char| !(character.is_ascii_alphanumeric() || "-_.".contains(character)));
+    let end = wanted
+        .find(|character: char| !(character.is_ascii_alphanumeric() || "-_.".contains(character)));
     let (name, rest) = wanted.split_at(end.unwrap_or(wanted.len()));
     if name.is_empty()
         || !rest.trim_start().is_empty()
@@ -74,8 +79,13 @@ pub fn fault_of_line(line: &str, folder: &Path) -> Option<String> {
     {
         return Some(format!("{wanted:?} is no requirement, such as `pandas==2.2`"));
     }
-    let package = PACKAGES.iter().find(|(module, _)| name.eq_ignore_ascii_case(module)).map(|(_, package)| package);
-    package.map(|package| format!("{name} is the name of a module: write {package}, the name of its package"))
+    let package = PACKAGES
+        .iter()
+        .find(|(module, _)| name.eq_ignore_ascii_case(module))
+        .map(|(_, package)| package);
+    package.map(|package| {
+        format!("{name} is the name of a module: write {package}, the name of its package")
+    })
 }
 
 /// Returns an option and its value, which stand in one word or in two.
@@ -122,7 +132,10 @@ mod tests {
         ] {
             std::fs::write(&file, format!("six\n{line}\n")).expect("writable");
             let fault = fault_of_file(&file).expect(line);
-            assert!(fault.starts_with(&format!("{}:2: {expected}", file.display())), "{line}: {fault}");
+            assert!(
+                fault.starts_with(&format!("{}:2: {expected}", file.display())),
+                "{line}: {fault}"
+            );
         }
         std::fs::write(folder.path().join("more.txt"), "\n\na b\n").expect("writable");
         std::fs::write(&file, "-r more.txt\n").expect("writable");

@@ -12,12 +12,16 @@ const PROCESSORS_MAX: i64 = 10_000;
 
 pub fn read_requires(top: &Section<'_>) -> Requirements {
     let allowed = "a mapping: {gpus: 1, memory: 16GB, processors: 4, labels: {zone: a}}";
-    let Some(section) = top.below("requires", REQUIRES, allowed) else { return Requirements::default() };
+    let Some(section) = top.below("requires", REQUIRES, allowed) else {
+        return Requirements::default();
+    };
     let allowed = "a mapping of names to values: {zone: a, gpu_model: H200}";
     Requirements {
         gpus: section.value("gpus", |node| integer(node, 1, GPUS_MAX)).unwrap_or(0),
         memory: section.value("memory", memory).unwrap_or(0),
-        processors: section.value("processors", |node| integer(node, 1, PROCESSORS_MAX)).unwrap_or(0),
+        processors: section
+            .value("processors", |node| integer(node, 1, PROCESSORS_MAX))
+            .unwrap_or(0),
         labels: section.named("labels", allowed, |entry| {
             label(&Node::text(entry.location, &entry.key))?;
             label(&entry.node)

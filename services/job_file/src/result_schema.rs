@@ -28,8 +28,15 @@ const SYNONYMS: [(&str, ColumnKind); 9] = [
 pub fn read_result_schema(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
     let Some(node) = top.get(KEY) else { return };
     if job.output.action == OutputAction::SummaryOnly {
-        let fault = Fault::of("both", "one of them: result_schema checks rows, and summary_only keeps none");
-        return top.refuse(KEY, top.location_of(KEY), fault.saying("it has no effect with output_action summary_only"));
+        let fault = Fault::of(
+            "both",
+            "one of them: result_schema checks rows, and summary_only keeps none",
+        );
+        return top.refuse(
+            KEY,
+            top.location_of(KEY),
+            fault.saying("it has no effect with output_action summary_only"),
+        );
     }
     let file;
     let entries = match &node.value {
@@ -41,7 +48,9 @@ pub fn read_result_schema(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
             }
             None => return,
         },
-        Value::Scalar(_) | Value::List(_) => return top.refuse(KEY, node.location, Fault::new(node, ALLOWED)),
+        Value::Scalar(_) | Value::List(_) => {
+            return top.refuse(KEY, node.location, Fault::new(node, ALLOWED));
+        }
     };
     job.output.row_schema = match entries.as_slice() {
         [entry] if entry.key == COLUMNS => columns(top, entry),
@@ -78,7 +87,9 @@ fn columns(top: &Section<'_>, entry: &Entry) -> Option<ResultSchema> {
     let mut columns = Vec::with_capacity(entries.len());
     for Entry { key, location, node } in entries {
         match kind(node) {
-            Ok((kind, nullable)) => columns.push(ResultColumn { name: key.clone(), kind, nullable }),
+            Ok((kind, nullable)) => {
+                columns.push(ResultColumn { name: key.clone(), kind, nullable })
+            }
             Err(fault) => top.refuse(&format!("{field}.{key}"), *location, fault),
         }
     }
@@ -105,9 +116,13 @@ fn kind(node: &Node) -> Result<(ColumnKind, bool), Fault> {
 fn json_schema(top: &Section<'_>, location: Location, entries: &[Entry]) -> Option<ResultSchema> {
     let schema = ResultSchema::Json(json_of_entries(entries));
     let Err(invalid) = RowSchema::new(&schema) else { return Some(schema) };
-    let field = std::iter::once(KEY).chain(invalid.place.iter().map(String::as_str)).collect::<Vec<_>>().join(".");
+    let field = std::iter::once(KEY)
+        .chain(invalid.place.iter().map(String::as_str))
+        .collect::<Vec<_>>()
+        .join(".");
     let location = location_of(entries, &invalid.place).unwrap_or(location);
-    let message = format!("found a value that is not a JSON Schema: {}; allowed: {ALLOWED}", invalid.message);
+    let message =
+        format!("found a value that is not a JSON Schema: {}; allowed: {ALLOWED}", invalid.message);
     top.refuse(&field, location, Fault::only(message));
     None
 }
@@ -132,7 +147,12 @@ fn location_in(node: &Node, place: &[String]) -> Option<Location> {
 }
 
 fn json_of_entries(entries: &[Entry]) -> Json {
-    Json::Object(entries.iter().map(|entry| (entry.key.clone(), json_of(&entry.node))).collect::<Map<_, _>>())
+    Json::Object(
+        entries
+            .iter()
+            .map(|entry| (entry.key.clone(), json_of(&entry.node)))
+            .collect::<Map<_, _>>(),
+    )
 }
 
 fn json_of(node: &Node) -> Json {

@@ -10,17 +10,20 @@ use crate::{Fault, Node, Paths, Section};
 
 const SCRIPT: &str = "entry_script";
 const FOLDER: &str = "source_directory";
-const ALLOWED: &str = "the path of a Python script below source_directory, or its name as a module: package.module";
+const ALLOWED: &str =
+    "the path of a Python script below source_directory, or its name as a module: package.module";
 
 /// Reads both keys. Without `source_directory`, the folder is that of the script.
 pub fn read_script(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
-    let text = top.get(SCRIPT).map(|node| format!("{}.py", node.written().trim().replace('.', "/")));
+    let text =
+        top.get(SCRIPT).map(|node| format!("{}.py", node.written().trim().replace('.', "/")));
     if let Some(script) = text.filter(|text| BUILT_IN_SCRIPTS.contains(&text.as_str())) {
         let folder = match top.get(FOLDER) {
             None => Some(paths.folder.clone()),
             Some(_) => top.value(FOLDER, |node| source_directory(node, paths)),
         };
-        (job.entry_script, job.source_directory) = (script, ItemPath::from(folder.unwrap_or_default()));
+        (job.entry_script, job.source_directory) =
+            (script, ItemPath::from(folder.unwrap_or_default()));
         return;
     }
     let script = match top.get(FOLDER) {
@@ -52,7 +55,8 @@ fn in_folder(node: &Node, folder: &Path, paths: &Paths) -> Result<(PathBuf, Path
         None => Paths::new(folder.to_owned(), paths.home.clone()).resolve(&text),
     };
     check_script(node, &text, &path)?;
-    let not_below = || Fault::new(node, ALLOWED).saying(format!("it is not below {}", folder.display()));
+    let not_below =
+        || Fault::new(node, ALLOWED).saying(format!("it is not below {}", folder.display()));
     below(folder, &path).map(|relative| (folder.to_owned(), relative)).ok_or_else(not_below)
 }
 
@@ -60,7 +64,10 @@ fn in_folder(node: &Node, folder: &Path, paths: &Paths) -> Result<(PathBuf, Path
 fn beside_job_file(node: &Node, paths: &Paths) -> Result<(PathBuf, PathBuf), Fault> {
     let text = written(node)?;
     if let Some(file) = module_file(node, &paths.folder, &text) {
-        let relative = file?.strip_prefix(&paths.folder).expect("the file was looked for in this folder").to_owned();
+        let relative = file?
+            .strip_prefix(&paths.folder)
+            .expect("the file was looked for in this folder")
+            .to_owned();
         return Ok((paths.folder.clone(), relative));
     }
     let path = paths.resolve(&text);
@@ -89,7 +96,10 @@ fn module_file(node: &Node, folder: &Path, text: &str) -> Option<Result<PathBuf,
     }
     Some(found.ok_or_else(|| {
         let [file, package] = &candidates;
-        let message = format!("there is no module {text} below {}: neither {file} nor {package}", folder.display());
+        let message = format!(
+            "there is no module {text} below {}: neither {file} nor {package}",
+            folder.display()
+        );
         Fault::new(node, ALLOWED).saying(message)
     }))
 }

@@ -22,7 +22,8 @@ pub struct Section<'a> {
 
 impl<'a> Section<'a> {
     pub fn top(keys: Keys, entries: &'a [Entry], problems: &'a Problems) -> Self {
-        let section = Self { prefix: String::new(), location: Location::File, entries, keys, problems };
+        let section =
+            Self { prefix: String::new(), location: Location::File, entries, keys, problems };
         section.reject_unknown();
         section
     }
@@ -69,7 +70,10 @@ impl<'a> Section<'a> {
 
     /// Returns the location of a key, also of one without a value; of an absent key, that of the section.
     pub fn location_of(&self, key: &str) -> Location {
-        self.entries.iter().find(|entry| entry.key == key).map_or(self.location, |entry| entry.location)
+        self.entries
+            .iter()
+            .find(|entry| entry.key == key)
+            .map_or(self.location, |entry| entry.location)
     }
 
     /// Returns the keys that have a value, each with the location of the value.
@@ -80,7 +84,11 @@ impl<'a> Section<'a> {
 
     /// Parses the value of a key; of an absent key, its default or, if it is required, null. Returns `None` without a
     /// value and for an invalid one, which is recorded as a problem.
-    pub fn read<T>(&self, key: &str, parse: impl FnOnce(&Node) -> Result<T, Fault>) -> Option<(Location, T)> {
+    pub fn read<T>(
+        &self,
+        key: &str,
+        parse: impl FnOnce(&Node) -> Result<T, Fault>,
+    ) -> Option<(Location, T)> {
         let absent = || self.keys.find(key).and_then(|row| row.absent(self.location_of(key)));
         let node = self.get(key).cloned().or_else(absent)?;
         Some((node.location, self.accept(key, node.location, parse(&node))?))
@@ -107,9 +115,11 @@ impl<'a> Section<'a> {
         allowed: &str,
         parse: impl Fn(&Entry) -> Result<T, Fault>,
     ) -> BTreeMap<String, T> {
-        let entries = self.get(key).and_then(|node| self.accept(key, node.location, mapping(node, allowed)));
+        let entries =
+            self.get(key).and_then(|node| self.accept(key, node.location, mapping(node, allowed)));
         let named = |entry: &Entry| {
-            let value = self.accept(&format!("{key}.{}", entry.key), entry.location, parse(entry))?;
+            let value =
+                self.accept(&format!("{key}.{}", entry.key), entry.location, parse(entry))?;
             Some((entry.key.clone(), value))
         };
         entries.unwrap_or_default().iter().filter_map(named).collect()
@@ -117,7 +127,8 @@ impl<'a> Section<'a> {
 
     /// Records every key without a row. Keys that begin with `x-` belong to the user, as in Compose files.
     fn reject_unknown(&self) {
-        let is_unknown = |entry: &&Entry| self.keys.find(&entry.key).is_none() && !entry.key.starts_with("x-");
+        let is_unknown =
+            |entry: &&Entry| self.keys.find(&entry.key).is_none() && !entry.key.starts_with("x-");
         for entry in self.entries.iter().filter(is_unknown) {
             let fault = self.keys.unknown(&entry.key, |names| self.problems.list_once(names));
             self.refuse(&entry.key, entry.location, fault);

@@ -48,16 +48,26 @@ pub struct Beside {
 }
 
 /// Reads the files beside the script. `asking`: texts that may name files, in addition to the code.
-pub fn beside<'a>(spec: &JobSpec, job_file: &Path, asking: impl Iterator<Item = &'a str>) -> Result<Beside, Error> {
+pub fn beside<'a>(
+    spec: &JobSpec,
+    job_file: &Path,
+    asking: impl Iterator<Item = &'a str>,
+) -> Result<Beside, Error> {
     let Listing { files, is_partial } = list(spec, job_file)?;
     let (code, others): (Vec<_>, Vec<_>) = files.into_iter().partition(SnapshotFile::is_code);
     let mut words = (!others.is_empty()).then(Words::default);
-    let code = code.iter().map(|file| (shown(&file.name), digest_code(&file.path, words.as_mut()))).collect();
+    let code = code
+        .iter()
+        .map(|file| (shown(&file.name), digest_code(&file.path, words.as_mut())))
+        .collect();
     let mut data = Stamps::new();
     if let Some(words) = &mut words {
         asking.for_each(|text| words.add(text.as_bytes()));
         let asked_for = others.iter().filter(|file| words.mention(&file.name)).take(STAMPS_MAX);
-        data.extend(asked_for.filter_map(|file| Some((shown(&file.name), stamp(&file.path.metadata().ok()?)))));
+        data.extend(
+            asked_for
+                .filter_map(|file| Some((shown(&file.name), stamp(&file.path.metadata().ok()?)))),
+        );
     }
     Ok(Beside { code, data, is_partial })
 }
@@ -73,13 +83,19 @@ pub fn digest_of(code: &BTreeMap<String, String>) -> String {
 }
 
 /// Packs the files of a job's script that travel into the file `archive`. Blocks. Returns a warning if files are left out.
-pub fn pack_script(spec: &JobSpec, archive: &Path) -> Result<(Snapshot, Option<Incomplete>), Error> {
+pub fn pack_script(
+    spec: &JobSpec,
+    archive: &Path,
+) -> Result<(Snapshot, Option<Incomplete>), Error> {
     let Listing { files, is_partial } = list(spec, Path::new(&spec.job_file))?;
     let mut words = Words::default();
     for file in files.iter().filter(|file| file.is_code()) {
         digest_code(&file.path, Some(&mut words));
     }
-    spec.argv.iter().chain(spec.environment_variables.values()).for_each(|text| words.add(text.as_bytes()));
+    spec.argv
+        .iter()
+        .chain(spec.environment_variables.values())
+        .for_each(|text| words.add(text.as_bytes()));
     let (files, left_out) = snapshot::fit(files, |file| words.mention(&file.name))?;
     let folder = spec.source_directory.display();
     let incomplete = match left_out {
@@ -158,7 +174,10 @@ fn excluded(spec: &JobSpec, job_file: &Path) -> Gitignore {
 
 fn escape(literal: &str) -> String {
     let special = |character: char| r"*?[]{}!\# ".contains(character);
-    literal.chars().flat_map(|character| special(character).then_some('\\').into_iter().chain([character])).collect()
+    literal
+        .chars()
+        .flat_map(|character| special(character).then_some('\\').into_iter().chain([character]))
+        .collect()
 }
 
 /// Returns digests of reference data by name: of names, sizes and modification times of its files; of a URL, its text.
@@ -167,7 +186,8 @@ pub fn digest_side_inputs(side_inputs: &BTreeMap<String, ItemPath>) -> BTreeMap<
         let mut hasher = Hasher::new();
         add_text(&mut hasher, path.as_bytes());
         if !path.is_url() {
-            for (path, Stamp { bytes, modified }) in walk(path.as_path()).take(SIDE_INPUT_FILES_MAX) {
+            for (path, Stamp { bytes, modified }) in walk(path.as_path()).take(SIDE_INPUT_FILES_MAX)
+            {
                 add_text(&mut hasher, path.as_os_str().as_encoded_bytes());
                 hasher.update(&bytes.to_le_bytes());
                 hasher.update(&modified.to_le_bytes());
@@ -186,7 +206,9 @@ pub fn stamps(folder: &Path) -> Stamps {
 
 fn walk(folder: &Path) -> impl Iterator<Item = (PathBuf, Stamp)> {
     let mut walk = WalkBuilder::new(folder);
-    walk.standard_filters(false).follow_links(true).sort_by_file_name(|left, right| left.cmp(right));
+    walk.standard_filters(false)
+        .follow_links(true)
+        .sort_by_file_name(|left, right| left.cmp(right));
     walk.build().filter_map(Result::ok).filter_map(|entry| {
         let metadata = entry.metadata().ok().filter(Metadata::is_file)?;
         let stamp = stamp(&metadata);

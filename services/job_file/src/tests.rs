@@ -56,7 +56,8 @@ impl Workplace {
 
     fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
-        std::fs::create_dir_all(path.parent().expect("has a folder")).expect("the folder can be made");
+        std::fs::create_dir_all(path.parent().expect("has a folder"))
+            .expect("the folder can be made");
         std::fs::write(path, text).expect("the file can be written");
     }
 
@@ -99,7 +100,8 @@ impl Workplace {
 
     /// The problems of [`BASE`] with the keys of `changes` in place of its own, one a line.
     fn problems(&self, changes: &str) -> String {
-        self.load(&base_with(changes), &[]).map_or_else(|problems| lines(&problems), |_| String::new())
+        self.load(&base_with(changes), &[])
+            .map_or_else(|problems| lines(&problems), |_| String::new())
     }
 
     /// The problems of [`BASE`] with these values of `--set`, one a line.
@@ -111,11 +113,17 @@ impl Workplace {
 /// Keys of `changes` replace those of [`BASE`]; `key: null` takes one away. `TABLE` and `FILE` stand for the type and the path
 /// of an input.
 fn base_with(changes: &str) -> String {
-    let changes = changes.replace("TABLE", "type: tabular, path: tables").replace("FILE", "type: file, path: data");
+    let changes = changes
+        .replace("TABLE", "type: tabular, path: tables")
+        .replace("FILE", "type: file, path: data");
     let key = |line: &str| line.split_once(':').map_or(String::new(), |(key, _)| key.to_owned());
-    let changed: Vec<String> = changes.lines().filter(|line| !line.starts_with([' ', '-'])).map(key).collect();
-    let kept: String =
-        BASE.lines().filter(|line| !changed.contains(&key(line))).map(|line| format!("{line}\n")).collect();
+    let changed: Vec<String> =
+        changes.lines().filter(|line| !line.starts_with([' ', '-'])).map(key).collect();
+    let kept: String = BASE
+        .lines()
+        .filter(|line| !changed.contains(&key(line)))
+        .map(|line| format!("{line}\n"))
+        .collect();
     format!("{kept}{changes}\n")
 }
 

@@ -81,12 +81,18 @@ impl Node {
     /// A scalar of the type that its text has without quotes.
     pub fn plain(location: Location, text: &str) -> Self {
         let typed = Scalar::new(text, ScalarStyle::Plain, None);
-        typed.map_or_else(|| Self::text(location, text), |scalar| Self { location, value: Value::Scalar(scalar) })
+        typed.map_or_else(
+            || Self::text(location, text),
+            |scalar| Self { location, value: Value::Scalar(scalar) },
+        )
     }
 
     /// A scalar that is text even if it looks like a number.
     pub fn text(location: Location, text: &str) -> Self {
-        Self { location, value: Value::Scalar(Scalar { text: text.to_owned(), kind: ScalarKind::Text }) }
+        Self {
+            location,
+            value: Value::Scalar(Scalar { text: text.to_owned(), kind: ScalarKind::Text }),
+        }
     }
 
     /// Returns the scalar, unless this is a list or a mapping.
@@ -111,10 +117,14 @@ impl Node {
     /// Replaces a part of every text in the value.
     pub fn replace(&mut self, from: &str, to: &str) {
         match &mut self.value {
-            Value::Scalar(scalar) if scalar.text.contains(from) => scalar.text = scalar.text.replace(from, to),
+            Value::Scalar(scalar) if scalar.text.contains(from) => {
+                scalar.text = scalar.text.replace(from, to)
+            }
             Value::Scalar(_) => {}
             Value::List(items) => items.iter_mut().for_each(|item| item.replace(from, to)),
-            Value::Mapping(entries) => entries.iter_mut().for_each(|entry| entry.node.replace(from, to)),
+            Value::Mapping(entries) => {
+                entries.iter_mut().for_each(|entry| entry.node.replace(from, to))
+            }
         }
     }
 
@@ -129,7 +139,9 @@ impl Node {
         match &mut self.value {
             Value::Scalar(_) => {}
             Value::List(items) => items.iter_mut().for_each(|item| item.relocate_each(change)),
-            Value::Mapping(entries) => entries.iter_mut().for_each(|entry| entry.relocate_each(change)),
+            Value::Mapping(entries) => {
+                entries.iter_mut().for_each(|entry| entry.relocate_each(change))
+            }
         }
     }
 }
@@ -149,5 +161,9 @@ impl Entry {
 
 /// Returns the value of `key`, unless it is absent or null.
 pub fn find<'a>(entries: &'a [Entry], key: &str) -> Option<&'a Node> {
-    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node).filter(|node| !node.is_null())
+    entries
+        .iter()
+        .find(|entry| entry.key == key)
+        .map(|entry| &entry.node)
+        .filter(|node| !node.is_null())
 }

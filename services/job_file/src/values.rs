@@ -26,7 +26,9 @@ pub fn boolean(node: &Node) -> Result<bool, Fault> {
 pub fn integer<T: TryFrom<i64>>(node: &Node, least: i64, most: i64) -> Result<T, Fault> {
     let fault = || Fault::new(node, format!("an integer from {least} to {most}, without quotes"));
     match node.scalar().map(|scalar| scalar.kind) {
-        Some(ScalarKind::Integer(value)) if (least..=most).contains(&value) => value.try_into().map_err(|_| fault()),
+        Some(ScalarKind::Integer(value)) if (least..=most).contains(&value) => {
+            value.try_into().map_err(|_| fault())
+        }
         Some(ScalarKind::Integer(_)) => Err(fault().saying(format!("must be {least} to {most}"))),
         _ => Err(fault()),
     }
@@ -35,7 +37,8 @@ pub fn integer<T: TryFrom<i64>>(node: &Node, least: i64, most: i64) -> Result<T,
 /// An amount of memory with its unit, a multiple of 1024: `500MB`, `1.5 GB`.
 pub fn memory(node: &Node) -> Result<u64, Fault> {
     let fault = || Fault::new(node, "a size with its unit: \"500MB\", \"1.5GB\"");
-    let text = node.scalar().map(|scalar| scalar.text.trim().to_ascii_lowercase()).unwrap_or_default();
+    let text =
+        node.scalar().map(|scalar| scalar.text.trim().to_ascii_lowercase()).unwrap_or_default();
     let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     let factor = match &text[digits.len()..] {
         "kb" => 1u64 << 10,
@@ -55,7 +58,10 @@ pub fn choice<T: Copy>(node: &Node, names: &[(&str, T)]) -> Result<T, Fault> {
     let text = node.scalar().map(|scalar| scalar.text.trim().to_lowercase());
     match names.iter().find(|(name, _)| text.as_deref() == Some(*name)) {
         Some((_, value)) => Ok(*value),
-        None => Err(Fault::new(node, names.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "))),
+        None => Err(Fault::new(
+            node,
+            names.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
+        )),
     }
 }
 
@@ -64,16 +70,25 @@ pub fn list<'a>(node: &'a Node, allowed: &str) -> Result<&'a [Node], Fault> {
 }
 
 pub fn mapping<'a>(node: &'a Node, allowed: &str) -> Result<&'a [Entry], Fault> {
-    if let Value::Mapping(entries) = &node.value { Ok(entries) } else { Err(Fault::new(node, allowed)) }
+    if let Value::Mapping(entries) = &node.value {
+        Ok(entries)
+    } else {
+        Err(Fault::new(node, allowed))
+    }
 }
 
 /// A name that can stand in `${{inputs.NAME}}` and on a command line.
 pub fn name(node: &Node) -> Result<String, Fault> {
     let name = text(node)?;
     let legal = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
-    match name.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_') && name.chars().all(legal) {
+    match name.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_')
+        && name.chars().all(legal)
+    {
         true => Ok(name),
-        false => Err(Fault::new(node, "letters, digits, `_`, `-` and `.`, beginning with a letter, a digit or `_`")),
+        false => Err(Fault::new(
+            node,
+            "letters, digits, `_`, `-` and `.`, beginning with a letter, a digit or `_`",
+        )),
     }
 }
 

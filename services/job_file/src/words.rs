@@ -40,15 +40,19 @@ impl Words {
             Component::Normal(name) => Some(name.as_encoded_bytes()),
             _ => None,
         });
-        let has_all = |name: &[u8]| words(name).next().is_some() && words(name).all(|word| self.words.contains(word));
+        let has_all = |name: &[u8]| {
+            words(name).next().is_some() && words(name).all(|word| self.words.contains(word))
+        };
         let extensions = path.file_name().map_or(&[][..], |name| name.as_encoded_bytes());
-        let mut dots = extensions.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
+        let mut dots =
+            extensions.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
         names.any(has_all) || dots.any(|at| self.words.contains(&extensions[at..]))
     }
 }
 
 fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte) || !byte.is_ascii();
+    let is_part =
+        |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte) || !byte.is_ascii();
     text.split(move |byte| !is_part(byte)).filter(|word| !word.is_empty())
 }
 
@@ -62,11 +66,20 @@ mod tests {
         words.add(br#"labels = open(os.path.join(HERE, "my labels.txt")); glob("prompts/*/*.md"); f"{name}.npy""#);
         words.add("open('aé.bin')".as_bytes());
         words.add("--model=small.pkl".as_bytes());
-        for path in ["my labels.txt", "deep/my labels.txt", "prompts/a/b", "notes.md", "x.npy", "small.pkl", "aé.bin"]
-        {
+        for path in [
+            "my labels.txt",
+            "deep/my labels.txt",
+            "prompts/a/b",
+            "notes.md",
+            "x.npy",
+            "small.pkl",
+            "aé.bin",
+        ] {
             assert!(words.mention(Path::new(path)), "{path}");
         }
-        for path in ["labels.txt2", "results.csv", "large.pkl", "data/1.png", "other.bin", ".DS_Store"] {
+        for path in
+            ["labels.txt2", "results.csv", "large.pkl", "data/1.png", "other.bin", ".DS_Store"]
+        {
             assert!(!words.mention(Path::new(path)), "{path}");
         }
         assert!(!Words::default().mention(Path::new("a.txt")));

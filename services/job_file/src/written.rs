@@ -46,14 +46,17 @@ fn below(node: &Node, depth: usize, text: &mut String) {
 fn scalar(scalar: &Scalar) -> String {
     match scalar.kind {
         ScalarKind::Null => "null".to_owned(),
-        ScalarKind::Boolean(_) | ScalarKind::Integer(_) | ScalarKind::Float(_) => scalar.text.clone(),
+        ScalarKind::Boolean(_) | ScalarKind::Integer(_) | ScalarKind::Float(_) => {
+            scalar.text.clone()
+        }
         ScalarKind::Text => quoted(&scalar.text),
     }
 }
 
 /// Quotes a text unless it reads as itself without quotes.
 fn quoted(text: &str) -> String {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "_-./".contains(character);
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || "_-./".contains(character);
     let is_text = || match Node::plain(crate::Location::File, text).scalar() {
         Some(scalar) => scalar.kind == ScalarKind::Text,
         None => false,
@@ -80,8 +83,9 @@ mod tests {
         let again = reader::read(&yaml(&entries), &problems).expect("YAML");
         assert!(problems.is_empty());
         assert_eq!(yaml(&again), yaml(&entries));
-        let kinds =
-            |entries: &[Entry]| format!("{entries:?}").replace(|character: char| character.is_ascii_digit(), "");
+        let kinds = |entries: &[Entry]| {
+            format!("{entries:?}").replace(|character: char| character.is_ascii_digit(), "")
+        };
         assert_eq!(kinds(&again), kinds(&entries));
     }
 }

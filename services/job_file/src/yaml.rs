@@ -25,7 +25,8 @@ pub fn read_value(text: &str) -> Result<Node, Fault> {
     }
     let mut builder = Builder::new(text);
     let allowed = "a value as in the job file: 20, text, [a, b], {key: value}";
-    let fault = |found: String| Fault::of(format!("{text:?} ({found})"), allowed).saying("not valid YAML");
+    let fault =
+        |found: String| Fault::of(format!("{text:?} ({found})"), allowed).saying("not valid YAML");
     let node = builder.document().map_err(|error| fault(error.info().to_owned()))?;
     if let Some((_, key)) = builder.duplicates.first() {
         return Err(fault(format!("{key:?} a second time")));
@@ -47,7 +48,8 @@ pub fn read_like(example: &str, text: &str, problems: &Problems) -> Option<Vec<E
     let mut builder = Builder::new(text);
     let root = builder.document();
     for (location, key) in builder.duplicates {
-        let fault = Fault::of(format!("{key:?} a second time"), "each key once").saying("duplicate key");
+        let fault =
+            Fault::of(format!("{key:?} a second time"), "each key once").saying("duplicate key");
         problems.add(location, &key, fault);
     }
     match root {
@@ -62,11 +64,14 @@ pub fn read_like(example: &str, text: &str, problems: &Problems) -> Option<Vec<E
         }
         Err(error) => {
             let marker = error.marker();
-            let allowed =
-                "one YAML document; texts that hold `: ` or ` #`, or begin with one of `*&!|>%@{[`, need quotes";
+            let allowed = "one YAML document; texts that hold `: ` or ` #`, or begin with one of `*&!|>%@{[`, need quotes";
             let message = format!("not valid YAML, column {}", marker.col() + 1);
             let found = error.info().strip_prefix("found ").unwrap_or(error.info());
-            problems.add(Location::Line(marker.line()), "", Fault::of(found, allowed).saying(message));
+            problems.add(
+                Location::Line(marker.line()),
+                "",
+                Fault::of(found, allowed).saying(message),
+            );
         }
     }
     None
@@ -81,7 +86,12 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(text: &'a str) -> Self {
-        Self { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, duplicates: Vec::new() }
+        Self {
+            parser: Parser::new_from_str(text),
+            anchors: HashMap::new(),
+            nodes: 0,
+            duplicates: Vec::new(),
+        }
     }
 
     fn next(&mut self) -> Result<(Event<'a>, Marker), ScanError> {
@@ -100,7 +110,9 @@ impl<'a> Builder<'a> {
                 Event::StreamEnd => return Ok(root),
                 Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
                 Event::DocumentStart(_) if root.is_none() => {}
-                Event::DocumentStart(_) => return Err(ScanError::new_str(marker, "a second document")),
+                Event::DocumentStart(_) => {
+                    return Err(ScanError::new_str(marker, "a second document"));
+                }
                 event => root = Some(self.node(event, marker, 0)?),
             }
         }
@@ -116,10 +128,14 @@ impl<'a> Builder<'a> {
             Event::Scalar(text, _, _, _) if text.contains('\0') => {
                 return Err(ScanError::new_str(marker, "a NUL character"));
             }
-            Event::Scalar(text, style, anchor, tag) => match Scalar::new(&text, style, tag.as_deref()) {
-                Some(scalar) => (Value::Scalar(scalar), anchor),
-                None => return Err(ScanError::new_str(marker, "a value that does not fit its tag")),
-            },
+            Event::Scalar(text, style, anchor, tag) => {
+                match Scalar::new(&text, style, tag.as_deref()) {
+                    Some(scalar) => (Value::Scalar(scalar), anchor),
+                    None => {
+                        return Err(ScanError::new_str(marker, "a value that does not fit its tag"));
+                    }
+                }
+            }
             Event::SequenceStart(anchor, _) => (self.list(depth)?, anchor),
             Event::MappingStart(anchor, _) => (self.mapping(depth)?, anchor),
             Event::Alias(anchor) => {
@@ -140,7 +156,11 @@ impl<'a> Builder<'a> {
 
     fn count(&mut self, nodes: usize, marker: Marker) -> Result<(), ScanError> {
         self.nodes += nodes;
-        if self.nodes > NODES_MAX { Err(ScanError::new_str(marker, "too many values")) } else { Ok(()) }
+        if self.nodes > NODES_MAX {
+            Err(ScanError::new_str(marker, "too many values"))
+        } else {
+            Ok(())
+        }
     }
 
     fn list(&mut self, depth: usize) -> Result<Value, ScanError> {
@@ -167,7 +187,8 @@ impl<'a> Builder<'a> {
                 }
                 return Ok(Value::Mapping(entries));
             }
-            let is_merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
+            let is_merge =
+                matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
             let key = match self.node(event, marker, depth + 1)?.value {
                 Value::Scalar(scalar) => scalar.text,
                 _ => return Err(ScanError::new_str(marker, "a list or mapping as a key")),
@@ -195,6 +216,9 @@ fn merged_entries(value: Value, marker: Marker) -> Result<Vec<Entry>, ScanError>
             let entries = items.into_iter().map(|item| merged_entries(item.value, marker));
             Ok(entries.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
         }
-        _ => Err(ScanError::new_str(marker, "`<<` needs a mapping or a list of mappings, such as `<<: *defaults`")),
+        _ => Err(ScanError::new_str(
+            marker,
+            "`<<` needs a mapping or a list of mappings, such as `<<: *defaults`",
+        )),
     }
 }

@@ -39,14 +39,21 @@ pub(crate) enum LocalFile {
 }
 
 impl LocalFile {
-    pub(crate) fn open(remote: &Remote, input: &str, path: &ItemPath, fetch: Fetch) -> Result<Self> {
+    pub(crate) fn open(
+        remote: &Remote,
+        input: &str,
+        path: &ItemPath,
+        fetch: Fetch,
+    ) -> Result<Self> {
         if !path.is_url() {
             return Ok(Self::Own(path.clone()));
         }
         let url = std::str::from_utf8(path.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
         let url = url.expect("the listing returns valid URLs");
         let fetched = remote.fetch(&url, fetch);
-        fetched.map(Self::Copy).map_err(|error| Error::bad_path(input, path, "cannot be read").because(error))
+        fetched
+            .map(Self::Copy)
+            .map_err(|error| Error::bad_path(input, path, "cannot be read").because(error))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -74,7 +81,8 @@ impl Cutter {
     pub(crate) fn mini_batches(&self, listed: &Listed) -> Result<Ranges> {
         let (window, has_header_alone) = self.begin();
         if self.table.format == TableFormat::Parquet {
-            let rows_max = if let MiniBatchSize::Rows(rows_max) = self.size { Some(rows_max) } else { None };
+            let rows_max =
+                if let MiniBatchSize::Rows(rows_max) = self.size { Some(rows_max) } else { None };
             return self.row_groups_within(window, listed, rows_max);
         }
         let bytes = self.bytes(&listed.path, listed.size)?;
@@ -100,7 +108,10 @@ impl Cutter {
     pub(crate) fn whole(&self, listed: &Listed) -> Result<Vec<BlockRange>> {
         let (window, has_header_alone) = self.begin();
         if self.table.format == TableFormat::Parquet {
-            return self.row_groups_within(window, listed, None)?.map(|range| range.map(|(range, _)| range)).collect();
+            return self
+                .row_groups_within(window, listed, None)?
+                .map(|range| range.map(|(range, _)| range))
+                .collect();
         }
         let bytes = self.bytes(&listed.path, listed.size)?;
         if bytes == 0 || window.is_over() {
@@ -124,16 +135,24 @@ impl Cutter {
     }
 
     /// Returns the row groups of a Parquet file, cut to the rows that are read.
-    fn row_groups_within(&self, window: RowWindow, listed: &Listed, rows_max: Option<u64>) -> Result<Ranges> {
+    fn row_groups_within(
+        &self,
+        window: RowWindow,
+        listed: &Listed,
+        rows_max: Option<u64>,
+    ) -> Result<Ranges> {
         if window.is_over() {
             return Ok(Box::new(std::iter::empty()));
         }
         let groups = self.row_groups(&listed.path)?;
         let counted = |range: BlockRange| Ok((range, range.rows()));
         if window.has_all() {
-            let Some(rows_max) = rows_max else { return Ok(Box::new(groups.map(whole_group).map(counted))) };
-            let pieces =
-                groups.flat_map(move |(group, rows)| tables::split_row_group(group, 0, rows, rows_max)).map(counted);
+            let Some(rows_max) = rows_max else {
+                return Ok(Box::new(groups.map(whole_group).map(counted)));
+            };
+            let pieces = groups
+                .flat_map(move |(group, rows)| tables::split_row_group(group, 0, rows, rows_max))
+                .map(counted);
             return Ok(Box::new(pieces));
         }
         let progress = Arc::clone(&self.progress);
@@ -145,7 +164,12 @@ impl Cutter {
     }
 
     /// Reads a text to find its ranges, and returns them.
-    fn text_ranges(&self, listed: &Listed, size: RangeSize, has_header_alone: bool) -> Result<Ranges> {
+    fn text_ranges(
+        &self,
+        listed: &Listed,
+        size: RangeSize,
+        has_header_alone: bool,
+    ) -> Result<Ranges> {
         let file = LocalFile::open(&self.remote, &self.input, &listed.path, Fetch::Whole)?;
         let (input, path) = (self.input.clone(), listed.path.clone());
         let bad_table = move |error| table_error(&input, &path, error);
@@ -165,9 +189,13 @@ impl Cutter {
     }
 
     /// Returns each row group and its number of rows.
-    fn row_groups(&self, path: &ItemPath) -> Result<impl Iterator<Item = (u32, u64)> + Send + use<>> {
+    fn row_groups(
+        &self,
+        path: &ItemPath,
+    ) -> Result<impl Iterator<Item = (u32, u64)> + Send + use<>> {
         let file = LocalFile::open(&self.remote, &self.input, path, Fetch::ParquetFooter)?;
-        let groups = tables::parquet_row_groups(file.path()).map_err(|error| table_error(&self.input, path, error))?;
+        let groups = tables::parquet_row_groups(file.path())
+            .map_err(|error| table_error(&self.input, path, error))?;
         Ok((0..).zip(groups))
     }
 

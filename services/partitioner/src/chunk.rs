@@ -41,7 +41,11 @@ impl Chunk {
 
     /// Returns a stored chunk.
     pub(crate) fn stored(number: u64, lines: Bytes) -> Self {
-        let ends = lines.iter().enumerate().filter(|&(_, &byte)| byte == b'\n').map(|(position, _)| position);
+        let ends = lines
+            .iter()
+            .enumerate()
+            .filter(|&(_, &byte)| byte == b'\n')
+            .map(|(position, _)| position);
         Self { number, ends: ends.collect(), lines }
     }
 
@@ -91,11 +95,16 @@ impl Chunk {
             return Ok(line);
         }
         let planned = match is_large {
-            true => Descriptor::new(job_id, mini_batch, Work::Planned { chunk: self.number, line: index as u64 }),
+            true => Descriptor::new(
+                job_id,
+                mini_batch,
+                Work::Planned { chunk: self.number, line: index as u64 },
+            ),
             false => serde_json::from_slice(&line)?,
         };
         let Pending { tries_spent, deliveries_lost, again } = pending;
-        let descriptor = Descriptor { tries_spent, deliveries_lost, traceparent, ..planned.run_again(again) };
+        let descriptor =
+            Descriptor { tries_spent, deliveries_lost, traceparent, ..planned.run_again(again) };
         serde_json::to_vec(&descriptor).map(Bytes::from)
     }
 }

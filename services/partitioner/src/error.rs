@@ -42,7 +42,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Display for Error {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BadInput { input, message, .. } => write!(formatter, "input '{input}': {message}")?,
+            Self::BadInput { input, message, .. } => {
+                write!(formatter, "input '{input}': {message}")?
+            }
             Self::BadTable { input, .. } => write!(formatter, "input '{input}'")?,
             Self::InputsChanged { input, difference } => write!(
                 formatter,
@@ -90,7 +92,9 @@ impl Error {
     /// Adds the cause of a bad input.
     pub(crate) fn because(self, cause: impl Into<ErrorSource>) -> Self {
         match self {
-            Self::BadInput { input, message, .. } => Self::BadInput { input, message, source: Some(cause.into()) },
+            Self::BadInput { input, message, .. } => {
+                Self::BadInput { input, message, source: Some(cause.into()) }
+            }
             other => other,
         }
     }

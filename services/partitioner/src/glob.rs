@@ -62,7 +62,8 @@ fn first_special(path: &[u8]) -> Option<usize> {
 /// Splits `path` into the folder before its first component with a special character, slash included, and the rest.
 pub(crate) fn split_base(path: &[u8]) -> (&[u8], &[u8]) {
     let special = first_special(path).unwrap_or(path.len());
-    let base_length = path[..special].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    let base_length =
+        path[..special].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     path.split_at(base_length)
 }
 
@@ -94,11 +95,14 @@ impl Glob {
         let components = pattern.split('/').filter(|component| !component.is_empty());
         let components = components.map(|component| match component {
             "**" => Ok(Component::AnyDepth),
-            name => GlobBuilder::new(name)
-                .literal_separator(true)
-                .backslash_escape(true)
-                .build()
-                .map(|glob| Component::Name { matcher: glob.compile_matcher(), first: first_literal(name) }),
+            name => {
+                GlobBuilder::new(name).literal_separator(true).backslash_escape(true).build().map(
+                    |glob| Component::Name {
+                        matcher: glob.compile_matcher(),
+                        first: first_literal(name),
+                    },
+                )
+            }
         });
         Ok(Self { components: components.collect::<Result<_, globset::Error>>()? })
     }
@@ -122,7 +126,9 @@ impl Glob {
                     next.push(state);
                     next.extend(self.is_last(state).then_some(state + 1));
                 }
-                Some(Component::Name { matcher, .. }) => next.extend(matcher.is_match(name).then_some(state + 1)),
+                Some(Component::Name { matcher, .. }) => {
+                    next.extend(matcher.is_match(name).then_some(state + 1))
+                }
             }
         }
         self.closed(next)
@@ -146,7 +152,8 @@ impl Glob {
     fn closed(&self, mut states: States) -> States {
         let mut index = 0;
         while let Some(&state) = states.get(index) {
-            let passes = matches!(self.components.get(state), Some(Component::AnyDepth)) && !self.is_last(state);
+            let passes = matches!(self.components.get(state), Some(Component::AnyDepth))
+                && !self.is_last(state);
             if passes && !states.contains(&(state + 1)) {
                 states.push(state + 1);
             }
@@ -164,9 +171,9 @@ mod tests {
 
     fn matches(pattern: &str, path: &str) -> bool {
         let glob = Glob::parse(pattern.as_bytes()).expect("valid");
-        let states = path
-            .split('/')
-            .fold(glob.start(), |states, name| glob.step(&states, name.as_bytes(), name.starts_with(['.', '_'])));
+        let states = path.split('/').fold(glob.start(), |states, name| {
+            glob.step(&states, name.as_bytes(), name.starts_with(['.', '_']))
+        });
         glob.is_match(&states)
     }
 

@@ -63,7 +63,9 @@ impl Inputs {
             let mut tally = Tally::default();
             for input in spec.inputs.iter().filter(|_| spec.rank_mini_batch_count == 0) {
                 tally.begin_input(input);
-                inputs.planned_files(&spec, input).try_for_each(|listed| listed.map(|listed| tally.add(&listed)))?;
+                inputs
+                    .planned_files(&spec, input)
+                    .try_for_each(|listed| listed.map(|listed| tally.add(&listed)))?;
             }
             Ok(tally.digest())
         });
@@ -85,13 +87,15 @@ impl Inputs {
     pub(crate) fn files(&self, spec: &JobSpec, input: &Input) -> Files {
         let outputs = Outputs::of(spec);
         let mut begun = self.begun.lock().expect("no holder panics");
-        let known = begun.iter().find(|begun| begun.kind == input.kind && begun.paths == input.paths);
+        let known =
+            begun.iter().find(|begun| begun.kind == input.kind && begun.paths == input.paths);
         let shared = known.cloned().unwrap_or_else(|| {
             let state = State {
                 rest: Some(Listing::new(input, Arc::clone(&self.remote), outputs.clone())),
                 ..State::default()
             };
-            let new = Begun { kind: input.kind, paths: input.paths.clone(), state: Mutex::new(state) };
+            let new =
+                Begun { kind: input.kind, paths: input.paths.clone(), state: Mutex::new(state) };
             begun.push(Arc::new(new));
             Arc::clone(&begun[begun.len() - 1])
         });
@@ -204,7 +208,13 @@ mod tests {
 
     fn job(path: ItemPath, kind: InputKind) -> JobSpec {
         let table = TableOptions { columns: vec!["1".to_owned()], ..TableOptions::default() };
-        let input = Input { name: "data".to_owned(), kind, paths: vec![path], partition_format: None, table };
+        let input = Input {
+            name: "data".to_owned(),
+            kind,
+            paths: vec![path],
+            partition_format: None,
+            table,
+        };
         let mini_batch_size = match kind {
             InputKind::File => MiniBatchSize::Files(10),
             InputKind::Tabular => MiniBatchSize::Bytes(100),
@@ -224,7 +234,8 @@ mod tests {
 
     #[test]
     fn store_input_is_listed_once() {
-        let keys: Vec<String> = (0..2 * FILES_KEPT + 500).map(|number| format!("d/{number:05}.csv")).collect();
+        let keys: Vec<String> =
+            (0..2 * FILES_KEPT + 500).map(|number| format!("d/{number:05}.csv")).collect();
         for kind in [InputKind::File, InputKind::Tabular] {
             let inputs = Inputs::over(bucket(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
             assert_eq!(start(&inputs, &job("s3://bucket/d/".into(), kind)), (1, keys.len() as u64));
@@ -236,23 +247,34 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let files = 2 * FILES_KEPT + 500;
         (0..files).for_each(|number| {
-            std::fs::write(folder.path().join(format!("{number:05}.csv")), "1\n2\n").expect("writable");
+            std::fs::write(folder.path().join(format!("{number:05}.csv")), "1\n2\n")
+                .expect("writable");
         });
         for kind in [InputKind::File, InputKind::Tabular] {
             let inputs = Inputs::default();
-            assert_eq!(start(&inputs, &job(folder.path().to_owned().into(), kind)), (2, files as u64));
+            assert_eq!(
+                start(&inputs, &job(folder.path().to_owned().into(), kind)),
+                (2, files as u64)
+            );
         }
     }
 
     #[test]
     fn every_reader_gets_all_files() {
-        let keys: Vec<String> = (0..FILES_KEPT + 3).map(|number| format!("d/{number:05}")).collect();
+        let keys: Vec<String> =
+            (0..FILES_KEPT + 3).map(|number| format!("d/{number:05}")).collect();
         let inputs = Inputs::over(bucket(&keys.iter().map(String::as_str).collect::<Vec<_>>()));
         let spec = job("s3://bucket/d/".into(), InputKind::File);
-        let read =
-            || inputs.files(&spec, &spec.inputs[0]).map(|listed| listed.expect("listable").path).collect::<Vec<_>>();
-        let (mut first, mut second) = (inputs.files(&spec, &spec.inputs[0]), inputs.files(&spec, &spec.inputs[0]));
-        let paths = [&mut first, &mut second].map(|files| files.next().expect("a file").expect("listable").path);
+        let read = || {
+            inputs
+                .files(&spec, &spec.inputs[0])
+                .map(|listed| listed.expect("listable").path)
+                .collect::<Vec<_>>()
+        };
+        let (mut first, mut second) =
+            (inputs.files(&spec, &spec.inputs[0]), inputs.files(&spec, &spec.inputs[0]));
+        let paths = [&mut first, &mut second]
+            .map(|files| files.next().expect("a file").expect("listable").path);
         assert_eq!(paths[0], paths[1]);
         let expected = read();
         assert_eq!(expected.len(), keys.len());

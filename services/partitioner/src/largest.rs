@@ -99,9 +99,17 @@ mod tests {
 
     fn of_lines(path: &std::path::Path, first: u64, last: u64) -> Descriptor {
         let version = path.metadata().ok().map(|metadata| FileVersion::of_file(&metadata));
-        let block =
-            Block { path: path.into(), version, range: BlockRange::Lines { first, last }, path_columns: vec![] };
-        Descriptor::new("job", 0, Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] })
+        let block = Block {
+            path: path.into(),
+            version,
+            range: BlockRange::Lines { first, last },
+            path_columns: vec![],
+        };
+        Descriptor::new(
+            "job",
+            0,
+            Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] },
+        )
     }
 
     fn largest(spec: &JobSpec, descriptors: &[Descriptor]) -> Option<u64> {
@@ -117,7 +125,11 @@ mod tests {
         std::fs::write(&path, "id\n0\n1\n2\n3\n4\n5\n6\n").expect("writable");
         let spec = JobSpec::example();
         assert_eq!(largest(&spec, &[of_lines(&path, 0, 1 << 20)]), Some(8));
-        assert_eq!(largest(&spec, &[of_lines(&path, 0, 6), of_lines(&path, 7, 12)]), Some(3), "0 to 1 and the header");
+        assert_eq!(
+            largest(&spec, &[of_lines(&path, 0, 6), of_lines(&path, 7, 12)]),
+            Some(3),
+            "0 to 1 and the header"
+        );
         assert_eq!(largest(&spec, &[of_lines(&path, 7, 1 << 20)]), Some(5), "2 to 6");
         let of_rows = JobSpec { mini_batch_size: MiniBatchSize::Rows(2), ..JobSpec::example() };
         assert_eq!(largest(&of_rows, &[of_lines(&path, 0, 1 << 20)]), Some(2));

@@ -141,7 +141,9 @@ impl Listing {
                 Source::Nothing => None,
                 Source::Folder(walk) => match walk.next() {
                     None => None,
-                    Some(Err(unreadable)) => return Err(unreadable_folder(&self.input, unreadable)),
+                    Some(Err(unreadable)) => {
+                        return Err(unreadable_folder(&self.input, unreadable));
+                    }
                     Some(Ok(found)) => {
                         self.group += u64::from(found.first_of_folder);
                         Some(self.local(found.path, found.stat))
@@ -153,13 +155,21 @@ impl Listing {
                         let hint = match (walk.folders_matched(), walk.left_out().line()) {
                             (0, None) => "correct the pattern".to_owned(),
                             (0, Some(left_out)) => format!("{left_out}; {NAME_HIDDEN}"),
-                            (1, _) => "it matches a folder: add /** to take the files in it".to_owned(),
-                            (folders, _) => format!("it matches {folders} folders: add /** to take the files in them"),
+                            (1, _) => {
+                                "it matches a folder: add /** to take the files in it".to_owned()
+                            }
+                            (folders, _) => format!(
+                                "it matches {folders} folders: add /** to take the files in them"
+                            ),
                         };
-                        return Err(self.bad_path(&pattern, format_args!("matches no file; {hint}")));
+                        return Err(
+                            self.bad_path(&pattern, format_args!("matches no file; {hint}"))
+                        );
                     }
                     None => None,
-                    Some(Err(unreadable)) => return Err(unreadable_folder(&self.input, unreadable)),
+                    Some(Err(unreadable)) => {
+                        return Err(unreadable_folder(&self.input, unreadable));
+                    }
                     Some(Ok(found)) => {
                         *files += 1;
                         Some(self.local(found.path, found.stat))
@@ -168,7 +178,8 @@ impl Listing {
                 Source::Prefix { objects, base, parent } => match objects.next() {
                     None => None,
                     Some(Err(error)) => {
-                        return Err(Error::bad_input(&self.input, "its objects cannot be listed").because(error));
+                        return Err(Error::bad_input(&self.input, "its objects cannot be listed")
+                            .because(error));
                     }
                     Some(Ok(object)) => {
                         if let Some(reason) = hidden_below(base, &object, self.hidden) {
@@ -184,32 +195,42 @@ impl Listing {
                         Some(self.object(&object))
                     }
                 },
-                Source::ObjectGlob { pattern, objects, base, glob, files } => match objects.next() {
-                    None if *files == 0 => {
-                        let pattern = pattern.clone();
-                        let hint = match self.left_out.line() {
-                            None => "correct the pattern".to_owned(),
-                            Some(left_out) => format!("{left_out}; {NAME_HIDDEN}"),
-                        };
-                        return Err(self.bad_path(&pattern, format_args!("matches no object; {hint}")));
-                    }
-                    None => None,
-                    Some(Err(error)) => {
-                        return Err(Error::bad_input(&self.input, "its objects cannot be listed").because(error));
-                    }
-                    Some(Ok(object)) if !object_matches(glob, base, &object, Some(self.hidden)) => {
-                        if let Some(reason) = hidden_below(base, &object, self.hidden)
-                            && object_matches(glob, base, &object, None)
-                        {
-                            self.left_out.add(|| format!("{} ({reason})", object.url));
+                Source::ObjectGlob { pattern, objects, base, glob, files } => {
+                    match objects.next() {
+                        None if *files == 0 => {
+                            let pattern = pattern.clone();
+                            let hint = match self.left_out.line() {
+                                None => "correct the pattern".to_owned(),
+                                Some(left_out) => format!("{left_out}; {NAME_HIDDEN}"),
+                            };
+                            return Err(
+                                self.bad_path(&pattern, format_args!("matches no object; {hint}"))
+                            );
                         }
-                        continue;
+                        None => None,
+                        Some(Err(error)) => {
+                            return Err(Error::bad_input(
+                                &self.input,
+                                "its objects cannot be listed",
+                            )
+                            .because(error));
+                        }
+                        Some(Ok(object))
+                            if !object_matches(glob, base, &object, Some(self.hidden)) =>
+                        {
+                            if let Some(reason) = hidden_below(base, &object, self.hidden)
+                                && object_matches(glob, base, &object, None)
+                            {
+                                self.left_out.add(|| format!("{} ({reason})", object.url));
+                            }
+                            continue;
+                        }
+                        Some(Ok(object)) => {
+                            *files += 1;
+                            Some(self.object(&object))
+                        }
                     }
-                    Some(Ok(object)) => {
-                        *files += 1;
-                        Some(self.object(&object))
-                    }
-                },
+                }
             };
             if listed.is_some() {
                 return Ok(listed);
@@ -233,9 +254,12 @@ impl Listing {
     /// Begins the next path. Returns a single file immediately.
     fn open(&mut self, path: ItemPath) -> Result<Option<Listed>> {
         if path.is_url() {
-            let url = std::str::from_utf8(path.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
+            let url =
+                std::str::from_utf8(path.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
             let Some(url) = url else {
-                return Err(self.bad_path(&path, "is not a URL; correct it, or write an absolute path"));
+                return Err(
+                    self.bad_path(&path, "is not a URL; correct it, or write an absolute path")
+                );
             };
             return match url.to_file_path() {
                 Ok(local) if url.scheme() == "file" => self.open_local(ItemPath::from(local)),
@@ -249,25 +273,35 @@ impl Listing {
         match fs::metadata(path.as_path()) {
             Ok(metadata) if metadata.is_dir() => {
                 self.begin(true);
-                self.source =
-                    Source::Folder(Walk::folder(path.as_path().to_owned(), self.hidden, self.outputs.clone()));
+                self.source = Source::Folder(Walk::folder(
+                    path.as_path().to_owned(),
+                    self.hidden,
+                    self.outputs.clone(),
+                ));
                 Ok(None)
             }
             Ok(metadata) if metadata.is_file() => {
                 self.begin(false);
-                Ok(Some(self.local(path.as_path().to_owned(), rustix::fs::stat(path.as_path()).ok())))
+                Ok(Some(
+                    self.local(path.as_path().to_owned(), rustix::fs::stat(path.as_path()).ok()),
+                ))
             }
             Ok(_) => Err(self.bad_path(&path, "is neither a file nor a folder; name one of these")),
             Err(error) if error.kind() == io::ErrorKind::NotFound && is_glob(path.as_bytes()) => {
                 let (base, pattern) = split_base(path.as_bytes());
-                let glob = Glob::parse(pattern)
-                    .map_err(|error| self.bad_path(&path, "is not a valid pattern").because(error))?;
+                let glob = Glob::parse(pattern).map_err(|error| {
+                    self.bad_path(&path, "is not a valid pattern").because(error)
+                })?;
                 let base = ItemPath::from(unescape(base));
                 if !base.as_path().is_dir() {
-                    return Err(self.bad_path(&path, format_args!("matches no file: there is no {}", base.display())));
+                    return Err(self.bad_path(
+                        &path,
+                        format_args!("matches no file: there is no {}", base.display()),
+                    ));
                 }
                 self.begin(false);
-                let walk = Walk::glob(base.as_path().to_owned(), glob, self.hidden, self.outputs.clone());
+                let walk =
+                    Walk::glob(base.as_path().to_owned(), glob, self.hidden, self.outputs.clone());
                 self.source = Source::Glob { pattern: path, walk, files: 0 };
                 Ok(None)
             }
@@ -280,18 +314,25 @@ impl Listing {
 
     fn open_remote(&mut self, path: ItemPath, url: &Url) -> Result<Option<Listed>> {
         let text = url.as_str();
-        let pattern_start =
-            (!url.scheme().starts_with("http")).then(|| path.as_bytes().iter().position(is_url_pattern));
+        let pattern_start = (!url.scheme().starts_with("http"))
+            .then(|| path.as_bytes().iter().position(is_url_pattern));
         if let Some(Some(start)) = pattern_start {
-            let slash = path.as_bytes()[..start].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+            let slash = path.as_bytes()[..start]
+                .iter()
+                .rposition(|&byte| byte == b'/')
+                .map_or(0, |slash| slash + 1);
             let (base, pattern) = path.as_bytes().split_at(slash);
-            let glob =
-                Glob::parse(pattern).map_err(|error| self.bad_path(&path, "is not a valid pattern").because(error))?;
+            let glob = Glob::parse(pattern)
+                .map_err(|error| self.bad_path(&path, "is not a valid pattern").because(error))?;
             let base = std::str::from_utf8(base).ok().and_then(|base| Url::parse(base).ok());
-            let Some(base) = base else { return Err(self.bad_path(&path, "has a pattern in its bucket; name one")) };
+            let Some(base) = base else {
+                return Err(self.bad_path(&path, "has a pattern in its bucket; name one"));
+            };
             self.begin(false);
-            let objects =
-                self.remote.list(&base).map_err(|error| self.bad_path(&path, "cannot be listed").because(error))?;
+            let objects = self
+                .remote
+                .list(&base)
+                .map_err(|error| self.bad_path(&path, "cannot be listed").because(error))?;
             self.source = Source::ObjectGlob { pattern: path, objects, base, glob, files: 0 };
             return Ok(None);
         }
@@ -301,8 +342,10 @@ impl Listing {
                 base.set_path("/");
             }
             self.begin(true);
-            let objects =
-                self.remote.list(&base).map_err(|error| self.bad_path(&path, "cannot be listed").because(error))?;
+            let objects = self
+                .remote
+                .list(&base)
+                .map_err(|error| self.bad_path(&path, "cannot be listed").because(error))?;
             self.source = Source::Prefix { objects, base, parent: String::new() };
             return Ok(None);
         }
@@ -311,7 +354,10 @@ impl Listing {
                 self.begin(false);
                 Ok(Some(self.object(&object)))
             }
-            Ok(None) => Err(self.bad_path(&path, format_args!("does not exist; write {text}/ for a folder"))),
+            Ok(None) => {
+                Err(self
+                    .bad_path(&path, format_args!("does not exist; write {text}/ for a folder")))
+            }
             Err(error) => Err(self.bad_path(&path, "cannot be read").because(error)),
         }
     }
@@ -323,10 +369,15 @@ impl Listing {
     }
 
     fn local(&mut self, path: PathBuf, stat: Option<Stat>) -> Listed {
-        let known = stat.map(|stat| (stat.st_size as u64, stat.st_mtime, stat.st_mtime_nsec as i64));
+        let known =
+            stat.map(|stat| (stat.st_size as u64, stat.st_mtime, stat.st_mtime_nsec as i64));
         let size = known.map(|(bytes, ..)| bytes);
-        let version = known.map(|(bytes, seconds, nanoseconds)| FileVersion::modified(bytes, seconds, nanoseconds));
-        let stamp = known.map_or(Stamp::Unknown, |(_, seconds, nanoseconds)| Stamp::Modified(seconds, nanoseconds));
+        let version = known.map(|(bytes, seconds, nanoseconds)| {
+            FileVersion::modified(bytes, seconds, nanoseconds)
+        });
+        let stamp = known.map_or(Stamp::Unknown, |(_, seconds, nanoseconds)| {
+            Stamp::Modified(seconds, nanoseconds)
+        });
         self.listed(path.into(), size, version, stamp)
     }
 
@@ -336,7 +387,13 @@ impl Listing {
         self.listed(path, Some(object.size), Some(version), Stamp::Object(object.stamp.clone()))
     }
 
-    fn listed(&mut self, path: ItemPath, size: Option<u64>, version: Option<FileVersion>, stamp: Stamp) -> Listed {
+    fn listed(
+        &mut self,
+        path: ItemPath,
+        size: Option<u64>,
+        version: Option<FileVersion>,
+        stamp: Stamp,
+    ) -> Listed {
         self.files += 1;
         Listed { path, size, version, stamp, group: self.group }
     }
@@ -348,9 +405,10 @@ impl Listing {
         };
         match &self.paths[..] {
             [path] => self.bad_path(path, format_args!("holds no files; {advice}")),
-            paths => {
-                Error::bad_input(&self.input, format_args!("none of its {} paths holds a file; {advice}", paths.len()))
-            }
+            paths => Error::bad_input(
+                &self.input,
+                format_args!("none of its {} paths holds a file; {advice}", paths.len()),
+            ),
         }
     }
 
@@ -396,7 +454,9 @@ fn hidden_below(base: &Url, object: &Object, hidden: Hidden) -> Option<String> {
 
 fn cannot_read(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => "cannot be read; give the user that runs the job the right to read it",
+        io::ErrorKind::PermissionDenied => {
+            "cannot be read; give the user that runs the job the right to read it"
+        }
         _ => "cannot be read",
     }
 }

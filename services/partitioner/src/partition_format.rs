@@ -129,7 +129,8 @@ impl PartitionFormat {
                     rest = after;
                 }
                 b'{' => {
-                    let end = after.find('}').ok_or_else(|| FormatError::Unclosed(format.to_owned()))?;
+                    let end =
+                        after.find('}').ok_or_else(|| FormatError::Unclosed(format.to_owned()))?;
                     parsed.column(&after[..end])?;
                     rest = &after[end + 1..];
                 }
@@ -152,7 +153,9 @@ impl PartitionFormat {
     pub fn check_keys(&self, keys: &[String]) -> Result<(), FormatError> {
         match keys.iter().find(|key| !self.names.contains(key)) {
             None => Ok(()),
-            Some(key) => Err(FormatError::UnknownKey { key: key.clone(), columns: self.names.join(", ") }),
+            Some(key) => {
+                Err(FormatError::UnknownKey { key: key.clone(), columns: self.names.join(", ") })
+            }
         }
     }
 
@@ -188,7 +191,8 @@ impl PartitionFormat {
         let column = self.names.len();
         self.names.push(name.to_owned());
         match time {
-            None if matches!(self.pieces.last(), Some(Piece::Literal(before)) if before.ends_with(b"=")) => {
+            None if matches!(self.pieces.last(), Some(Piece::Literal(before)) if before.ends_with(b"=")) =>
+            {
                 self.pieces.push(Piece::Escaped(column));
             }
             None => self.pieces.push(Piece::Text(column)),
@@ -249,7 +253,9 @@ fn matches(pieces: &[Piece], text: &[u8], found: &mut [Option<Vec<u8>>]) -> bool
             let value = &text[..length];
             let is_escaped = matches!(piece, Piece::Escaped(_)) && text.get(length) == Some(&b'/');
             let decoded = percent_decode(value).decode_utf8().ok().filter(|_| is_escaped);
-            found[column] = Some(decoded.map_or_else(|| value.to_vec(), |decoded| decoded.into_owned().into_bytes()));
+            found[column] = Some(
+                decoded.map_or_else(|| value.to_vec(), |decoded| decoded.into_owned().into_bytes()),
+            );
         }
         matched
     })
@@ -266,12 +272,28 @@ mod tests {
     #[test]
     fn values_come_from_the_end_of_the_path() {
         for (format, path, expected) in [
-            ("{user}/{season}/{genres}.wav", "/data/user1/winter/disco.wav", Some(vec!["user1", "winter", "disco"])),
-            ("…/{user}/{season}/{genres}.wav", "/data/user1/fall/rock.wav", Some(vec!["user1", "fall", "rock"])),
-            ("/{user}/{season}/{genres}.wav", "user1/winter/disco.wav", Some(vec!["user1", "winter", "disco"])),
+            (
+                "{user}/{season}/{genres}.wav",
+                "/data/user1/winter/disco.wav",
+                Some(vec!["user1", "winter", "disco"]),
+            ),
+            (
+                "…/{user}/{season}/{genres}.wav",
+                "/data/user1/fall/rock.wav",
+                Some(vec!["user1", "fall", "rock"]),
+            ),
+            (
+                "/{user}/{season}/{genres}.wav",
+                "user1/winter/disco.wav",
+                Some(vec!["user1", "winter", "disco"]),
+            ),
             ("{user}/{season}/{genres}.wav", "/data/user1/winter/disco.mp3", None),
             ("{user}/{season}/{genres}.wav", "winter/disco.wav", None),
-            ("{Store}/{file_name}.{extension}", "/d/1000/a.b.csv", Some(vec!["1000", "a.b", "csv"])),
+            (
+                "{Store}/{file_name}.{extension}",
+                "/d/1000/a.b.csv",
+                Some(vec!["1000", "a.b", "csv"]),
+            ),
             ("{a}-{b}", "/x-y-z", Some(vec!["x-y", "z"])),
             ("{a}/*", "/data/k/anything", Some(vec!["k"])),
             ("part-{n}/*.csv", "/data/part-7/x.csv", Some(vec!["7"])),
@@ -279,14 +301,19 @@ mod tests {
             ("{n}/x", "//x", None),
             ("{date:yyyy/MM/dd}/{n}.csv", "/d/2020/02/29/7.csv", Some(vec!["20200229000000", "7"])),
             ("{date:yyyy/MM/dd}/{n}.csv", "/d/2020/13/29/7.csv", None),
-            ("log-{at:yyyyMMdd-HHmmss}.csv", "/d/log-20200102-030405.csv", Some(vec!["20200102030405"])),
+            (
+                "log-{at:yyyyMMdd-HHmmss}.csv",
+                "/d/log-20200102-030405.csv",
+                Some(vec!["20200102030405"]),
+            ),
             ("{at:HH}.csv", "/d/07.csv", Some(vec!["00010101070000"])),
             ("city={city}/*", "/d/city=S%C3%A3o%20Paulo%2FSP/x", Some(vec!["São Paulo/SP"])),
             ("city={city}/*", "/d/city=100%/x", Some(vec!["100%"])),
             ("city={city}/*", "/d/city=%FF/x", Some(vec!["%FF"])),
             ("{city}/k={file}.csv", "/d/a%20b/k=c%20d.csv", Some(vec!["a%20b", "c%20d"])),
         ] {
-            let expected: Option<Vec<String>> = expected.map(|values| values.into_iter().map(str::to_owned).collect());
+            let expected: Option<Vec<String>> =
+                expected.map(|values| values.into_iter().map(str::to_owned).collect());
             assert_eq!(values(format, path), expected, "{format} {path}");
         }
     }
@@ -295,7 +322,10 @@ mod tests {
     fn invalid_utf8_has_no_value() {
         let format = PartitionFormat::parse("{a}/{b}").expect("valid");
         assert_eq!(format.values(b"/data/\xff/x"), None);
-        assert_eq!(format.values("/däta/ü/x".as_bytes()), Some(vec!["ü".to_owned(), "x".to_owned()]));
+        assert_eq!(
+            format.values("/däta/ü/x".as_bytes()),
+            Some(vec!["ü".to_owned(), "x".to_owned()])
+        );
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::iter::Peekable;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use protocol::{
-    Block, BlockRange, Descriptor, FileVersion, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableOptions,
-    TableSchema, Work,
+    Block, BlockRange, Descriptor, FileVersion, Input, InputKind, ItemPath, JobSpec, MiniBatchSize,
+    TableOptions, TableSchema, Work,
 };
 use storage::PlanComplete;
 
@@ -138,14 +138,18 @@ impl Plan {
                 let combinations = Combinations::collect(input, listing, &format, &keys, &cutter)?;
                 match input.kind {
                     InputKind::File => Box::new(combinations.files(index)),
-                    InputKind::Tabular => Box::new(combinations.rows(index, input.name.clone(), format, cutter)),
+                    InputKind::Tabular => {
+                        Box::new(combinations.rows(index, input.name.clone(), format, cutter))
+                    }
                 }
             }
             (InputKind::File, _) => {
                 let MiniBatchSize::Files(files_max) = size else { unreachable!("checked above") };
                 Box::new(FileBatches { listing: listing.peekable(), input: index, files_max })
             }
-            (InputKind::Tabular, format) => Box::new(table_blocks(input, index, listing, format, cutter)),
+            (InputKind::Tabular, format) => {
+                Box::new(table_blocks(input, index, listing, format, cutter))
+            }
         })
     }
 
@@ -165,9 +169,13 @@ impl Plan {
 
     /// Returns a mini-batch with no rows of the first table, whose file names the columns; `None`: no input is a table.
     fn without_rows(&self) -> Result<Option<Work>> {
-        let inputs = self.spec.inputs.iter().zip(0..).filter(|(input, _)| input.kind == InputKind::Tabular);
+        let inputs =
+            self.spec.inputs.iter().zip(0..).filter(|(input, _)| input.kind == InputKind::Tabular);
         for (input, index) in inputs {
-            let Some(listed) = self.inputs.planned_files(&self.spec, input).next().transpose()? else { continue };
+            let Some(listed) = self.inputs.planned_files(&self.spec, input).next().transpose()?
+            else {
+                continue;
+            };
             let range = match input.table.format.is_text() {
                 true => BlockRange::WholeText,
                 false => BlockRange::RowGroup { row_group: 0, offset: 0, rows: 0 },
@@ -176,10 +184,16 @@ impl Plan {
             if let Some(format) = partition_format(&self.spec, input)? {
                 path_columns = columns_of(&input.name, &format, &listed.path)?;
             }
-            let value_of = |key: &String| path_columns.iter().find(|(name, _)| name == key).cloned();
+            let value_of =
+                |key: &String| path_columns.iter().find(|(name, _)| name == key).cloned();
             let key = self.spec.partition_keys.iter().filter_map(value_of).collect();
             let block = Block { path: listed.path, version: listed.version, range, path_columns };
-            return Ok(Some(Work::Rows { input: index, blocks: vec![block], rows_before: Some(0), key }));
+            return Ok(Some(Work::Rows {
+                input: index,
+                blocks: vec![block],
+                rows_before: Some(0),
+                key,
+            }));
         }
         Ok(None)
     }
@@ -202,8 +216,10 @@ impl Counted {
         match endings.iter().any(|ending| name.ends_with(ending.as_bytes())) {
             true => Ok(listed),
             false => {
-                let message =
-                    format!("is not an input of an MLflow model without a script, which reads {}", endings.join(", "));
+                let message = format!(
+                    "is not an input of an MLflow model without a script, which reads {}",
+                    endings.join(", ")
+                );
                 Err(Error::bad_path(&self.input, &listed.path, message))
             }
         }
@@ -246,7 +262,9 @@ impl Inputs {
             if columns.is_empty() && column_types.is_empty() || spec.rank_mini_batch_count > 0 {
                 continue;
             }
-            let Ok(there) = schema::columns(input, self.files(spec, input), &self.remote) else { continue };
+            let Ok(there) = schema::columns(input, self.files(spec, input), &self.remote) else {
+                continue;
+            };
             let format = partition_format(spec, input).ok().flatten();
             let from_path = format.map_or_else(Vec::new, |format| format.names().to_vec());
             found.extend(schema::missing(input, &there).map(|name| MissingColumn {
@@ -300,39 +318,56 @@ pub(crate) fn partition_format(spec: &JobSpec, input: &Input) -> Result<Option<P
             ))
         };
     };
-    let format = PartitionFormat::parse(format).map_err(|error| bad("partition_format").because(error))?;
-    format.check_keys(&spec.partition_keys).map_err(|error| Error::bad_input(&input.name, error))?;
+    let format =
+        PartitionFormat::parse(format).map_err(|error| bad("partition_format").because(error))?;
+    format
+        .check_keys(&spec.partition_keys)
+        .map_err(|error| Error::bad_input(&input.name, error))?;
     Ok(Some(format))
 }
 
 /// Returns the size of mini-batches. Fails if it does not suit the input.
 fn check_size(spec: &JobSpec, input: &Input) -> Result<MiniBatchSize> {
-    let ignored =
-        !spec.partition_keys.is_empty() || (input.kind == InputKind::Tabular && !input.table.format.is_text());
-    let (MiniBatchSize::Files(count) | MiniBatchSize::Bytes(count) | MiniBatchSize::Rows(count)) = spec.mini_batch_size;
+    let ignored = !spec.partition_keys.is_empty()
+        || (input.kind == InputKind::Tabular && !input.table.format.is_text());
+    let (MiniBatchSize::Files(count) | MiniBatchSize::Bytes(count) | MiniBatchSize::Rows(count)) =
+        spec.mini_batch_size;
     let expected = match (input.kind, spec.mini_batch_size) {
         _ if count == 0 => "1 or more",
-        (InputKind::File, MiniBatchSize::Bytes(_) | MiniBatchSize::Rows(_)) if !ignored => "a number of files",
-        (InputKind::Tabular, MiniBatchSize::Files(_)) if !ignored => "a size such as 1MB, or a number such as 500 rows",
+        (InputKind::File, MiniBatchSize::Bytes(_) | MiniBatchSize::Rows(_)) if !ignored => {
+            "a number of files"
+        }
+        (InputKind::Tabular, MiniBatchSize::Files(_)) if !ignored => {
+            "a size such as 1MB, or a number such as 500 rows"
+        }
         _ => return Ok(spec.mini_batch_size),
     };
     Err(Error::bad_input(&input.name, format_args!("mini_batch_size must be {expected}")))
 }
 
 fn values(input: &str, format: &PartitionFormat, path: &ItemPath) -> Result<Vec<String>> {
-    let readable =
-        path.is_url().then(|| std::str::from_utf8(path.as_bytes()).ok().and_then(crate::remote::readable_path));
+    let readable = path
+        .is_url()
+        .then(|| std::str::from_utf8(path.as_bytes()).ok().and_then(crate::remote::readable_path));
     let values = match readable.flatten() {
         Some(readable) => format.values(readable.as_bytes()),
         None => format.values(path.as_bytes()),
     };
     values.ok_or_else(|| {
-        Error::bad_path(input, path, "does not match partition_format; correct the format, or leave the file out")
+        Error::bad_path(
+            input,
+            path,
+            "does not match partition_format; correct the format, or leave the file out",
+        )
     })
 }
 
 /// Returns the columns that a path gives the rows of its file, in the order of the format.
-fn columns_of(input: &str, format: &PartitionFormat, path: &ItemPath) -> Result<Vec<(String, String)>> {
+fn columns_of(
+    input: &str,
+    format: &PartitionFormat,
+    path: &ItemPath,
+) -> Result<Vec<(String, String)>> {
     Ok(format.names().iter().cloned().zip(values(input, format, path)?).collect())
 }
 
@@ -381,9 +416,14 @@ impl FileList {
         let (mut versions, mut stamps) = (Vec::new(), Vec::new());
         if self.paths.iter().any(ItemPath::is_url) {
             let nothing = || FileVersion { bytes: 0, etag: None, modified: None };
-            versions = self.versions.into_iter().map(|version| version.unwrap_or_else(nothing)).collect();
+            versions =
+                self.versions.into_iter().map(|version| version.unwrap_or_else(nothing)).collect();
         } else {
-            stamps = self.versions.iter().map(|version| version.as_ref().map_or(0, FileVersion::stamp)).collect();
+            stamps = self
+                .versions
+                .iter()
+                .map(|version| version.as_ref().map_or(0, FileVersion::stamp))
+                .collect();
         }
         Work::Files { input, paths: self.paths, versions, stamps, key }
     }
@@ -485,7 +525,8 @@ impl Combinations {
             let path_columns = columns_of(&name, &format, &listed.path)?;
             let ranges = ranges.map_or_else(|| cutter.whole(&listed), Ok)?;
             let block = |range| {
-                let (path, version, path_columns) = (listed.path.clone(), listed.version.clone(), path_columns.clone());
+                let (path, version, path_columns) =
+                    (listed.path.clone(), listed.version.clone(), path_columns.clone());
                 Block { path, version, range, path_columns }
             };
             Ok(ranges.into_iter().map(block).collect())

@@ -24,7 +24,8 @@ use anyhow::Context;
 use backon::Retryable;
 use bytes::Bytes;
 use protocol::{
-    Descriptor, JobSpec, PlanPosition, Planned, ResultEvent, TableSchema, Work, begin_message, encode_record,
+    Descriptor, JobSpec, PlanPosition, Planned, ResultEvent, TableSchema, Work, begin_message,
+    encode_record,
 };
 use queue::pauses::UNTIL_IT_ANSWERS;
 use queue::{MemoryOptions, MemoryQueue, Message, Queue};
@@ -131,7 +132,12 @@ impl Drop for Reading {
 
 impl Partitioner {
     /// Creates a partitioner. The workers of the job receive from `tasks`, its reducer from `results`.
-    pub fn new(spec: JobSpec, store: JobStore, tasks: Arc<dyn Queue>, results: Arc<dyn Queue>) -> Self {
+    pub fn new(
+        spec: JobSpec,
+        store: JobStore,
+        tasks: Arc<dyn Queue>,
+        results: Arc<dyn Queue>,
+    ) -> Self {
         let inputs = Inputs::new(store.stores().options());
         Self { spec, store, tasks, results, inputs }
     }
@@ -152,7 +158,10 @@ impl Partitioner {
     ///
     /// Calls `progress` after each published chunk. Fails with [`Error`] if the user must correct the job or
     /// its inputs. After a failure or a crash, [`resume`](Self::resume) continues.
-    pub async fn plan_and_publish(&self, progress: impl Fn(PlanProgress)) -> anyhow::Result<PlanComplete> {
+    pub async fn plan_and_publish(
+        &self,
+        progress: impl Fn(PlanProgress),
+    ) -> anyhow::Result<PlanComplete> {
         self.resume(|_| Some(Pending::default()), progress).await
     }
 
@@ -176,7 +185,8 @@ impl Partitioner {
                 (end, false) => published_to = end,
             }
         }
-        let pending = |mini_batch| if mini_batch < published_to { None } else { pending(mini_batch) };
+        let pending =
+            |mini_batch| if mini_batch < published_to { None } else { pending(mini_batch) };
         let (published, chunks) = (AtomicU64::new(0), watch::Sender::new(0));
         let planning = async {
             let told = |planned: PlanProgress| {
@@ -186,7 +196,8 @@ impl Partitioner {
             self.announce(&complete).await?;
             Ok(complete)
         };
-        let (complete, ()) = tokio::try_join!(planning, self.publish_chunks(&chunks, &pending, &published))?;
+        let (complete, ()) =
+            tokio::try_join!(planning, self.publish_chunks(&chunks, &pending, &published))?;
         progress(PlanProgress {
             files: complete.files,
             mini_batches: complete.mini_batches,
@@ -198,14 +209,21 @@ impl Partitioner {
     /// Makes the plan as far as it is missing or damaged, and publishes nothing: another process [follows](Self::follow) it.
     pub async fn plan_only(&self) -> anyhow::Result<PlanComplete> {
         match self.stored_plan().await.context("read the plan")? {
-            Some(complete) if is_whole(&self.store, &complete).await.context("read the plan")? => Ok(complete),
+            Some(complete)
+                if is_whole(&self.store, &complete).await.context("read the plan")? =>
+            {
+                Ok(complete)
+            }
             _ => self.plan(&watch::Sender::new(0), &|_| ()).await,
         }
     }
 
     /// Publishes a plan that another process makes, each chunk as soon as it is there, until the plan is complete. Otherwise
     /// like [`resume`](Self::resume). If the job cannot be planned, tells the reducer, and returns `None`.
-    pub async fn follow(&self, pending: impl Fn(u64) -> Option<Pending>) -> anyhow::Result<Option<PlanComplete>> {
+    pub async fn follow(
+        &self,
+        pending: impl Fn(u64) -> Option<Pending>,
+    ) -> anyhow::Result<Option<PlanComplete>> {
         let (mut number, mut pause) = (0, FIRST_LOOK);
         let mut pace = Pace::new(&self.spec, &*self.tasks);
         let complete = loop {
@@ -290,7 +308,11 @@ impl Partitioner {
                 FromListing::Chunk { chunk, files } => {
                     self.write_chunk(&chunk).await?;
                     chunks.send_replace(chunk.number + 1);
-                    progress(PlanProgress { files, mini_batches: chunk.first() + chunk.len(), published: 0 });
+                    progress(PlanProgress {
+                        files,
+                        mini_batches: chunk.first() + chunk.len(),
+                        published: 0,
+                    });
                 }
             }
         }
@@ -312,10 +334,14 @@ impl Partitioner {
         let mut chunks = chunks.subscribe();
         let mut pace = Pace::new(&self.spec, &*self.tasks);
         for number in 0.. {
-            let written = *chunks.wait_for(|written| *written > number).await.expect("the caller holds the sender");
+            let written = *chunks
+                .wait_for(|written| *written > number)
+                .await
+                .expect("the caller holds the sender");
             match self.store.plan_chunk(number).await {
                 Ok(lines) => {
-                    let count = self.publish(&Chunk::stored(number, lines), pending, &mut pace).await?;
+                    let count =
+                        self.publish(&Chunk::stored(number, lines), pending, &mut pace).await?;
                     published.fetch_add(count, Ordering::Relaxed);
                 }
                 Err(storage::Error::NotFound { .. }) if written == u64::MAX => break,
@@ -337,8 +363,8 @@ impl Partitioner {
         let mut published = 0;
         let mut pace = Pace::new(&self.spec, &*self.tasks);
         let span = |number| PlanPosition::numbers_of(number, complete.mini_batches);
-        let mut needed =
-            (from..complete.chunks()).filter(|&number| span(number).any(|mini_batch| pending(mini_batch).is_some()));
+        let mut needed = (from..complete.chunks())
+            .filter(|&number| span(number).any(|mini_batch| pending(mini_batch).is_some()));
         let mut reading = Reading::default();
         for number in from..complete.chunks() {
             let (first, end) = (span(number).start, span(number).end);
@@ -368,7 +394,12 @@ impl Partitioner {
             }
             Err(error) => return Err(error).context("read the column types"),
         };
-        let differs = self.spec.inputs.iter().zip(stored.iter().zip(schemas)).find(|(_, (stored, now))| stored != now);
+        let differs = self
+            .spec
+            .inputs
+            .iter()
+            .zip(stored.iter().zip(schemas))
+            .find(|(_, (stored, now))| stored != now);
         match differs {
             None => Ok(()),
             Some((input, _)) => {
@@ -379,8 +410,11 @@ impl Partitioner {
     }
 
     async fn write_chunk(&self, chunk: &Chunk) -> anyhow::Result<()> {
-        let created =
-            self.store.create_plan_chunk(chunk.number, chunk.lines.clone()).await.context("write the plan")?;
+        let created = self
+            .store
+            .create_plan_chunk(chunk.number, chunk.lines.clone())
+            .await
+            .context("write the plan")?;
         match created {
             Commit::Committed => {
                 debug!(
@@ -423,12 +457,16 @@ impl Partitioner {
             then != now || then.is_none()
         });
         let index = index.expect("an endless range ends only with a result");
-        let descriptor = |line: Option<bytes::Bytes>| serde_json::from_slice::<Descriptor>(&line?).ok();
+        let descriptor =
+            |line: Option<bytes::Bytes>| serde_json::from_slice::<Descriptor>(&line?).ok();
         let (then, now) = (descriptor(line(Some(stored), index)), descriptor(line(now, index)));
-        let input = [&then, &now].into_iter().flatten().find_map(|descriptor| match descriptor.work {
-            Work::Files { input, .. } | Work::Rows { input, .. } => self.spec.inputs.get(input as usize),
-            Work::Rank | Work::Planned { .. } => None,
-        });
+        let input =
+            [&then, &now].into_iter().flatten().find_map(|descriptor| match descriptor.work {
+                Work::Files { input, .. } | Work::Rows { input, .. } => {
+                    self.spec.inputs.get(input as usize)
+                }
+                Work::Rank | Work::Planned { .. } => None,
+            });
         let detail = |descriptor: Option<Descriptor>| match descriptor {
             Some(descriptor) => descriptor.detail(),
             None => "nothing".to_owned(),
@@ -436,10 +474,15 @@ impl Partitioner {
         let mini_batch = stored.first() + index as u64;
         let (then, now) = (detail(then), detail(now));
         let difference = match then == now {
-            true => format!("mini-batch {mini_batch} reads {now}, whose size or time of the last change is different"),
+            true => format!(
+                "mini-batch {mini_batch} reads {now}, whose size or time of the last change is different"
+            ),
             false => format!("mini-batch {mini_batch} was {then} and would now be {now}"),
         };
-        Error::InputsChanged { input: input.map_or_else(String::new, |input| input.name.clone()), difference }
+        Error::InputsChanged {
+            input: input.map_or_else(String::new, |input| input.name.clone()),
+            difference,
+        }
     }
 
     async fn publish(
@@ -455,7 +498,9 @@ impl Partitioner {
         let bundle_max = pace.together(&self.store).await;
         messages.iter_mut().for_each(|message| message.bundle_max = bundle_max);
         if count > 0 {
-            send(&*self.tasks, messages).await.with_context(|| format!("publish plan chunk {}", chunk.number))?;
+            send(&*self.tasks, messages)
+                .await
+                .with_context(|| format!("publish plan chunk {}", chunk.number))?;
         }
         Ok(count)
     }

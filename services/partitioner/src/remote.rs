@@ -142,13 +142,16 @@ impl Remote {
         }
         let url = std::str::from_utf8(url.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
         let (store, path) = self.open(&url.expect("the listing gives valid URLs"))?;
-        self.wait(async move { get(&*store, &path, GetRange::Bounded(0..size.min(bytes_max))).await })
+        self.wait(
+            async move { get(&*store, &path, GetRange::Bounded(0..size.min(bytes_max))).await },
+        )
     }
 
     /// Fetches an object, or a part of it, into a temporary file.
     pub(crate) fn fetch(&self, url: &Url, fetch: Fetch) -> Result<NamedTempFile> {
         let (store, path) = self.open(url)?;
-        let mut file = NamedTempFile::new().map_err(|error| format!("cannot create a temporary file: {error}"))?;
+        let mut file = NamedTempFile::new()
+            .map_err(|error| format!("cannot create a temporary file: {error}"))?;
         let written = match fetch {
             Fetch::Whole => {
                 let file = file.reopen()?;
@@ -157,12 +160,12 @@ impl Remote {
             Fetch::Head(bytes_max) => self
                 .wait(async move { head_bytes(&*store, &path, bytes_max).await })
                 .and_then(|head| Ok(file.write_all(&head)?)),
-            Fetch::ParquetFooter => {
-                self.wait(async move { footer(&*store, &path).await }).and_then(|(start, footer)| {
+            Fetch::ParquetFooter => self
+                .wait(async move { footer(&*store, &path).await })
+                .and_then(|(start, footer)| {
                     file.seek(SeekFrom::Start(start))?;
                     Ok(file.write_all(&footer)?)
-                })
-            }
+                }),
         };
         written.map(|()| file)
     }
@@ -176,7 +179,13 @@ impl Object {
 }
 
 impl Objects {
-    fn new(remote: Arc<Remote>, base: Url, prefix: ObjectPath, store: &Arc<dyn ObjectStore>, sorted: bool) -> Self {
+    fn new(
+        remote: Arc<Remote>,
+        base: Url,
+        prefix: ObjectPath,
+        store: &Arc<dyn ObjectStore>,
+        sorted: bool,
+    ) -> Self {
         let metas = store.list(Some(&prefix));
         let mut objects = Self {
             remote,
@@ -256,7 +265,11 @@ pub(crate) fn readable_below(base: &Url, object: &Url) -> String {
     relative.trim_start_matches('/').to_owned()
 }
 
-async fn download(store: &dyn ObjectStore, path: &ObjectPath, mut file: std::fs::File) -> Result<()> {
+async fn download(
+    store: &dyn ObjectStore,
+    path: &ObjectPath,
+    mut file: std::fs::File,
+) -> Result<()> {
     let object = store.get_opts(path, GetOptions::default()).await.map_err(Answer)?;
     let mut pieces = object.into_stream();
     while let Some(piece) = pieces.next().await {
@@ -288,7 +301,8 @@ async fn footer(store: &dyn ObjectStore, path: &ObjectPath) -> Result<(u64, Byte
     }
     let guess = size.saturating_sub(FOOTER_BYTES_GUESS);
     let end = from(guess).await?;
-    let tail = end.len().checked_sub(FOOTER_TAIL_BYTES).ok_or("the object changed while it was read")?;
+    let tail =
+        end.len().checked_sub(FOOTER_TAIL_BYTES).ok_or("the object changed while it was read")?;
     let length = u32::from_le_bytes(end[tail..tail + 4].try_into().expect("four bytes"));
     let start = size.saturating_sub(u64::from(length) + FOOTER_TAIL_BYTES as u64);
     if start >= guess { Ok((guess, end)) } else { Ok((start, from(start).await?)) }
@@ -343,17 +357,28 @@ mod tests {
 
     #[test]
     fn prefix_is_a_folder_of_sorted_objects() {
-        let remote = bucket(&["d/b.png", "d/a b%.png", "d/sub/c.png", "d/z.png", "else/x.png", "d2/y.png"]);
+        let remote =
+            bucket(&["d/b.png", "d/a b%.png", "d/sub/c.png", "d/z.png", "else/x.png", "d2/y.png"]);
         let listed = listed(&remote, "s3://bucket/d/").expect("listable");
         let urls: Vec<&str> = listed.iter().map(|(url, _)| url.as_str()).collect();
-        let expected =
-            ["s3://bucket/d/a%20b%25.png", "s3://bucket/d/b.png", "s3://bucket/d/sub/c.png", "s3://bucket/d/z.png"];
+        let expected = [
+            "s3://bucket/d/a%20b%25.png",
+            "s3://bucket/d/b.png",
+            "s3://bucket/d/sub/c.png",
+            "s3://bucket/d/z.png",
+        ];
         assert_eq!(urls, expected);
         let groups: Vec<u64> = listed.iter().map(|(_, group)| *group).collect();
-        assert!(groups[0] == groups[1] && groups[1] < groups[2] && groups[2] < groups[3], "{groups:?}");
+        assert!(
+            groups[0] == groups[1] && groups[1] < groups[2] && groups[2] < groups[3],
+            "{groups:?}"
+        );
         for url in urls {
             let url = Url::parse(url).expect("listed");
-            assert!(remote.head(&url).expect("in memory").is_some(), "{url} names the object it was made from");
+            assert!(
+                remote.head(&url).expect("in memory").is_some(),
+                "{url} names the object it was made from"
+            );
         }
     }
 
@@ -361,7 +386,8 @@ mod tests {
     fn whole_bucket_can_be_listed() {
         let remote = bucket(&["b", "a/c"]);
         for path in ["s3://bucket/", "s3://bucket"] {
-            let urls: Vec<String> = listed(&remote, path).expect("listable").into_iter().map(|(url, _)| url).collect();
+            let urls: Vec<String> =
+                listed(&remote, path).expect("listable").into_iter().map(|(url, _)| url).collect();
             assert_eq!(urls, ["s3://bucket/a/c", "s3://bucket/b"]);
         }
     }
@@ -369,17 +395,23 @@ mod tests {
     #[test]
     fn glob_matches_objects() {
         let remote = bucket(&["d/2020/a.csv", "d/2020/a.txt", "d/2021/x/b.csv", "d/c.csv"]);
-        let urls =
-            |path| listed(&remote, path).map(|listed| listed.into_iter().map(|(url, _)| url).collect::<Vec<_>>());
+        let urls = |path| {
+            listed(&remote, path)
+                .map(|listed| listed.into_iter().map(|(url, _)| url).collect::<Vec<_>>())
+        };
         assert_eq!(urls("s3://bucket/d/*/*.csv").expect("listable"), ["s3://bucket/d/2020/a.csv"]);
         assert_eq!(urls("s3://bucket/d/**/*.csv").expect("listable").len(), 3);
         let refused = format!("{:#}", urls("s3://bucket/d/*.parquet").expect_err("nothing"));
-        assert_eq!(refused, "input 'images': s3://bucket/d/*.parquet matches no object; correct the pattern");
+        assert_eq!(
+            refused,
+            "input 'images': s3://bucket/d/*.parquet matches no object; correct the pattern"
+        );
     }
 
     #[test]
     fn hidden_objects_are_left_out_unless_a_pattern_names_them() {
-        let remote = bucket(&["d/_SUCCESS", "d/.a.crc", "d/a.csv", "d/_temporary/0/b.csv", "d/_k=v/c.csv"]);
+        let remote =
+            bucket(&["d/_SUCCESS", "d/.a.crc", "d/a.csv", "d/_temporary/0/b.csv", "d/_k=v/c.csv"]);
         let left_out = |path: &str| {
             let input = Input {
                 name: "sales".to_owned(),
@@ -407,8 +439,12 @@ mod tests {
 
     #[test]
     fn empty_prefix_is_rejected() {
-        let refused = format!("{:#}", listed(&bucket(&["a"]), "s3://bucket/none/").expect_err("nothing"));
-        assert!(refused.starts_with("input 'images': s3://bucket/none/ holds no files; "), "{refused}");
+        let refused =
+            format!("{:#}", listed(&bucket(&["a"]), "s3://bucket/none/").expect_err("nothing"));
+        assert!(
+            refused.starts_with("input 'images': s3://bucket/none/ holds no files; "),
+            "{refused}"
+        );
     }
 
     #[test]

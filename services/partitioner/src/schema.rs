@@ -47,7 +47,10 @@ pub(crate) fn infer<L: Iterator<Item = Result<Listed>>>(
     check_path_column(input, &names)?;
     let listed = &input.table.columns;
     let is_read = |column: &&TableColumn| listed.is_empty() || listed.contains(&column.name);
-    match from_path.iter().find(|column| own.iter().filter(is_read).any(|other| other.name == column.name)) {
+    match from_path
+        .iter()
+        .find(|column| own.iter().filter(is_read).any(|other| other.name == column.name))
+    {
         None => Ok(schema),
         Some(TableColumn { name, .. }) => Err(Error::bad_input(
             &input.name,
@@ -73,7 +76,8 @@ pub(crate) fn columns(
     check_types(input)?;
     let Some(listed) = listing.next().transpose()? else { return Ok(Vec::new()) };
     let file = LocalFile::open(remote, &input.name, &listed.path, Fetch::ParquetFooter)?;
-    tables::parquet_columns(file.path(), &input.table).map_err(|error| table_error(&input.name, &listed.path, error))
+    tables::parquet_columns(file.path(), &input.table)
+        .map_err(|error| table_error(&input.name, &listed.path, error))
 }
 
 /// Fails if an input lists a column that its files do not have.
@@ -82,7 +86,10 @@ pub(crate) fn check_columns(input: &Input, there: &[String]) -> Result<()> {
         None => Ok(()),
         Some(name) => Err(Error::bad_input(
             &input.name,
-            format_args!("the files have no column '{name}', which `columns` names; they have {}", there.join(", ")),
+            format_args!(
+                "the files have no column '{name}', which `columns` names; they have {}",
+                there.join(", ")
+            ),
         )),
     }
 }
@@ -90,7 +97,10 @@ pub(crate) fn check_columns(input: &Input, there: &[String]) -> Result<()> {
 /// Fails if the files have a column of the name of the column of their paths.
 pub(crate) fn check_path_column(input: &Input, there: &[String]) -> Result<()> {
     let TableOptions { columns, path_column, .. } = &input.table;
-    match path_column.as_ref().filter(|name| there.contains(name) && (columns.is_empty() || columns.contains(name))) {
+    match path_column
+        .as_ref()
+        .filter(|name| there.contains(name) && (columns.is_empty() || columns.contains(name)))
+    {
         None => Ok(()),
         Some(name) => Err(Error::bad_input(
             &input.name,
@@ -121,11 +131,16 @@ pub(crate) fn check_types(input: &Input) -> Result<()> {
 
 /// Returns the names in `columns` that the files do not have. Files without any column have no rows, either. For JSON
 /// lines, `columns` may contain the type of a key that only later lines have.
-pub(crate) fn missing<'a>(input: &'a Input, there: &'a [String]) -> impl Iterator<Item = &'a String> {
+pub(crate) fn missing<'a>(
+    input: &'a Input,
+    there: &'a [String],
+) -> impl Iterator<Item = &'a String> {
     let TableOptions { columns, column_types, format, .. } = &input.table;
     let typed = column_types.keys().filter(|name| !columns.contains(name));
-    let may_come_later = |name: &String| *format == TableFormat::Jsonl && column_types.contains_key(name);
-    let is_missing = move |name: &&String| !there.is_empty() && !there.contains(name) && !may_come_later(name);
+    let may_come_later =
+        |name: &String| *format == TableFormat::Jsonl && column_types.contains_key(name);
+    let is_missing =
+        move |name: &&String| !there.is_empty() && !there.contains(name) && !may_come_later(name);
     columns.iter().chain(typed).filter(is_missing)
 }
 
@@ -153,7 +168,9 @@ fn read_sample(
     remote: &Remote,
 ) -> Result<SchemaInference> {
     let mut inference = begin(input)?;
-    if input.table.header == HeaderMode::AllFilesDifferentHeaders && input.table.format.is_delimited() {
+    if input.table.header == HeaderMode::AllFilesDifferentHeaders
+        && input.table.format.is_delimited()
+    {
         let files: Vec<Listed> = listing.collect::<Result<_>>()?;
         let sampled = spread(files.len() as u64);
         for (index, listed) in (0..).zip(&files) {
@@ -222,7 +239,13 @@ fn begin(input: &Input) -> Result<SchemaInference> {
 }
 
 /// Reads the rows at some places of a file.
-fn read(input: &Input, listed: &Listed, places: u64, remote: &Remote, inference: &mut SchemaInference) -> Result<()> {
+fn read(
+    input: &Input,
+    listed: &Listed,
+    places: u64,
+    remote: &Remote,
+    inference: &mut SchemaInference,
+) -> Result<()> {
     // A part of compressed data may not decode, and half a row looks like a row with line breaks.
     let must_be_read = tables::must_be_read(listed.path.as_bytes(), &input.table);
     let fetch = if must_be_read { Fetch::Whole } else { Fetch::Head(HEAD_BYTES) };
@@ -242,7 +265,10 @@ mod tests {
             let all: Vec<u64> = (0..files).map(places).collect();
             assert_eq!(all.iter().sum::<u64>(), PLACES_MAX, "{files} files");
             assert!(all[0] >= 1, "{files} files");
-            assert!(all.iter().max() <= all.iter().min().map(|least| least + 1).as_ref(), "{files} files: {all:?}");
+            assert!(
+                all.iter().max() <= all.iter().min().map(|least| least + 1).as_ref(),
+                "{files} files: {all:?}"
+            );
         }
         for files in [5, 128, 129, 1000, 100_000] {
             let mut kept = EverySo::default();
@@ -251,7 +277,10 @@ mod tests {
             }
             let numbers: Vec<u64> = kept.files;
             let distance = numbers[1] - numbers[0];
-            assert!(numbers.windows(2).all(|pair| pair[1] - pair[0] == distance), "{files} files: {numbers:?}");
+            assert!(
+                numbers.windows(2).all(|pair| pair[1] - pair[0] == distance),
+                "{files} files: {numbers:?}"
+            );
             assert!(numbers[0] == 0 && files - numbers[numbers.len() - 1] <= distance);
             assert!(numbers.len() as u64 >= PLACES_MAX.min(files));
         }

@@ -64,12 +64,15 @@ impl Inputs {
         }
         let survey = |input: &Input| match input.kind {
             InputKind::Tabular => {
-                let survey = Surveyor::new(input, Arc::clone(&self.remote)).run(self.files(spec, input))?;
+                let survey =
+                    Surveyor::new(input, Arc::clone(&self.remote)).run(self.files(spec, input))?;
                 // Without a header, nothing names the columns of a table without rows.
-                let knows_columns = input.table.format == TableFormat::Jsonl || !input.table.names.is_empty();
+                let knows_columns =
+                    input.table.format == TableFormat::Jsonl || !input.table.names.is_empty();
                 let may_be_empty = spec.run_without_rows && knows_columns || spec.inputs.len() > 1;
                 if survey.is_whole && survey.empty_files == survey.files && !may_be_empty {
-                    let message = "all of its files are empty; put data there, or correct the job file";
+                    let message =
+                        "all of its files are empty; put data there, or correct the job file";
                     return Err(Error::bad_input(&input.name, message));
                 }
                 Ok(Some(survey))
@@ -89,27 +92,31 @@ pub fn survey(spec: &JobSpec, options: &StoreOptions) -> Vec<Result<Option<Surve
 pub(crate) fn misnamed(path: &ItemPath, format: TableFormat) -> Option<String> {
     match detect::named(path.as_bytes()).kind {
         NamedKind::Table(named) if named == format => None,
-        NamedKind::Table(named) => {
-            Some(format!("is {} by its name, among files that are {}; {ONE_FORMAT}", named.word(), format.word()))
-        }
+        NamedKind::Table(named) => Some(format!(
+            "is {} by its name, among files that are {}; {ONE_FORMAT}",
+            named.word(),
+            format.word()
+        )),
         NamedKind::Other(what) => Some(detect::unread(what)),
         // Its content shows the format when it is read.
         NamedKind::Unknown if format == TableFormat::Parquet => None,
-        NamedKind::Unknown => {
-            Some(format!("has a name that tells no format, among files that are {}; {ONE_FORMAT}", format.word()))
-        }
+        NamedKind::Unknown => Some(format!(
+            "has a name that tells no format, among files that are {}; {ONE_FORMAT}",
+            format.word()
+        )),
     }
 }
 
-const SET_FORMAT: &str =
-    "set `format` to csv, tsv, jsonl or parquet, or let the name end in .csv, .tsv, .jsonl, .parquet, …";
-const ONE_FORMAT: &str = "name the files of one format with a pattern such as data/**/*.csv, or make an input of each";
+const SET_FORMAT: &str = "set `format` to csv, tsv, jsonl or parquet, or let the name end in .csv, .tsv, .jsonl, .parquet, …";
+const ONE_FORMAT: &str =
+    "name the files of one format with a pattern such as data/**/*.csv, or make an input of each";
 
 /// Returns whether a local Parquet file lacks its end, which locates everything else.
 fn is_cut_short(listed: &Listed) -> bool {
     let Some(size) = listed.size.filter(|_| !listed.path.is_url()) else { return false };
     let mut end = [0; 4];
-    let read = File::open(listed.path.as_path()).and_then(|file| file.read_exact_at(&mut end, size.saturating_sub(4)));
+    let read = File::open(listed.path.as_path())
+        .and_then(|file| file.read_exact_at(&mut end, size.saturating_sub(4)));
     read.is_ok() && &end != b"PAR1"
 }
 
@@ -209,7 +216,9 @@ impl<'a> Surveyor<'a> {
             },
         };
         match named.kind {
-            NamedKind::Table(other) if other != format && !(other.is_delimited() && format.is_delimited()) => {
+            NamedKind::Table(other)
+                if other != format && !(other.is_delimited() && format.is_delimited()) =>
+            {
                 self.misnamed.get_or_insert((0, path.clone(), other.word())).0 += 1;
             }
             NamedKind::Other(what) => self.misnamed.get_or_insert((0, path.clone(), what)).0 += 1,
@@ -224,7 +233,9 @@ impl<'a> Surveyor<'a> {
             return refuse(reason);
         }
         if format == TableFormat::Parquet && is_cut_short(listed) {
-            return refuse("is cut short: it does not end as a Parquet file does; write it again".to_owned());
+            return refuse(
+                "is cut short: it does not end as a Parquet file does; write it again".to_owned(),
+            );
         }
         if format == TableFormat::Parquet && !path.is_url() && self.heads <= SHAPES_MAX {
             self.compare_shape(path);
@@ -247,7 +258,8 @@ impl<'a> Surveyor<'a> {
             return Ok(());
         }
         self.folder = folder.to_owned();
-        let is_above = |above: &&Path| self.input.paths.iter().any(|input| above.starts_with(input.as_path()));
+        let is_above =
+            |above: &&Path| self.input.paths.iter().any(|input| above.starts_with(input.as_path()));
         for above in folder.ancestors().take_while(is_above) {
             let log = if above.join("_delta_log").is_dir() {
                 "a Delta table"
@@ -256,19 +268,25 @@ impl<'a> Surveyor<'a> {
             } else {
                 continue;
             };
-            let message =
-                format!("is {log}, whose log says which of its files count; export its rows to Parquet files");
+            let message = format!(
+                "is {log}, whose log says which of its files count; export its rows to Parquet files"
+            );
             return Err(Error::bad_path(&self.input.name, &ItemPath::from(above), message));
         }
         if self.input.partition_format.is_none() {
             let named = folder.ancestors().take_while(is_above).filter_map(Path::file_name);
-            let partition = named.filter_map(|name| name.to_str()?.split_once('=')).find(|(key, _)| !key.is_empty());
+            let partition = named
+                .filter_map(|name| name.to_str()?.split_once('='))
+                .find(|(key, _)| !key.is_empty());
             if let Some((key, value)) = partition {
                 let note = format!(
                     "lies in the folder {key}={value}, and no column {key} is read from it: set `partition_format` if `run` \
                      needs it"
                 );
-                self.notes.entry("partition_format").or_insert_with(|| (0, path.clone(), note)).0 += 1;
+                self.notes
+                    .entry("partition_format")
+                    .or_insert_with(|| (0, path.clone(), note))
+                    .0 += 1;
             }
         }
         Ok(())
@@ -292,12 +310,15 @@ impl<'a> Surveyor<'a> {
         let of = |shape: &[(String, String)], name: &str| {
             shape.iter().find(|(other, _)| other == name).map(|(_, kind)| kind.clone())
         };
-        let differs = first.iter().chain(&shape).map(|(name, _)| (name, of(first, name), of(&shape, name)));
+        let differs =
+            first.iter().chain(&shape).map(|(name, _)| (name, of(first, name), of(&shape, name)));
         let difference = match differs.clone().find(|(_, before, now)| before != now) {
             None => "its columns have another order".to_owned(),
             Some((name, Some(_), None)) => format!("it has no column {name}"),
             Some((name, None, _)) => format!("its column {name} is new"),
-            Some((name, Some(before), Some(now))) => format!("its column {name} is {now}, not {before}"),
+            Some((name, Some(before), Some(now))) => {
+                format!("its column {name} is {now}, not {before}")
+            }
         };
         self.other_shape.get_or_insert_with(|| (0, path.clone(), difference)).0 += 1;
     }
@@ -313,8 +334,11 @@ impl<'a> Surveyor<'a> {
             if !is_first {
                 return Ok(None);
             }
-            let head = self.remote.first_bytes(&listed.path, listed.size.unwrap_or(0), HEAD_BYTES as u64);
-            return head.map(|head| Some(head.to_vec())).map_err(|error| bad("cannot be read").because(error));
+            let head =
+                self.remote.first_bytes(&listed.path, listed.size.unwrap_or(0), HEAD_BYTES as u64);
+            return head
+                .map(|head| Some(head.to_vec()))
+                .map_err(|error| bad("cannot be read").because(error));
         }
         if self.heads == LOCAL_HEADS_MAX {
             return Ok(None);
@@ -327,7 +351,13 @@ impl<'a> Surveyor<'a> {
         Ok(Some(head))
     }
 
-    fn look_at_text(&mut self, path: &ItemPath, format: TableFormat, head: &[u8], is_whole: bool) -> Result<()> {
+    fn look_at_text(
+        &mut self,
+        path: &ItemPath,
+        format: TableFormat,
+        head: &[u8],
+        is_whole: bool,
+    ) -> Result<()> {
         let options = self.options_for(format);
         let peek = tables::peek(head, is_whole, &options);
         if let Some(reason) = peek.refusal {
@@ -338,7 +368,8 @@ impl<'a> Surveyor<'a> {
             self.notes.entry(key).or_insert_with(|| (0, path.clone(), note)).0 += 1;
         }
         self.look_at_names(path, &peek.first_row);
-        if peek.first_row.is_empty() || options.header != protocol::HeaderMode::AllFilesSameHeaders {
+        if peek.first_row.is_empty() || options.header != protocol::HeaderMode::AllFilesSameHeaders
+        {
             return Ok(());
         }
         match &self.header {
@@ -378,18 +409,24 @@ impl<'a> Surveyor<'a> {
                 }
             });
             let several: Vec<String> = several.collect();
-            let message = format!("its files are of several formats: {}; {ONE_FORMAT}", several.join(", "));
+            let message =
+                format!("its files are of several formats: {}; {ONE_FORMAT}", several.join(", "));
             return Err(Error::bad_input(name, message));
         }
         if let Some(path) = self.unknown {
             let reason = match self.formats.keys().next() {
                 None => format!("has a name that tells no format; {SET_FORMAT}"),
-                Some(format) => format!("has a name that tells no format, among files that are {format}; {ONE_FORMAT}"),
+                Some(format) => format!(
+                    "has a name that tells no format, among files that are {format}; {ONE_FORMAT}"
+                ),
             };
             return Err(Error::bad_path(name, &path, reason));
         }
         let Some((format, _, _)) = self.formats.into_values().next() else {
-            return Err(Error::bad_input(name, "holds no files; put files there, or correct the job file"));
+            return Err(Error::bad_input(
+                name,
+                "holds no files; put files there, or correct the job file",
+            ));
         };
         let more = |files: u64| match files {
             0 | 1 => String::new(),
@@ -399,7 +436,9 @@ impl<'a> Surveyor<'a> {
         let mut notes = Vec::new();
         if let Some((files, path, what)) = self.misnamed {
             let (path, format, more) = (path.display(), format.word(), more(files));
-            notes.push(format!("{path}{more} is {what} by its name and read as {format}, as `format` says"));
+            notes.push(format!(
+                "{path}{more} is {what} by its name and read as {format}, as `format` says"
+            ));
         }
         for (files, path, note) in self.notes.into_values() {
             notes.push(format!("{}{} {note}", path.display(), more(files)));
@@ -412,7 +451,8 @@ impl<'a> Surveyor<'a> {
                  make the headers alike"
             ));
         }
-        if let (Some((first, _)), Some((files, other, difference))) = (self.shape, self.other_shape) {
+        if let (Some((first, _)), Some((files, other, difference))) = (self.shape, self.other_shape)
+        {
             let (first, other, more) = (first.display(), other.display(), more(files));
             notes.push(format!(
                 "{other}{more} has other columns than {first} ({difference}), and `run` gets those of each file: make the \
@@ -463,9 +503,13 @@ mod tests {
     /// The plan rejects by name an object that the survey of one page cannot see.
     #[test]
     fn object_of_another_format_after_the_first_page_is_rejected_by_name() {
-        let mut keys: Vec<String> = (0..OBJECTS_MAX + 200).map(|number| format!("d/{number:04}.csv")).collect();
-        let table =
-            TableOptions { by_name: true, delimiter: TableOptions::DELIMITER_OF_FORMAT, ..TableOptions::default() };
+        let mut keys: Vec<String> =
+            (0..OBJECTS_MAX + 200).map(|number| format!("d/{number:04}.csv")).collect();
+        let table = TableOptions {
+            by_name: true,
+            delimiter: TableOptions::DELIMITER_OF_FORMAT,
+            ..TableOptions::default()
+        };
         let input = |table: &TableOptions| Input {
             name: "sales".to_owned(),
             kind: InputKind::Tabular,
@@ -473,23 +517,30 @@ mod tests {
             partition_format: None,
             table: table.clone(),
         };
-        for (other, expected) in
-            [("d/zzzz.jsonl", "zzzz.jsonl is jsonl by its name"), ("d/zzzz.xlsx", "zzzz.xlsx is an Excel workbook")]
-        {
+        for (other, expected) in [
+            ("d/zzzz.jsonl", "zzzz.jsonl is jsonl by its name"),
+            ("d/zzzz.xlsx", "zzzz.xlsx is an Excel workbook"),
+        ] {
             keys.push(other.to_owned());
             let remote = bucket(&keys.iter().map(String::as_str).collect::<Vec<_>>());
             keys.pop();
             let inputs = Inputs::over(remote);
             let spec = JobSpec { inputs: vec![input(&table)], ..JobSpec::example() };
-            let survey = inputs.survey(&spec).remove(0).expect("the first page is alike").expect("a table");
+            let survey =
+                inputs.survey(&spec).remove(0).expect("the first page is alike").expect("a table");
             assert!(!survey.is_whole);
             assert_eq!(survey.files, OBJECTS_MAX);
             let note = survey.notes.last().expect("it says what it has not seen");
-            assert!(note.starts_with("sales: 1000 objects were looked at before the job"), "{note}");
+            assert!(
+                note.starts_with("sales: 1000 objects were looked at before the job"),
+                "{note}"
+            );
             let settled = TableOptions { format: survey.format, delimiter: b',', ..table.clone() };
             let mini_batch_size = MiniBatchSize::Bytes(100);
-            let spec = JobSpec { inputs: vec![input(&settled)], mini_batch_size, ..JobSpec::example() };
-            let error = format!("{:#}", inputs.plan(&spec).find_map(Result::err).expect("rejected"));
+            let spec =
+                JobSpec { inputs: vec![input(&settled)], mini_batch_size, ..JobSpec::example() };
+            let error =
+                format!("{:#}", inputs.plan(&spec).find_map(Result::err).expect("rejected"));
             assert!(error.contains(expected), "{error}");
         }
     }

@@ -57,9 +57,17 @@ pub(crate) struct Outputs(Vec<(u64, u64)>);
 impl Outputs {
     pub(crate) fn of(spec: &JobSpec) -> Self {
         let folders = std::iter::once(&spec.output.folder).chain(spec.outputs.values());
-        let folders = folders.filter(|folder| !folder.is_url() && !folder.as_bytes().is_empty()).map(ItemPath::as_path);
-        let paths = folders.flat_map(|folder| [folder.to_owned(), folder.join(&spec.output.file_name)]);
-        Self(paths.filter_map(|path| fs::metadata(path).ok()).map(|found| (found.dev(), found.ino())).collect())
+        let folders = folders
+            .filter(|folder| !folder.is_url() && !folder.as_bytes().is_empty())
+            .map(ItemPath::as_path);
+        let paths =
+            folders.flat_map(|folder| [folder.to_owned(), folder.join(&spec.output.file_name)]);
+        Self(
+            paths
+                .filter_map(|path| fs::metadata(path).ok())
+                .map(|found| (found.dev(), found.ino()))
+                .collect(),
+        )
     }
 
     fn contain(&self, identity: (u64, u64)) -> io::Result<()> {
@@ -131,9 +139,23 @@ impl Walk {
         Self::new(Some(glob), base, start, hidden, outputs)
     }
 
-    fn new(glob: Option<Glob>, root: PathBuf, start: States, hidden: Hidden, outputs: Outputs) -> Self {
+    fn new(
+        glob: Option<Glob>,
+        root: PathBuf,
+        start: States,
+        hidden: Hidden,
+        outputs: Outputs,
+    ) -> Self {
         let next = Some((root, start, false));
-        Self { glob, hidden, left_out: LeftOut::default(), open: Vec::new(), next, outputs, folders_matched: 0 }
+        Self {
+            glob,
+            hidden,
+            left_out: LeftOut::default(),
+            open: Vec::new(),
+            next,
+            outputs,
+            folders_matched: 0,
+        }
     }
 
     /// Returns the names left out so far.
@@ -172,7 +194,16 @@ impl Walk {
                 let open = || rustix::fs::open(&path, flags, Mode::empty()).ok();
                 let descriptor = (self.open.len() < OPEN_FOLDERS_MAX).then(open).flatten();
                 let (position, found_any) = (0, false);
-                self.open.push(Folder { path, descriptor, identity, is_linked, states, entries, position, found_any });
+                self.open.push(Folder {
+                    path,
+                    descriptor,
+                    identity,
+                    is_linked,
+                    states,
+                    entries,
+                    position,
+                    found_any,
+                });
                 Ok(())
             }
             Ok(None) => Ok(()),
@@ -296,7 +327,8 @@ impl Entries {
     /// Sorts folders by their names with a slash, so that a depth-first walk returns whole paths in order.
     fn sort_as_paths(&mut self) {
         let names = &self.names;
-        let key = |span: &Span| span.name(names).iter().copied().chain(span.is_folder.then_some(b'/'));
+        let key =
+            |span: &Span| span.name(names).iter().copied().chain(span.is_folder.then_some(b'/'));
         self.spans.sort_unstable_by(|left, right| key(left).cmp(key(right)));
     }
 
@@ -310,7 +342,9 @@ impl Entries {
 /// fails when it is opened.
 fn is_folder(entry: &fs::DirEntry) -> Option<bool> {
     let kind = match entry.file_type() {
-        Ok(kind) if kind.is_symlink() => fs::metadata(entry.path()).map(|metadata| metadata.file_type()),
+        Ok(kind) if kind.is_symlink() => {
+            fs::metadata(entry.path()).map(|metadata| metadata.file_type())
+        }
         kind => kind,
     };
     match kind {

@@ -12,8 +12,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, Counts, ErrorReport, Input, InputKind, JobResult, JobSpec, JobState, Phases, PlanPosition,
-    Planned, ResultEvent, Rows, encode_record,
+    Attempt, AttemptStatus, Counts, ErrorReport, Input, InputKind, JobResult, JobSpec, JobState,
+    Phases, PlanPosition, Planned, ResultEvent, Rows, encode_record,
 };
 use storage::{JobStore, PlanComplete};
 
@@ -50,7 +50,13 @@ async fn write(home: &Path, mini_batches: u64, failures: u64) -> Result<()> {
     }
     let (left_out, inputs_digest, items) = (Default::default(), String::new(), Some(mini_batches));
     store
-        .put_plan_complete(&PlanComplete { mini_batches, items, files: mini_batches, inputs_digest, left_out })
+        .put_plan_complete(&PlanComplete {
+            mini_batches,
+            items,
+            files: mini_batches,
+            inputs_digest,
+            left_out,
+        })
         .await?;
 
     let output = write_output(&folder, mini_batches)?;
@@ -76,7 +82,9 @@ async fn write(home: &Path, mini_batches: u64, failures: u64) -> Result<()> {
     let result = JobResult {
         mini_batches: counts,
         items: counts,
-        cause: Some(format!("The number of failed items is {failed}, which exceeds error threshold 999.")),
+        cause: Some(format!(
+            "The number of failed items is {failed}, which exceeds error threshold 999."
+        )),
         elapsed_seconds: mini_batches as f64 / 100.0,
         output: Some(output),
         ..JobResult::new(JOB.to_owned(), JobState::Failed, store.shown("logs"))
@@ -93,7 +101,12 @@ fn spec() -> JobSpec {
         partition_format: None,
         table: Default::default(),
     };
-    JobSpec { job_id: JOB.to_owned(), name: "synthetic".to_owned(), inputs: vec![input], ..JobSpec::example() }
+    JobSpec {
+        job_id: JOB.to_owned(),
+        name: "synthetic".to_owned(),
+        inputs: vec![input],
+        ..JobSpec::example()
+    }
 }
 
 /// Writes a row for each mini-batch.
@@ -140,7 +153,9 @@ impl Logs {
             let (node, _) = place(number);
             let mut samples = create(format!("perf/{node}/node_resource_usage.csv"))?;
             writeln!(samples, "Utc Time,Cpu Percent,Memory Total (MB),Memory Available (MB)")?;
-            for at in (BEGAN..BEGAN + mini_batches / PROCESSES * 320).step_by(SAMPLED_EVERY as usize) {
+            for at in
+                (BEGAN..BEGAN + mini_batches / PROCESSES * 320).step_by(SAMPLED_EVERY as usize)
+            {
                 let mixed = at.wrapping_mul(MIX) >> 40;
                 writeln!(samples, "{},{},32000,{}", time(at), mixed % 100, 8000 + mixed % 9000)?;
             }
@@ -156,9 +171,19 @@ impl Logs {
         let (from, to) = (logs.bytes, logs.bytes + line.len() as u64);
         logs.bytes = to;
         let ended = attempt.started_at + (attempt.elapsed_seconds * 1000.0) as u64;
-        writeln!(logs.places, "{ended} {} {} {from} {to} 0 0", attempt.mini_batch, attempt.try_number)?;
+        writeln!(
+            logs.places,
+            "{ended} {} {} {from} {to} 0 0",
+            attempt.mini_batch, attempt.try_number
+        )?;
         if let Some(error) = &attempt.error {
-            writeln!(logs.errors, "{} run() of mini-batch {}: {}", time(ended), attempt.mini_batch, error.message)?;
+            writeln!(
+                logs.errors,
+                "{} run() of mini-batch {}: {}",
+                time(ended),
+                attempt.mini_batch,
+                error.message
+            )?;
             writeln!(logs.errors, "{}", error.traceback)?;
         }
         Ok(())
@@ -182,7 +207,10 @@ fn time(milliseconds: u64) -> String {
 /// Returns node and process of a mini-batch.
 fn place(number: u64) -> (String, String) {
     let process = number % PROCESSES;
-    (format!("node-{}", process / PROCESSES_OF_NODE), format!("process{:03}", process % PROCESSES_OF_NODE))
+    (
+        format!("node-{}", process / PROCESSES_OF_NODE),
+        format!("process{:03}", process % PROCESSES_OF_NODE),
+    )
 }
 
 fn path_of(number: u64) -> String {
@@ -196,9 +224,12 @@ fn descriptor(number: u64) -> String {
 
 fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
     let mixed = (number + 1).wrapping_mul(MIX) >> 40;
-    let seconds = 0.2 + f64::from(mixed as u32 % 1000) / 5000.0 + if mixed.is_multiple_of(1999) { 20.0 } else { 0.0 };
+    let seconds = 0.2
+        + f64::from(mixed as u32 % 1000) / 5000.0
+        + if mixed.is_multiple_of(1999) { 20.0 } else { 0.0 };
     let (node, process) = place(number);
-    let attempt = |try_number: u32, is_final: bool| Attempt {
+    let attempt = |try_number: u32, is_final: bool| {
+        Attempt {
         mini_batch: number,
         try_number,
         round: 0,
@@ -244,6 +275,7 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         asked_limits: false,
         detail: path_of(number),
         traceparent: None,
+    }
     };
     match fails {
         true => vec![attempt(1, false), attempt(2, false), attempt(3, true)],

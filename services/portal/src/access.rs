@@ -8,7 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Result, bail};
 use axum::extract::{Request, State};
 use axum::http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE,
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, LOCATION, ORIGIN,
+    SET_COOKIE,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
@@ -42,15 +43,19 @@ impl Token {
     /// Creates a token of 128 random bits.
     pub fn random() -> Result<Self> {
         let mut bits = [0; 16];
-        getrandom::fill(&mut bits).map_err(|error| anyhow::anyhow!("the system has no random numbers: {error}"))?;
+        getrandom::fill(&mut bits)
+            .map_err(|error| anyhow::anyhow!("the system has no random numbers: {error}"))?;
         Ok(Self(bits.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
     /// Returns a token that the user chose.
     pub fn chosen(text: String) -> Result<Self> {
-        let is_legal = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        let is_legal =
+            text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
         if text.len() < TOKEN_LENGTH_MIN || !is_legal {
-            bail!("the token of the portal needs at least {TOKEN_LENGTH_MIN} letters, digits, - or _");
+            bail!(
+                "the token of the portal needs at least {TOKEN_LENGTH_MIN} letters, digits, - or _"
+            );
         }
         Ok(Self(text))
     }
@@ -90,7 +95,9 @@ impl Access {
     }
 
     fn knows_host(&self, headers: &HeaderMap) -> bool {
-        let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };
+        let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else {
+            return false;
+        };
         let name = host_name(host);
         // DNS rebinding needs a name: an attacker controls neither addresses nor localhost.
         name.eq_ignore_ascii_case("localhost")
@@ -99,17 +106,22 @@ impl Access {
     }
 
     fn is_known(&self, headers: &HeaderMap, cookie: &str) -> bool {
-        let has_header = |name: &HeaderName| headers.get(name).is_some_and(|value| !value.is_empty());
+        let has_header =
+            |name: &HeaderName| headers.get(name).is_some_and(|value| !value.is_empty());
         if self.trusted_header.as_ref().is_some_and(has_header) {
             return true;
         }
         let Some(token) = &self.token else { return false };
-        let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let bearer = headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         if let Some(given) = bearer {
             return token.is(given.trim());
         }
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        let mut pairs = cookies
+            .flat_map(|cookies| cookies.split(';'))
+            .filter_map(|pair| pair.trim().split_once('='));
         pairs.any(|(name, given)| name == cookie && token.is(given))
     }
 }
@@ -125,8 +137,14 @@ fn host_name(host: &str) -> &str {
 /// Whether a page of this server sent the request, or no page.
 fn is_from_here(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
-    let Some((_, authority)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else { return false };
-    headers.get(HOST).and_then(|host| host.to_str().ok()).is_some_and(|host| host.eq_ignore_ascii_case(authority))
+    let Some((_, authority)) = origin.to_str().ok().and_then(|origin| origin.split_once("://"))
+    else {
+        return false;
+    };
+    headers
+        .get(HOST)
+        .and_then(|host| host.to_str().ok())
+        .is_some_and(|host| host.eq_ignore_ascii_case(authority))
 }
 
 /// The portal, and the name of its cookie, which contains its port because browsers share cookies between ports.
@@ -161,7 +179,8 @@ async fn pass(gate: &Gate, request: Request, next: Next) -> Response {
         return Refusal::new(StatusCode::FORBIDDEN, message).into_response();
     }
     if !is_from_here(request.headers()) {
-        return Refusal::new(StatusCode::FORBIDDEN, "another site sent this request").into_response();
+        return Refusal::new(StatusCode::FORBIDDEN, "another site sent this request")
+            .into_response();
     }
     // Probes hold no token, and learn only that the portal serves.
     if PROBES.contains(&request.uri().path()) && request.method() == Method::GET {
@@ -180,12 +199,18 @@ async fn pass(gate: &Gate, request: Request, next: Next) -> Response {
     }
     if request.method() == Method::POST {
         // No action reads its body, so a body without a declared length is harmless.
-        let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        let length = request
+            .headers()
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if length.is_some_and(|length| length > BODY_BYTES_MAX) {
-            return Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large").into_response();
+            return Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "the request is too large")
+                .into_response();
         }
-        let is_json =
-            request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+        let is_json = request
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
         if !is_json {
             let message = "a request that changes something needs content-type: application/json";
             return Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message).into_response();
@@ -204,7 +229,11 @@ fn exchange(gate: &Gate, request: &Request) -> Option<Response> {
     }
     let given = request.uri().query()?.split('&').find_map(|pair| pair.strip_prefix("token="))?;
     let token = gate.shared.options.access.token.as_ref().filter(|token| token.is(given))?;
-    let cookie = format!("{}={}; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000", gate.cookie, token.text());
+    let cookie = format!(
+        "{}={}; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000",
+        gate.cookie,
+        token.text()
+    );
     let mut response = (StatusCode::SEE_OTHER, [(LOCATION, "/")]).into_response();
     response.headers_mut().insert(SET_COOKIE, HeaderValue::from_str(&cookie).ok()?);
     Some(response)
@@ -220,7 +249,9 @@ mod tests {
 
     #[test]
     fn name_of_a_host_has_no_port() {
-        for (host, name) in [("a:1", "a"), ("a", "a"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("", "")] {
+        for (host, name) in
+            [("a:1", "a"), ("a", "a"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("", "")]
+        {
             assert_eq!(host_name(host), name);
         }
     }
@@ -241,7 +272,8 @@ mod tests {
         let other: SocketAddr = "0.0.0.0:7780".parse().expect("an address");
         assert!(access.check(other, false).is_err() && access.check(other, true).is_ok());
         assert!(access.check("[::1]:7780".parse().expect("an address"), false).is_ok());
-        let header = Access { trusted_header: Some(HeaderName::from_static("x-user")), ..Access::default() };
+        let header =
+            Access { trusted_header: Some(HeaderName::from_static("x-user")), ..Access::default() };
         assert!(header.check(other, false).is_ok());
     }
 }

@@ -28,14 +28,16 @@ pub async fn compress(request: Request, next: Next) -> Response {
     }
     let (mut head, body) = response.into_parts();
     let Ok(bytes) = to_bytes(body, DOCUMENT_BYTES_MAX).await else {
-        return Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer is too large").into_response();
+        return Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer is too large")
+            .into_response();
     };
     if bytes.len() < COMPRESSED_BYTES_MIN {
         return Response::from_parts(head, Body::from(bytes));
     }
     let compressed = tokio::task::spawn_blocking(move || gzip(&bytes, Compression::fast()));
     let Ok(Ok(compressed)) = compressed.await else {
-        return Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be compressed").into_response();
+        return Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be compressed")
+            .into_response();
     };
     head.headers.remove(CONTENT_LENGTH);
     head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));

@@ -72,7 +72,10 @@ impl From<engine::StoreError> for Refusal {
 impl From<tokio::task::JoinError> for Refusal {
     fn from(error: tokio::task::JoinError) -> Self {
         tracing::error!(%error, "a request of the portal failed");
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the portal failed to answer; its log says why")
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the portal failed to answer; its log says why",
+        )
     }
 }
 
@@ -95,15 +98,21 @@ impl IntoResponse for Refusal {
 
 /// Gives errors of the router the form of all others.
 pub async fn errors_as_json(response: Response) -> Response {
-    let is_json =
-        response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    let is_json = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     if is_json || !(response.status().is_client_error() || response.status().is_server_error()) {
         return response;
     }
     let (status, allowed) = (response.status(), response.headers().get(ALLOW).cloned());
     let text = to_bytes(response.into_body(), 4096).await.unwrap_or_default();
     let text = String::from_utf8_lossy(&text).trim().to_owned();
-    let text = if text.is_empty() { status.canonical_reason().unwrap_or("no answer").to_owned() } else { text };
+    let text = if text.is_empty() {
+        status.canonical_reason().unwrap_or("no answer").to_owned()
+    } else {
+        text
+    };
     let mut refused = Refusal::new(status, text).into_response();
     if let Some(allowed) = allowed {
         refused.headers_mut().insert(ALLOW, allowed);

@@ -71,7 +71,8 @@ impl Sent {
     fn known(&mut self, id: u64, job_id: Option<&str>) -> PageState {
         // The clock may have been set back since an earlier portal sent it.
         self.last_id = self.last_id.max(id);
-        let event = self.events.iter().find(|event| event.id == id && event.job_id.as_deref() == job_id);
+        let event =
+            self.events.iter().find(|event| event.id == id && event.job_id.as_deref() == job_id);
         event.map_or(PageState::Nothing, |event| event.known.clone())
     }
 }
@@ -97,7 +98,10 @@ pub async fn events(
 ) -> Answer<Response> {
     let permit = Arc::clone(&shared.streams).try_acquire_owned();
     let Ok(permit) = permit else {
-        return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too many pages of this portal are open; close some"));
+        return Err(Refusal::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too many pages of this portal are open; close some",
+        ));
     };
     if let Some(job_id) = &query.job {
         shared.watched.get(&shared.options.jobs, job_id).await?;
@@ -147,7 +151,11 @@ struct Source {
 impl Source {
     /// Waits for the next event, or for the time of a comment. `None`: the stream ends.
     async fn next(&mut self) -> Option<String> {
-        let pause = if matches!(self.shared.options.jobs, Jobs::Here(_)) { PAUSE_HERE } else { PAUSE_THERE };
+        let pause = if matches!(self.shared.options.jobs, Jobs::Here(_)) {
+            PAUSE_HERE
+        } else {
+            PAUSE_THERE
+        };
         let asked = Instant::now();
         if self.is_over || self.began.elapsed() > LONGEST {
             return None;
@@ -222,7 +230,9 @@ impl Source {
         };
         let now: HashMap<String, JobMark> = jobs
             .into_iter()
-            .map(|job| (job.job_id, (job.state, job.mini_batches.succeeded, job.mini_batches.failed)))
+            .map(|job| {
+                (job.job_id, (job.state, job.mini_batches.succeeded, job.mini_batches.failed))
+            })
             .collect();
         let now = Arc::new(now);
         let known = std::mem::replace(&mut self.known, PageState::Jobs(Arc::clone(&now)));
@@ -231,7 +241,8 @@ impl Source {
         }
         let changed: Vec<&String> = match &known {
             PageState::Jobs(known) => {
-                let differ = now.iter().filter(|(id, mark)| known.get(*id) != Some(mark)).map(|(id, _)| id);
+                let differ =
+                    now.iter().filter(|(id, mark)| known.get(*id) != Some(mark)).map(|(id, _)| id);
                 differ.chain(known.keys().filter(|id| !now.contains_key(*id))).collect()
             }
             // What has changed since an event that is forgotten is not known.

@@ -5,7 +5,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use engine::history::History;
 use engine::{FoundJob, State, Status};
-use protocol::{Attempt, AttemptStatus, ErrorReport, JobSpec, Phases, Progress, ResultEvent, Rows, encode_record};
+use protocol::{
+    Attempt, AttemptStatus, ErrorReport, JobSpec, Phases, Progress, ResultEvent, Rows,
+    encode_record,
+};
 use storage::JobStore;
 
 use crate::Words;
@@ -81,9 +84,16 @@ pub fn segment_of(events: &[ResultEvent], attempts: &[Attempt]) -> Bytes {
     let mut bytes = Vec::new();
     events.iter().for_each(|event| encode_record(event, b"", &mut bytes));
     for attempt in attempts {
-        let rows =
-            if attempt.rows == Rows::Inline { format!("row of {}\n", attempt.mini_batch) } else { String::new() };
-        encode_record(&ResultEvent::Attempt(Box::new(attempt.clone())), rows.as_bytes(), &mut bytes);
+        let rows = if attempt.rows == Rows::Inline {
+            format!("row of {}\n", attempt.mini_batch)
+        } else {
+            String::new()
+        };
+        encode_record(
+            &ResultEvent::Attempt(Box::new(attempt.clone())),
+            rows.as_bytes(),
+            &mut bytes,
+        );
     }
     bytes.into()
 }
@@ -101,7 +111,19 @@ pub fn status(job_id: &str) -> Status {
     let (source_directory, logs) = Default::default();
     let (job_id, state) = (job_id.to_owned(), State::Running);
     let (output_changed, builds) = Default::default();
-    Status { job_id, state, hint, owner, priority, result, progress, output_changed, source_directory, logs, builds }
+    Status {
+        job_id,
+        state,
+        hint,
+        owner,
+        priority,
+        result,
+        progress,
+        output_changed,
+        source_directory,
+        logs,
+        builds,
+    }
 }
 
 /// A job without a store.
@@ -123,7 +145,12 @@ pub async fn stored(attempts: &[Attempt]) -> (tempfile::TempDir, View) {
     store.commit_segment(0, vec![segment(attempts)]).await.expect("writable");
     let spec = JobSpec::example();
     let history = Arc::new(RwLock::new(History::default()));
-    let job = FoundJob { store: store.clone(), spec: spec.clone(), result: None, has_damaged_result: false };
+    let job = FoundJob {
+        store: store.clone(),
+        spec: spec.clone(),
+        result: None,
+        has_damaged_result: false,
+    };
     job.update_history(&history).await.expect("readable");
     let history = std::mem::take(&mut *history.write().unwrap_or_else(PoisonError::into_inner));
     (folder, view_of(store, spec.clone(), status(&spec.job_id), history))

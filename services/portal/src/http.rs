@@ -53,7 +53,12 @@ impl Default for ServerLimits {
 }
 
 /// Serves a router until `stop`.
-pub async fn serve(listener: TcpListener, router: Router, limits: ServerLimits, stop: CancellationToken) {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ServerLimits,
+    stop: CancellationToken,
+) {
     let connections = Arc::new(Semaphore::new(limits.connections));
     loop {
         let permit = tokio::select! {
@@ -105,7 +110,10 @@ async fn connection(
         .max_buf_size(limits.head_bytes.max(8 * 1024))
         .keep_alive(limits.keep_alive)
         .half_close(true)
-        .serve_connection(TokioIo::new(Patient { stream, patience: limits.write_time, waiting: None }), service);
+        .serve_connection(
+            TokioIo::new(Patient { stream, patience: limits.write_time, waiting: None }),
+            service,
+        );
     let mut served = std::pin::pin!(served);
     let ended = tokio::select! {
         ended = &mut served => ended,
@@ -128,7 +136,11 @@ struct Patient {
 }
 
 impl Patient {
-    fn written(&mut self, context: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn written(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.waiting = None;
             return written;
@@ -150,7 +162,11 @@ impl AsyncRead for Patient {
 }
 
 impl AsyncWrite for Patient {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.written(context, written)
     }
@@ -191,7 +207,11 @@ mod tests {
     /// Starts a server that serves one client at a time, with a large answer. Returns its address.
     async fn server() -> SocketAddr {
         let router = Router::new().route("/", get(|| async { vec![b'x'; LARGE] }));
-        let limits = ServerLimits { connections: 1, write_time: Duration::from_millis(500), ..ServerLimits::default() };
+        let limits = ServerLimits {
+            connections: 1,
+            write_time: Duration::from_millis(500),
+            ..ServerLimits::default()
+        };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         tokio::spawn(serve(listener, router, limits, CancellationToken::new()));

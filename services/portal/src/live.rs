@@ -38,7 +38,9 @@ impl Live {
         self.at = progress.at;
         let is_recent = |used: &Used| used.at + ENDED_AFTER_MILLISECONDS >= progress.at;
         self.points.retain(|_, points| points.back().is_some_and(is_recent));
-        for ProcessUsage { node, process, at, cpu_percent, memory_bytes, gpu_percent, .. } in &progress.usage {
+        for ProcessUsage { node, process, at, cpu_percent, memory_bytes, gpu_percent, .. } in
+            &progress.usage
+        {
             let key = (node.clone(), process.clone());
             if self.points.len() >= PROCESSES_MAX && !self.points.contains_key(&key) {
                 continue;
@@ -94,7 +96,12 @@ mod tests {
         for progress in [at(1000, 20), again, at(2000, 30)] {
             live.add(&progress);
         }
-        let point = |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0, gpu_percent: Some(7.0) };
+        let point = |at, cpu_percent| Used {
+            at,
+            cpu_percent,
+            memory_megabytes: 3.0,
+            gpu_percent: Some(7.0),
+        };
         assert_eq!(live.of("0", "process000"), [point(900, 20.0), point(1900, 30.0)]);
         assert_eq!(live.of("0", "process001"), []);
         (0..1000).for_each(|second| live.add(&at(3000 + second, 1)));

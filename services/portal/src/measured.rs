@@ -24,7 +24,9 @@ const DURATIONS: [(&str, Duration); 8] = [
     ("reported", Attempted::reported_seconds),
     // Loaded and reported, where nothing tells them apart.
     ("overhead", |attempt| {
-        measured(attempt).is_none().then(|| (attempt.elapsed_seconds - attempt.run_seconds).max(0.0))
+        measured(attempt)
+            .is_none()
+            .then(|| (attempt.elapsed_seconds - attempt.run_seconds).max(0.0))
     }),
     ("cpu", |attempt| Some(attempt.process_seconds)),
 ];
@@ -86,7 +88,11 @@ impl Measured {
 
     /// Returns the percentiles over all attempts.
     pub fn percentiles(&self) -> Vec<Percentiles> {
-        self.durations.iter().zip(DURATIONS).filter_map(|(sorted, (of, _))| sorted.percentiles(of)).collect()
+        self.durations
+            .iter()
+            .zip(DURATIONS)
+            .filter_map(|(sorted, (of, _))| sorted.percentiles(of))
+            .collect()
     }
 
     /// Returns the slowest mini-batches, slowest first.
@@ -99,7 +105,8 @@ impl Measured {
 
     /// Returns approximately the memory that it takes.
     pub fn memory_bytes(&self) -> usize {
-        let durations: usize = self.durations.iter().map(|sorted| sorted.values.capacity() * size_of::<f32>()).sum();
+        let durations: usize =
+            self.durations.iter().map(|sorted| sorted.values.capacity() * size_of::<f32>()).sum();
         durations + self.slowest.len() * SLOWEST_MAX * size_of::<Slow>()
     }
 }
@@ -122,9 +129,18 @@ impl Sorted {
     fn percentiles(&self, of: &'static str) -> Option<Percentiles> {
         let count = self.values.len();
         let max = *self.values.last()?;
-        let at = |share: f64| self.values[((count as f64 * share).ceil() as usize).clamp(1, count) - 1];
+        let at =
+            |share: f64| self.values[((count as f64 * share).ceil() as usize).clamp(1, count) - 1];
         let mean = self.sum / count as f64;
-        Some(Percentiles { of, p50: at(0.5), p90: at(0.9), p95: at(0.95), p99: at(0.99), max, mean })
+        Some(Percentiles {
+            of,
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+            max,
+            mean,
+        })
     }
 }
 
@@ -133,7 +149,8 @@ fn slowest_in(history: &History, range: Range<u64>) -> Vec<Slow> {
     let range = range.start..range.end.min(history.mini_batches());
     // Non-negative numbers sort like their bits.
     let bits = |attempt: &Attempted| attempt.elapsed_seconds.max(0.0).to_bits();
-    let mut all: Vec<Slow> = range.filter_map(|number| Some((Reverse(bits(history.shown(number)?)), number))).collect();
+    let mut all: Vec<Slow> =
+        range.filter_map(|number| Some((Reverse(bits(history.shown(number)?)), number))).collect();
     if all.len() > SLOWEST_MAX {
         all.select_nth_unstable(SLOWEST_MAX);
         all.truncate(SLOWEST_MAX);
@@ -168,9 +185,19 @@ mod tests {
         let all = of(&history(&attempts)).percentiles();
         let names: Vec<_> = all.iter().map(|percentiles| percentiles.of).collect();
         assert_eq!(names, ["elapsed", "waited", "prepared", "loaded", "run", "reported", "cpu"]);
-        assert_eq!((all[1].p50, all[2].max, all[3].mean, all[5].p99), (0.0625, 0.25, 0.09375, 49.406_25));
-        let expected =
-            Percentiles { of: "elapsed", p50: 50.0, p90: 90.0, p95: 95.0, p99: 99.0, max: 100.0, mean: 50.5 };
+        assert_eq!(
+            (all[1].p50, all[2].max, all[3].mean, all[5].p99),
+            (0.0625, 0.25, 0.09375, 49.406_25)
+        );
+        let expected = Percentiles {
+            of: "elapsed",
+            p50: 50.0,
+            p90: 90.0,
+            p95: 95.0,
+            p99: 99.0,
+            max: 100.0,
+            mean: 50.5,
+        };
         assert_eq!(all[0], expected);
         assert!(of(&History::default()).percentiles().is_empty());
     }
@@ -180,7 +207,9 @@ mod tests {
         let mut earlier = took(0, 1, 2.0);
         earlier.phases = Phases::default();
         let all = of(&history(&[earlier, took(1, 1, 4.0)])).percentiles();
-        let of = |name: &str| all.iter().find(|percentiles| percentiles.of == name).expect("measured").max;
+        let of = |name: &str| {
+            all.iter().find(|percentiles| percentiles.of == name).expect("measured").max
+        };
         assert_eq!((of("overhead"), of("waited"), of("elapsed")), (1.0, 0.0625, 4.0));
     }
 
@@ -190,7 +219,8 @@ mod tests {
         let mut kept = Measured::default();
         for round in 0_u64..20 {
             let numbers = (0..700).map(|n| (round * 700 + n) * 7919 % 14_000);
-            let attempts: Vec<_> = numbers.map(|n| took(n, 1 + round as u32, (n * 31 % 997) as f64 / 8.0)).collect();
+            let attempts: Vec<_> =
+                numbers.map(|n| took(n, 1 + round as u32, (n * 31 % 997) as f64 / 8.0)).collect();
             growing.add_segment(&segment(&attempts)).expect("valid");
             kept.update(&growing);
             let whole = of(&growing);

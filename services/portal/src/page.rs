@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use axum::http::header::{ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
+use axum::http::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
+};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -32,7 +34,8 @@ impl File {
     fn read(name: &str) -> Option<(String, Self)> {
         let plain = Bytes::from(Built::get(name)?.data.into_owned());
         let compressed = gzip(&plain, Compression::best()).ok()?;
-        let compressed = Some(Bytes::from(compressed)).filter(|compressed| compressed.len() < plain.len());
+        let compressed =
+            Some(Bytes::from(compressed)).filter(|compressed| compressed.len() < plain.len());
         let digest = blake3::hash(&plain).to_hex();
         let tag = HeaderValue::from_str(&format!("\"{}\"", &digest[..32])).ok()?;
         Some((name.to_owned(), Self { plain, compressed, kind: kind(name), tag }))
@@ -65,14 +68,22 @@ pub async fn file(uri: Uri, headers: HeaderMap) -> Response {
     };
     let Some(file) = FILES.get(name) else {
         let text = "there is no such page; open /\n";
-        return (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response();
+        return (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "text/plain; charset=utf-8")], text)
+            .into_response();
     };
-    let cached = if name.starts_with("assets/") { "private, max-age=31536000, immutable" } else { "no-cache" };
+    let cached = if name.starts_with("assets/") {
+        "private, max-age=31536000, immutable"
+    } else {
+        "no-cache"
+    };
     let caching = [(CACHE_CONTROL, HeaderValue::from_static(cached)), (ETAG, file.tag.clone())];
     if headers.get(IF_NONE_MATCH) == Some(&file.tag) {
         return (StatusCode::NOT_MODIFIED, caching).into_response();
     }
-    let accepts = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).is_some_and(accepts_gzip);
+    let accepts = headers
+        .get(ACCEPT_ENCODING)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(accepts_gzip);
     let kind = [(CONTENT_TYPE, file.kind), (VARY, "accept-encoding")];
     match &file.compressed {
         Some(compressed) if accepts => {

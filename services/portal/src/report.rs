@@ -6,7 +6,9 @@ use protocol::milliseconds_since_epoch;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::answers::{job, jobs, logs, map, mini_batch, nodes, output, rejects, series, table, timeline};
+use crate::answers::{
+    job, jobs, logs, map, mini_batch, nodes, output, rejects, series, table, timeline,
+};
 use crate::error::Answer;
 use crate::watched::{View, WatchedJobs};
 use crate::{Options, page};
@@ -29,7 +31,9 @@ async fn collect(options: &Options, job_id: &str) -> Answer<Value> {
     answers.answers.insert("/info".to_owned(), value(&jobs::describe(options)));
     answers.add("", &job::describe(&view, options).await?);
     answers.add("/series", &series::of(&view, &Default::default()).await?);
-    for (by, query) in [(map::By::State, "state"), (map::By::Tries, "tries"), (map::By::Duration, "duration")] {
+    for (by, query) in
+        [(map::By::State, "state"), (map::By::Tries, "tries"), (map::By::Duration, "duration")]
+    {
         let wanted = map::MapQuery { by, since: None };
         answers.add(&format!("/map?by={query}"), &map::of(&view, &wanted).await?);
     }
@@ -38,7 +42,10 @@ async fn collect(options: &Options, job_id: &str) -> Answer<Value> {
         answers.add(&format!("/mini-batches?sort={query}"), &table::of(&view, wanted).await?);
     }
     for number in view.compute(shown_alone).await? {
-        answers.add(&format!("/mini-batches/{number}"), &mini_batch::of(&view, number, &options.flags()).await?);
+        answers.add(
+            &format!("/mini-batches/{number}"),
+            &mini_batch::of(&view, number, &options.flags()).await?,
+        );
     }
     answers.add("/timeline", &timeline::of(&view, Default::default()).await?);
     answers.add("/nodes", &nodes::of(&view, &Default::default()).await?);
@@ -46,7 +53,9 @@ async fn collect(options: &Options, job_id: &str) -> Answer<Value> {
     answers.add("/rejects", &rejects::of(&view).await?);
     answers.add("/output", &output::of(&view, &Default::default()).await);
     let answers = answers.answers;
-    Ok(json!({ "report": 1, "generated_at": milliseconds_since_epoch(), "job_id": job_id, "answers": answers }))
+    Ok(
+        json!({ "report": 1, "generated_at": milliseconds_since_epoch(), "job_id": job_id, "answers": answers }),
+    )
 }
 
 struct Answers {
@@ -66,7 +75,8 @@ fn value<T: Serialize>(answer: &T) -> Value {
 
 /// Returns the mini-batches that have a page of their own: the first that failed, and the slowest.
 fn shown_alone(view: &View, history: &History) -> Vec<u64> {
-    let failed = (0..history.mini_batches()).filter(|number| history.state(*number) == MiniBatchState::Failed);
+    let failed = (0..history.mini_batches())
+        .filter(|number| history.state(*number) == MiniBatchState::Failed);
     let mut numbers: Vec<u64> = failed.take(FAILED_MAX).collect();
     let mut measured = view.measured();
     measured.update(history);
@@ -91,7 +101,11 @@ pub fn html(report: &Value) -> String {
         format!("{data}<script type=\"module\">{script}</script>")
     });
     // A page without a script has the data at its end.
-    html = if with_script == html { html.replacen("</body>", &format!("{data}</body>"), 1) } else { with_script };
+    html = if with_script == html {
+        html.replacen("</body>", &format!("{data}</body>"), 1)
+    } else {
+        with_script
+    };
     html.replacen("<head>", &format!("<head>{POLICY}"), 1)
 }
 

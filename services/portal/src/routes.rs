@@ -13,7 +13,8 @@ use axum::routing::{MethodRouter, get, post};
 
 use crate::access::{Gate, guard};
 use crate::answers::{
-    actions, job, jobs, logs, map, mini_batch, nodes, output, rejects, series, source, table, target, timeline,
+    actions, job, jobs, logs, map, mini_batch, nodes, output, rejects, series, source, table,
+    target, timeline,
 };
 use crate::compress::compress;
 use crate::error::{Refusal, errors_as_json};
@@ -67,7 +68,8 @@ pub fn router(shared: Arc<Shared>, port: u16) -> Router {
     }
     let api = api.fallback(|| async { Refusal::not_found("there is no such path in the API") });
     let api = api.layer(map_response(errors_as_json));
-    let gate = Gate { shared: Arc::clone(&shared), cookie: format!("gristmill_portal_{port}").into() };
+    let gate =
+        Gate { shared: Arc::clone(&shared), cookie: format!("gristmill_portal_{port}").into() };
     Router::new()
         .nest(API, api)
         .fallback(get(page::file))
@@ -101,10 +103,11 @@ mod tests {
     #[test]
     fn description_has_every_path_and_no_other() {
         let document: serde_json::Value = serde_json::from_str(OPENAPI).expect("JSON");
-        let described = document["paths"].as_object().expect("paths").iter().flat_map(|(path, operations)| {
-            let methods = operations.as_object().expect("operations").keys();
-            methods.map(move |method| format!("{method} {path}"))
-        });
+        let described =
+            document["paths"].as_object().expect("paths").iter().flat_map(|(path, operations)| {
+                let methods = operations.as_object().expect("operations").keys();
+                methods.map(move |method| format!("{method} {path}"))
+            });
         let served = paths().into_iter().map(|(method, path, _)| format!("{method} {path}"));
         assert_eq!(described.collect::<BTreeSet<_>>(), served.collect::<BTreeSet<_>>());
     }

@@ -85,7 +85,13 @@ async fn portal() -> TestPortal {
 type Head<'a> = &'a [(&'a str, &'a str)];
 
 impl TestPortal {
-    async fn send(&self, method: Method, path: &str, head: Head<'_>, body: &'static str) -> Response {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        head: Head<'_>,
+        body: &'static str,
+    ) -> Response {
         let mut request = Request::builder().method(method).uri(path);
         if !head.iter().any(|(name, _)| *name == "host") {
             request = request.header("host", "127.0.0.1:7780");
@@ -136,7 +142,11 @@ async fn only_holder_of_the_token_gets_answers() {
         assert_eq!(portal.get(path, head).await.status(), expected, "{head:?}");
     }
     let query = portal.get("/api/v1/jobs?token=0123456789abcdef", &[]).await;
-    assert_eq!(query.status(), StatusCode::UNAUTHORIZED, "a token in the address of the API would end in logs");
+    assert_eq!(
+        query.status(),
+        StatusCode::UNAUTHORIZED,
+        "a token in the address of the API would end in logs"
+    );
     assert_eq!(portal.get("/", &[]).await.status(), StatusCode::UNAUTHORIZED);
 }
 
@@ -158,13 +168,18 @@ async fn trusted_header_stands_for_the_token() {
     let trusted_header = Some(HeaderName::from_static("x-user"));
     let portal = portal_with(Access { trusted_header, ..Access::default() }, false, None).await;
     assert_eq!(portal.get("/api/v1/jobs", &[("x-user", "me")]).await.status(), StatusCode::OK);
-    assert_eq!(portal.get("/api/v1/jobs", &[("x-user", "")]).await.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        portal.get("/api/v1/jobs", &[("x-user", "")]).await.status(),
+        StatusCode::UNAUTHORIZED
+    );
     assert_eq!(portal.get("/api/v1/jobs", &[]).await.status(), StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
 async fn foreign_host_or_origin_is_refused() {
-    let portal = portal_with(Access { hosts: vec!["grist.example".to_owned()], ..access() }, false, None).await;
+    let portal =
+        portal_with(Access { hosts: vec!["grist.example".to_owned()], ..access() }, false, None)
+            .await;
     let cases = [
         ("127.0.0.1:7780", "http://127.0.0.1:7780", StatusCode::OK),
         ("localhost:7780", "http://localhost:7780", StatusCode::OK),
@@ -178,10 +193,14 @@ async fn foreign_host_or_origin_is_refused() {
         ("127.0.0.1:7780", "null", StatusCode::FORBIDDEN),
     ];
     for (host, origin, expected) in cases {
-        let response = portal.get("/api/v1/jobs", &[("host", host), ("origin", origin), BEARER]).await;
+        let response =
+            portal.get("/api/v1/jobs", &[("host", host), ("origin", origin), BEARER]).await;
         assert_eq!(response.status(), expected, "{host} {origin}");
     }
-    assert_eq!(portal.get("/api/v1/jobs", &[("host", ""), BEARER]).await.status(), StatusCode::FORBIDDEN);
+    assert_eq!(
+        portal.get("/api/v1/jobs", &[("host", ""), BEARER]).await.status(),
+        StatusCode::FORBIDDEN
+    );
 }
 
 #[tokio::test]
@@ -199,8 +218,15 @@ async fn action_needs_json_and_permission() {
         .into_iter()
         .chain(["redrive", "delete"].map(|what| format!("/api/v1/target/dead-letters/{what}")))
     {
-        assert_eq!(portal.send(Method::POST, &path, &[BEARER, json], "{}").await.status(), StatusCode::FORBIDDEN);
-        assert_eq!(portal.get(&path, &[BEARER]).await.status(), StatusCode::METHOD_NOT_ALLOWED, "{path}");
+        assert_eq!(
+            portal.send(Method::POST, &path, &[BEARER, json], "{}").await.status(),
+            StatusCode::FORBIDDEN
+        );
+        assert_eq!(
+            portal.get(&path, &[BEARER]).await.status(),
+            StatusCode::METHOD_NOT_ALLOWED,
+            "{path}"
+        );
     }
 }
 
@@ -210,7 +236,11 @@ async fn every_answer_has_the_headers_that_protect_browsers() {
     for path in ["/", "/?token=0123456789abcdef", "/api/v1/jobs", "/nothing", "/api/v1/nothing"] {
         let response = portal.get(path, &[]).await;
         let policy = header(&response, "content-security-policy");
-        assert!(policy.starts_with("default-src 'none'; script-src 'self'") && !policy.contains("unsafe"), "{path}");
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'self'")
+                && !policy.contains("unsafe"),
+            "{path}"
+        );
         assert!(policy.contains("frame-ancestors 'none'"));
         assert_eq!(header(&response, "x-content-type-options"), "nosniff", "{path}");
         assert_eq!(header(&response, "referrer-policy"), "no-referrer");
@@ -221,21 +251,43 @@ async fn every_answer_has_the_headers_that_protect_browsers() {
 #[tokio::test]
 async fn hostile_names_lead_nowhere() {
     let portal = portal().await;
-    std::fs::write(portal.store.folder().expect("local").join("../secret"), "secret").expect("writable");
-    let ids = ["..", ".", "%2e%2e", "..%2f..", "%2e%2e%2fsecret", "a%00b", "%3Cscript%3E", "-x", &"a".repeat(5000)];
+    std::fs::write(portal.store.folder().expect("local").join("../secret"), "secret")
+        .expect("writable");
+    let ids = [
+        "..",
+        ".",
+        "%2e%2e",
+        "..%2f..",
+        "%2e%2e%2fsecret",
+        "a%00b",
+        "%3Cscript%3E",
+        "-x",
+        &"a".repeat(5000),
+    ];
     for id in ids {
         let (status, answer) = portal.api(&format!("/jobs/{id}")).await;
-        assert!(matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST), "{id}: {status} {answer}");
+        assert!(
+            matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST),
+            "{id}: {status} {answer}"
+        );
     }
-    for path in
-        ["../spec.json", "..%2fspec.json", "%2e%2e/spec.json", "/etc/passwd", "user/../../spec.json", "user%00", ""]
-    {
+    for path in [
+        "../spec.json",
+        "..%2fspec.json",
+        "%2e%2e/spec.json",
+        "/etc/passwd",
+        "user/../../spec.json",
+        "user%00",
+        "",
+    ] {
         for what in ["text", "raw"] {
-            let (status, answer) = portal.api(&format!("/jobs/{JOB}/logs/{what}?path={path}")).await;
+            let (status, answer) =
+                portal.api(&format!("/jobs/{JOB}/logs/{what}?path={path}")).await;
             assert_eq!(status, StatusCode::NOT_FOUND, "{path}: {answer}");
         }
     }
-    for path in ["/../Cargo.toml", "/%2e%2e/Cargo.toml", "/assets/../index.html.x", "//etc/passwd"] {
+    for path in ["/../Cargo.toml", "/%2e%2e/Cargo.toml", "/assets/../index.html.x", "//etc/passwd"]
+    {
         let response = portal.get(path, &[BEARER]).await;
         assert_eq!(response.status(), StatusCode::NOT_FOUND, "{path}");
     }
@@ -248,12 +300,21 @@ async fn texts_of_users_are_json_and_downloads_are_never_shown() {
     assert_eq!(header(&response, "content-type"), "application/json");
     let job: Value = serde_json::from_slice(&bytes(response).await).expect("JSON");
     assert_eq!(job["description"], "<script>alert(1)</script>\u{1b}[2J");
-    let (_, text) = portal.api(&format!("/jobs/{JOB}/logs/text?path=user/stdout/n/process000.stdout.txt&from=0")).await;
+    let (_, text) = portal
+        .api(&format!("/jobs/{JOB}/logs/text?path=user/stdout/n/process000.stdout.txt&from=0"))
+        .await;
     assert_eq!(text["text"], "one\n<b>two</b> \u{1b}[31mred\n");
-    let raw =
-        portal.get(&format!("/api/v1/jobs/{JOB}/logs/raw?path=user/stdout/n/process000.stdout.txt"), &[BEARER]).await;
+    let raw = portal
+        .get(
+            &format!("/api/v1/jobs/{JOB}/logs/raw?path=user/stdout/n/process000.stdout.txt"),
+            &[BEARER],
+        )
+        .await;
     assert_eq!(header(&raw, "content-type"), "application/octet-stream");
-    assert_eq!(header(&raw, "content-disposition"), "attachment; filename=\"process000.stdout.txt\"");
+    assert_eq!(
+        header(&raw, "content-disposition"),
+        "attachment; filename=\"process000.stdout.txt\""
+    );
 }
 
 #[tokio::test]
@@ -261,7 +322,9 @@ async fn status_and_portal_show_the_same() {
     let ended = JobResult {
         mini_batches: Counts { total: 12, succeeded: 9, failed: 1 },
         items: Counts { total: 48, succeeded: 27, failed: 13 },
-        cause: Some("The number of failed items is 13, which exceeds error threshold 10.".to_owned()),
+        cause: Some(
+            "The number of failed items is 13, which exceeds error threshold 10.".to_owned(),
+        ),
         elapsed_seconds: 12.5,
         ..JobResult::new(JOB.to_owned(), JobState::Failed, String::new())
     };
@@ -287,7 +350,10 @@ async fn status_and_portal_show_the_same() {
         };
         assert_eq!((&job["mini_batches"], counts["failed"].as_u64()), (counts, Some(1)));
         let (_, listed) = portal.api("/jobs").await;
-        assert_eq!((&listed["jobs"][0]["mini_batches"], &listed["jobs"][0]["state"]), (counts, &status["state"]));
+        assert_eq!(
+            (&listed["jobs"][0]["mini_batches"], &listed["jobs"][0]["state"]),
+            (counts, &status["state"])
+        );
     }
 }
 
@@ -303,7 +369,9 @@ async fn pages_of_a_job_have_answers() {
     assert_eq!(api("/mini-batches?state=pending").await["matching"], 1);
     assert_eq!(api("/map?by=state").await["total"], 12);
     assert_eq!(
-        api("/series").await["failed"].as_array().map(|bins| bins.iter().filter_map(Value::as_u64).sum()),
+        api("/series").await["failed"]
+            .as_array()
+            .map(|bins| bins.iter().filter_map(Value::as_u64).sum()),
         Some(2)
     );
     assert_eq!(api("/timeline").await["attempts"], 11);
@@ -316,9 +384,13 @@ async fn pages_of_a_job_have_answers() {
     assert_eq!(api("/output").await["available"], false);
     assert_eq!(portal.api("/targets").await.1["targets"].as_array().map(Vec::len), Some(2));
     assert_eq!(portal.api("/target").await.1["queue"], Value::Null);
-    for wrong in
-        ["/mini-batches?limit=x", "/mini-batches?sort=gone", "/mini-batches/99", "/mini-batches/x", "/map?by=x"]
-    {
+    for wrong in [
+        "/mini-batches?limit=x",
+        "/mini-batches?sort=gone",
+        "/mini-batches/99",
+        "/mini-batches/x",
+        "/map?by=x",
+    ] {
         let status = portal.get(&format!("/api/v1/jobs/{JOB}{wrong}"), &[BEARER]).await.status();
         assert!(status.is_client_error(), "{wrong}: {status}");
     }
@@ -350,10 +422,17 @@ async fn lost_store_is_reported_and_comes_back() {
     let away = jobs.with_extension("away");
     std::fs::rename(&jobs, &away).expect("writable");
     let told = next().await;
-    assert!(told.starts_with(b"event: trouble\n") && String::from_utf8_lossy(&told).contains("is not there now"));
+    assert!(
+        told.starts_with(b"event: trouble\n")
+            && String::from_utf8_lossy(&told).contains("is not there now")
+    );
     for path in [&*path, "/jobs", &format!("{path}/timeline")] {
         let (status, answer) = portal.api(path).await;
-        assert_eq!((status, &answer["removed"]), (StatusCode::SERVICE_UNAVAILABLE, &Value::Null), "{path}: {answer}");
+        assert_eq!(
+            (status, &answer["removed"]),
+            (StatusCode::SERVICE_UNAVAILABLE, &Value::Null),
+            "{path}: {answer}"
+        );
     }
     std::fs::rename(&away, &jobs).expect("writable");
     assert!(next().await.starts_with(b"event: job\n"), "the page learns that it is back");
@@ -372,12 +451,20 @@ async fn wrong_clocks_of_nodes_break_no_answer() {
         attempts.push(protocol::Attempt { started_at, elapsed_seconds, ..tried(11, 1, RunRaised) });
     }
     portal.store.commit_segment(1, vec![segment_of(&[], &attempts)]).await.expect("writable");
-    for path in
-        ["", "/series", "/map?by=duration", "/mini-batches?sort=started", "/mini-batches/11", "/timeline", "/nodes"]
-    {
-        for query in ["", "from=1&to=9999999999999", "from=18446744073709551615", "to=0&limit=100"] {
+    for path in [
+        "",
+        "/series",
+        "/map?by=duration",
+        "/mini-batches?sort=started",
+        "/mini-batches/11",
+        "/timeline",
+        "/nodes",
+    ] {
+        for query in ["", "from=1&to=9999999999999", "from=18446744073709551615", "to=0&limit=100"]
+        {
             let separator = if path.contains('?') { '&' } else { '?' };
-            let (status, answer) = portal.api(&format!("/jobs/{JOB}{path}{separator}{query}")).await;
+            let (status, answer) =
+                portal.api(&format!("/jobs/{JOB}{path}{separator}{query}")).await;
             assert_eq!(status, StatusCode::OK, "{path} {query}: {answer}");
         }
     }
@@ -397,7 +484,9 @@ async fn probes_need_no_token_and_learn_nothing() {
 #[tokio::test]
 async fn list_of_a_command_with_steps_has_its_jobs_alone() {
     let mut portal = portal().await;
-    for (are_steps, ids, expected) in [(false, vec!["x"], 1), (true, vec![], 0), (true, vec![JOB, JOB], 1)] {
+    for (are_steps, ids, expected) in
+        [(false, vec!["x"], 1), (true, vec![], 0), (true, vec![JOB, JOB], 1)]
+    {
         let own_jobs = OwnJobs::default();
         ids.iter().for_each(|id| own_jobs.add(id));
         let options = Options { own_jobs, are_steps, ..options(&portal.engine) };

@@ -101,7 +101,11 @@ impl WatchedJobs {
         if jobs.is_there() {
             self.was_there.store(true, Ordering::Relaxed);
         } else if self.was_there.load(Ordering::Relaxed) {
-            return Err(anyhow::anyhow!("the folder of the jobs, {}, is not there now", jobs.place()).into());
+            return Err(anyhow::anyhow!(
+                "the folder of the jobs, {}, is not there now",
+                jobs.place()
+            )
+            .into());
         }
         Ok(())
     }
@@ -115,7 +119,10 @@ impl WatchedJobs {
         }
         let watched = Arc::new(Watched {
             job_id: job_id.to_owned(),
-            generation: format!("{:016x}", getrandom::u64().expect("every supported system has random bytes")),
+            generation: format!(
+                "{:016x}",
+                getrandom::u64().expect("every supported system has random bytes")
+            ),
             looking: Arc::default(),
             history: SharedHistory::default(),
             measured: Mutex::default(),
@@ -124,7 +131,11 @@ impl WatchedJobs {
         all.insert(job_id.to_owned(), (Arc::clone(&watched), now));
         let mut bytes: usize = all.values().map(|(watched, _)| watched.memory_bytes()).sum();
         while all.len() > JOBS_MAX || bytes > BYTES_MAX && all.len() > 1 {
-            let Some(oldest) = all.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| id.clone()) else { break };
+            let Some(oldest) =
+                all.iter().min_by_key(|(_, (_, used))| *used).map(|(id, _)| id.clone())
+            else {
+                break;
+            };
             if let Some((removed, _)) = all.remove(&oldest) {
                 bytes = bytes.saturating_sub(removed.memory_bytes());
             }
@@ -162,7 +173,9 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
     };
     let look = match look {
         Ok(look) => look,
-        Err(_) if jobs.job(id).await.is_ok_and(|job| job.is_none()) => return Err(Refusal::removed(id)),
+        Err(_) if jobs.job(id).await.is_ok_and(|job| job.is_none()) => {
+            return Err(Refusal::removed(id));
+        }
         Err(error) => return Err(error.into()),
     };
     look.job().update_history(&watched.history).await?;
@@ -176,7 +189,9 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
     let ended_at = match (&status.result, known.and_then(|(before, _)| before.ended_at)) {
         (None, _) => None,
         (Some(_), Some(known)) => Some(known),
-        (Some(_), None) => store.changed_at().await?.and_then(|at| u64::try_from(at.timestamp_millis()).ok()),
+        (Some(_), None) => {
+            store.changed_at().await?.and_then(|at| u64::try_from(at.timestamp_millis()).ok())
+        }
     };
     let (same, reuses, listed) = match before {
         Some((before, listed)) if listed.elapsed() < LIST_EVERY => {
@@ -185,7 +200,8 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
         _ => (Arc::new(same(&jobs, spec).await?), Arc::new(store.reuses().await?), Instant::now()),
     };
     let (store, spec, has_damaged_result) = (store.clone(), spec.clone(), *has_damaged_result);
-    let latest = Arc::new(Snapshot { store, spec, status, has_damaged_result, ended_at, same, reuses });
+    let latest =
+        Arc::new(Snapshot { store, spec, status, has_damaged_result, ended_at, same, reuses });
     *looking = Some(Looked { look, at: Instant::now(), latest: Arc::clone(&latest), listed });
     Ok(latest)
 }

@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::is_false;
 use crate::trace::lenient;
-use crate::{ErrorReport, Phases, Rejected, RejectedPart, TraceParent, UnreadRecord, Waited, Warning, WarningKind};
+use crate::{
+    ErrorReport, Phases, Rejected, RejectedPart, TraceParent, UnreadRecord, Waited, Warning,
+    WarningKind,
+};
 
 /// The first byte of a compact header without phases. JSON never begins with it.
 pub(crate) const MARKER: u8 = 1;
@@ -342,7 +345,9 @@ impl From<SuccessRef<'_>> for Attempt {
             total: success.total,
             succeeded: success.succeeded,
             rows: success.rows.map(str::to_owned),
-            columns: success.columns.map(|columns| columns.into_iter().map(str::to_owned).collect()),
+            columns: success
+                .columns
+                .map(|columns| columns.into_iter().map(str::to_owned).collect()),
             started_at: success.started_at,
             elapsed_seconds: success.elapsed_seconds,
             process_seconds: success.process_seconds,
@@ -374,9 +379,11 @@ pub(crate) fn encode_success(attempt: &Attempt, into: &mut Vec<u8>) -> bool {
     if is_ordinary {
         let phases = attempt.phases.are_known().then(|| attempt.phases.microseconds());
         into.push(if phases.is_some() { MARKER_OF_PHASES } else { MARKER });
-        postcard::to_io(&attempt.core(), &mut *into).expect("memory takes everything, and every length is known");
+        postcard::to_io(&attempt.core(), &mut *into)
+            .expect("memory takes everything, and every length is known");
         if let Some(phases) = phases {
-            postcard::to_io(&phases, &mut *into).expect("memory takes everything, and the length is known");
+            postcard::to_io(&phases, &mut *into)
+                .expect("memory takes everything, and the length is known");
         }
         into.push(END);
     }

@@ -75,7 +75,8 @@ impl CondaFile {
     /// Reads the text of a conda file.
     pub fn parse(text: &str) -> Result<Self, CondaError> {
         let documents = Yaml::load_from_str(text)?;
-        let dependencies = documents.first().and_then(|document| document.as_mapping_get("dependencies"));
+        let dependencies =
+            documents.first().and_then(|document| document.as_mapping_get("dependencies"));
         let Some(dependencies) = dependencies.filter(|node| node.is_sequence()) else {
             return Err(CondaError::NoDependencies);
         };
@@ -96,9 +97,17 @@ impl CondaFile {
     /// Returns requirements for pip that stand for the packages of conda, or those that only conda installs.
     pub fn for_pip(&self) -> Result<Vec<String>, Vec<&str>> {
         let found = |package: &String| requirement(package);
-        let missing: Vec<&str> =
-            self.packages.iter().filter(|package| found(package).is_none()).map(String::as_str).collect();
-        if missing.is_empty() { Ok(self.packages.iter().filter_map(found).collect()) } else { Err(missing) }
+        let missing: Vec<&str> = self
+            .packages
+            .iter()
+            .filter(|package| found(package).is_none())
+            .map(String::as_str)
+            .collect();
+        if missing.is_empty() {
+            Ok(self.packages.iter().filter_map(found).collect())
+        } else {
+            Err(missing)
+        }
     }
 
     fn add(&mut self, package: &str) -> Result<(), CondaError> {
@@ -145,8 +154,12 @@ fn requirement(package: &str) -> Option<String> {
             Some((exact, _)) => format!("{name}=={exact}"),
             None => format!("{name}=={}.*", version.trim().trim_end_matches(".*")),
         },
-        (Some('='), None) => format!("{name}=={}", version[2..].split('=').next().unwrap_or_default().trim()),
-        (Some('0'..='9'), None) => format!("{name}=={}", version.split([' ', '=']).next().unwrap_or_default()),
+        (Some('='), None) => {
+            format!("{name}=={}", version[2..].split('=').next().unwrap_or_default().trim())
+        }
+        (Some('0'..='9'), None) => {
+            format!("{name}=={}", version.split([' ', '=']).next().unwrap_or_default())
+        }
         _ => format!("{name}{version}"),
     })
 }
@@ -185,7 +198,8 @@ dependencies:
             ("python>=3.9", None),
             ("defaults::python=3.13=h1234_0", Some((3, 13))),
         ] {
-            let parsed = CondaFile::parse(&format!("dependencies: ['{python}', pip: [a]]")).expect(python);
+            let parsed =
+                CondaFile::parse(&format!("dependencies: ['{python}', pip: [a]]")).expect(python);
             assert_eq!((parsed.python, parsed.packages.len()), (version, 0), "{python}");
         }
     }
@@ -207,7 +221,9 @@ dependencies:
             let file = CondaFile { packages: vec![package.to_owned()], ..CondaFile::default() };
             assert_eq!(file.for_pip(), Ok(vec![requirement.to_owned()]), "{package}");
         }
-        let packages = ["numpy", "libgdal=3.8", "numpy[build=mkl]", "numpy 1.2|1.3"].map(str::to_owned).to_vec();
+        let packages = ["numpy", "libgdal=3.8", "numpy[build=mkl]", "numpy 1.2|1.3"]
+            .map(str::to_owned)
+            .to_vec();
         let file = CondaFile { packages, ..CondaFile::default() };
         assert_eq!(file.for_pip(), Err(vec!["libgdal=3.8", "numpy[build=mkl]", "numpy 1.2|1.3"]));
     }
@@ -218,7 +234,10 @@ dependencies:
             ("a: [", "not valid YAML"),
             ("name: x", "no list `dependencies`"),
             ("dependencies: numpy", "no list `dependencies`"),
-            ("dependencies: [python=3.8]", "it asks for Python 3.8, and scripts need 3.10 or newer"),
+            (
+                "dependencies: [python=3.8]",
+                "it asks for Python 3.8, and scripts need 3.10 or newer",
+            ),
             ("dependencies: [{conda: [a]}]", "neither a package nor `pip`"),
         ] {
             let error = CondaFile::parse(text).expect_err(text);

@@ -39,7 +39,14 @@ pub enum DeadBody {
 
 impl DeadLetter {
     /// Returns the message about `body`, in at most `bytes_max` bytes. It keeps the beginning of a larger body.
-    pub fn message(reason: &str, node: &str, job_id: &str, queue: &str, body: &[u8], bytes_max: usize) -> Vec<u8> {
+    pub fn message(
+        reason: &str,
+        node: &str,
+        job_id: &str,
+        queue: &str,
+        body: &[u8],
+        bytes_max: usize,
+    ) -> Vec<u8> {
         let mut kept = body.len();
         loop {
             let beginning = &body[..kept];
@@ -83,7 +90,8 @@ mod tests {
     #[test]
     fn any_body_survives_encoding() {
         for body in [&b"hello"[..], b"\xff\xfe\x00", b""] {
-            let letter = read(&DeadLetter::message("no JSON", "node-1", "job", "tasks", body, 10_000));
+            let letter =
+                read(&DeadLetter::message("no JSON", "node-1", "job", "tasks", body, 10_000));
             assert_eq!((letter.body(), letter.bytes), (body.to_vec(), body.len() as u64));
             assert_eq!(
                 (&*letter.reason, &*letter.node, &*letter.job_id, &*letter.queue),

@@ -282,10 +282,15 @@ impl Descriptor {
                     match block.range {
                         BlockRange::RowGroup { row_group, offset, rows } if row < rows => {
                             let row = offset.saturating_add(row);
-                            return format!("{} (row group {row_group}, row {row})", block.path.display());
+                            return format!(
+                                "{} (row group {row_group}, row {row})",
+                                block.path.display()
+                            );
                         }
                         BlockRange::RowGroup { rows, .. } => row -= rows,
-                        BlockRange::Lines { .. } | BlockRange::WholeText | BlockRange::Records { .. } => break,
+                        BlockRange::Lines { .. }
+                        | BlockRange::WholeText
+                        | BlockRange::Records { .. } => break,
                     }
                 }
                 match blocks.as_slice() {
@@ -321,8 +326,12 @@ impl Block {
     fn rows_detail(&self) -> String {
         let path = self.path.display();
         match self.range {
-            BlockRange::Lines { first: 0, .. } | BlockRange::Records { start: 0, .. } | BlockRange::WholeText => path,
-            BlockRange::Lines { first, last } => format!("the lines of {path} that start at bytes {first} to {last}"),
+            BlockRange::Lines { first: 0, .. }
+            | BlockRange::Records { start: 0, .. }
+            | BlockRange::WholeText => path,
+            BlockRange::Lines { first, last } => {
+                format!("the lines of {path} that start at bytes {first} to {last}")
+            }
             BlockRange::Records { start, end } => {
                 format!("the records at bytes {start} to {end} of the text of {path}")
             }
@@ -356,24 +365,46 @@ mod tests {
     fn item_is_named_by_its_path_or_its_row() {
         let of = |work| Descriptor::new("job", 0, work);
         let paths = vec!["/a".into(), "/b".into()];
-        let files = of(Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] });
+        let files =
+            of(Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] });
         assert_eq!((files.items(), files.item_detail(1)), (Some(2), "/b".into()));
         let rows = |ranges: &[BlockRange]| {
-            let block =
-                |range: &BlockRange| Block { path: "/t".into(), version: None, range: *range, path_columns: vec![] };
-            of(Work::Rows { input: 0, blocks: ranges.iter().map(block).collect(), rows_before: None, key: vec![] })
+            let block = |range: &BlockRange| Block {
+                path: "/t".into(),
+                version: None,
+                range: *range,
+                path_columns: vec![],
+            };
+            of(Work::Rows {
+                input: 0,
+                blocks: ranges.iter().map(block).collect(),
+                rows_before: None,
+                key: vec![],
+            })
         };
         let group = |row_group, offset| BlockRange::RowGroup { row_group, offset, rows: 10 };
         let groups = rows(&[group(3, 90), group(4, 0)]);
-        assert_eq!((groups.items(), groups.item_detail(9)), (Some(20), "/t (row group 3, row 99)".into()));
+        assert_eq!(
+            (groups.items(), groups.item_detail(9)),
+            (Some(20), "/t (row group 3, row 99)".into())
+        );
         assert_eq!(groups.item_detail(12), "/t (row group 4, row 2)");
         let text = rows(&[BlockRange::Lines { first: 0, last: 50 }]);
-        assert_eq!((text.items(), text.item_detail(7)), (None, "row 7, counted from 0, of /t".into()));
+        assert_eq!(
+            (text.items(), text.item_detail(7)),
+            (None, "row 7, counted from 0, of /t".into())
+        );
         assert_eq!(rows(&[BlockRange::WholeText]).item_detail(7), "row 7, counted from 0, of /t");
         let later = rows(&[BlockRange::Lines { first: 51, last: 99 }]);
-        assert_eq!(later.item_detail(7), "row 7, counted from 0, of the lines of /t that start at bytes 51 to 99");
+        assert_eq!(
+            later.item_detail(7),
+            "row 7, counted from 0, of the lines of /t that start at bytes 51 to 99"
+        );
         let records = rows(&[BlockRange::Records { start: 51, end: 99 }]);
-        assert_eq!(records.item_detail(7), "row 7, counted from 0, of the records at bytes 51 to 99 of the text of /t");
+        assert_eq!(
+            records.item_detail(7),
+            "row 7, counted from 0, of the records at bytes 51 to 99 of the text of /t"
+        );
         let several = rows(&[BlockRange::WholeText, BlockRange::WholeText]);
         assert_eq!(several.item_detail(7), "row 7, counted from 0, of /t and 1 more");
     }

@@ -266,7 +266,10 @@ impl WarningKind {
 
     /// Adds the warnings to their kind in `kinds`, or as a new kind while there are fewer than [`WARNING_KINDS_MAX`].
     pub fn add_to(self, kinds: &mut Vec<Self>) {
-        match kinds.iter().position(|known| known.column == self.column && known.problem == self.problem) {
+        match kinds
+            .iter()
+            .position(|known| known.column == self.column && known.problem == self.problem)
+        {
             Some(index) => kinds[index].add(self),
             None if kinds.len() < WARNING_KINDS_MAX => kinds.push(self),
             None => {}
@@ -350,7 +353,8 @@ impl fmt::Display for Waiting {
 /// recent call first"), or the last such line in a traceback.
 fn innermost_frame(stack: &str) -> Option<String> {
     let mut frames = stack.lines().map(str::trim).filter(|line| line.starts_with("File "));
-    let frame = if stack.contains("most recent call first") { frames.next() } else { frames.next_back() };
+    let frame =
+        if stack.contains("most recent call first") { frames.next() } else { frames.next_back() };
     frame.map(|frame| one_line(frame.trim_start_matches("File ")))
 }
 
@@ -458,26 +462,47 @@ mod tests {
     fn wait_of_a_process_names_mini_batch_phase_and_line() {
         let expected = r#"mini-batch 7 on node a, process003, in run() for 3 min 12 s, at "a.py", line 3 in wait"#;
         assert_eq!(waiting().to_string(), expected);
-        let asked = Waiting { detail: "asked to wait".into(), stack: String::new(), mini_batch: None, ..waiting() };
+        let asked = Waiting {
+            detail: "asked to wait".into(),
+            stack: String::new(),
+            mini_batch: None,
+            ..waiting()
+        };
         assert_eq!(asked.to_string(), "node a, process003, in run() for 3 min 12 s, asked to wait");
         let command = Waiting { phase: SlotPhase::Command, ..asked };
-        assert_eq!(command.to_string(), "node a, process003, in the command for 3 min 12 s, asked to wait");
+        assert_eq!(
+            command.to_string(),
+            "node a, process003, in the command for 3 min 12 s, asked to wait"
+        );
     }
 
     #[test]
     fn wait_of_a_node_says_for_what() {
         let detail = "other jobs use the GPU of this node";
-        let node = Waiting { process: String::new(), mini_batch: None, detail: detail.into(), ..waiting() };
+        let node = Waiting {
+            process: String::new(),
+            mini_batch: None,
+            detail: detail.into(),
+            ..waiting()
+        };
         assert_eq!(node.to_string(), "node a for 3 min 12 s: other jobs use the GPU of this node");
     }
 
     #[test]
     fn error_report_makes_whole_sentences() {
         let sentence = |category: &str, message: &str, log: &str| {
-            ErrorReport { category: category.into(), message: message.into(), log: log.into(), ..Default::default() }
-                .sentence()
+            ErrorReport {
+                category: category.into(),
+                message: message.into(),
+                log: log.into(),
+                ..Default::default()
+            }
+            .sentence()
         };
-        assert_eq!(sentence("ValueError", "bad value", "a.txt"), "ValueError: bad value. Open logs/a.txt.");
+        assert_eq!(
+            sentence("ValueError", "bad value", "a.txt"),
+            "ValueError: bad value. Open logs/a.txt."
+        );
         assert_eq!(sentence("ValueError", "bad value. ", ""), "ValueError: bad value.");
         assert_eq!(sentence("RunTimeout", "", "a.txt"), "RunTimeout. Open logs/a.txt.");
         assert_eq!(sentence("", "is it there?", ""), "is it there?");
@@ -488,7 +513,9 @@ mod tests {
         let line = format!("beginning {} end", "ü".repeat(5000));
         let short = one_line(&line);
         assert!(
-            short.starts_with("beginning ü") && short.ends_with("ü end") && short.chars().count() < 1000,
+            short.starts_with("beginning ü")
+                && short.ends_with("ü end")
+                && short.chars().count() < 1000,
             "{short}"
         );
         assert_eq!(one_line("two\nlines"), "two");

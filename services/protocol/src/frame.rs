@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
 use crate::spec::{default_concurrency, is_default_concurrency, is_false};
-use crate::{AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, ResultSchema, Warning};
+use crate::{
+    AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, ResultSchema, Warning,
+};
 
 /// Largest header or payload of one frame: a larger length is an error, not a hang.
 pub const FRAME_LENGTH_MAX: usize = 2 * 1024 * 1024 * 1024;
@@ -188,11 +190,16 @@ mod shared {
 
     use super::Payload;
 
-    pub fn serialize<S: Serializer>(payload: &Arc<Payload>, serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(
+        payload: &Arc<Payload>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         payload.as_ref().serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Payload>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<Payload>, D::Error> {
         Payload::deserialize(deserializer).map(Arc::new)
     }
 }
@@ -444,15 +451,22 @@ pub(crate) const PREFIX_BYTES: usize = 8;
 
 /// Appends one frame.
 pub fn encode_frame<H: Serialize>(header: &H, payload: &[u8], into: &mut Vec<u8>) {
-    encode_with(payload, into, |into| serde_json::to_writer(into, header).expect("frames always serialise"));
+    encode_with(payload, into, |into| {
+        serde_json::to_writer(into, header).expect("frames always serialise")
+    });
 }
 
 /// Appends the header that `write_header` appends, with its prefix and payload.
-pub(crate) fn encode_with(payload: &[u8], into: &mut Vec<u8>, write_header: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn encode_with(
+    payload: &[u8],
+    into: &mut Vec<u8>,
+    write_header: impl FnOnce(&mut Vec<u8>),
+) {
     let start = into.len();
     into.extend_from_slice(&[0; PREFIX_BYTES]);
     write_header(into);
-    let header_length = u32::try_from(into.len() - start - PREFIX_BYTES).expect("headers are small");
+    let header_length =
+        u32::try_from(into.len() - start - PREFIX_BYTES).expect("headers are small");
     let payload_length = u32::try_from(payload.len()).expect("payloads are smaller than 4 GiB");
     into[start..start + 4].copy_from_slice(&header_length.to_le_bytes());
     into[start + 4..start + PREFIX_BYTES].copy_from_slice(&payload_length.to_le_bytes());
@@ -477,10 +491,14 @@ impl FrameReader {
     }
 
     /// Returns the next complete frame, if the buffer holds one.
-    pub fn next_frame<H: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<(H, bytes::Bytes)>, FrameError> {
+    pub fn next_frame<H: for<'de> Deserialize<'de>>(
+        &mut self,
+    ) -> Result<Option<(H, bytes::Bytes)>, FrameError> {
         let Some(prefix) = self.buffer.get(..PREFIX_BYTES) else { return Ok(None) };
-        let header_length = u32::from_le_bytes(prefix[..4].try_into().expect("four bytes")) as usize;
-        let payload_length = u32::from_le_bytes(prefix[4..].try_into().expect("four bytes")) as usize;
+        let header_length =
+            u32::from_le_bytes(prefix[..4].try_into().expect("four bytes")) as usize;
+        let payload_length =
+            u32::from_le_bytes(prefix[4..].try_into().expect("four bytes")) as usize;
         let length = header_length.max(payload_length);
         if length > FRAME_LENGTH_MAX {
             return Err(FrameError::TooLong { length });

@@ -35,7 +35,11 @@ impl ItemPath {
         }
         let mut shown = String::with_capacity(text.len());
         for character in text.chars() {
-            if character.is_control() { shown.extend(character.escape_default()) } else { shown.push(character) }
+            if character.is_control() {
+                shown.extend(character.escape_default())
+            } else {
+                shown.push(character)
+            }
         }
         shown
     }
@@ -96,7 +100,9 @@ impl<'de> Deserialize<'de> for ItemPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Wire::deserialize(deserializer)? {
             Wire::Text(text) => Ok(Self(text.into_owned().into_bytes())),
-            Wire::Bytes { bytes } => STANDARD.decode(bytes).map(Self).map_err(serde::de::Error::custom),
+            Wire::Bytes { bytes } => {
+                STANDARD.decode(bytes).map(Self).map_err(serde::de::Error::custom)
+            }
         }
     }
 }

@@ -34,7 +34,9 @@ impl Kept {
 
     /// Returns the number of items that run.
     pub fn items(&self) -> u64 {
-        self.ranges.iter().fold(0, |items: u64, (first, end)| items.saturating_add(end.saturating_sub(*first)))
+        self.ranges
+            .iter()
+            .fold(0, |items: u64, (first, end)| items.saturating_add(end.saturating_sub(*first)))
     }
 
     /// Returns the content of the object: one line of JSON, and the rows.
@@ -66,7 +68,13 @@ mod tests {
 
     fn kept() -> Kept {
         let columns = Some(vec!["a".to_owned()]);
-        Kept { ranges: vec![(1, 2), (4, 6)], succeeded: 3, columns, pieces: vec![(0, 2), (2, 4)], aside: false }
+        Kept {
+            ranges: vec![(1, 2), (4, 6)],
+            succeeded: 3,
+            columns,
+            pieces: vec![(0, 2), (2, 4)],
+            aside: false,
+        }
     }
 
     #[test]

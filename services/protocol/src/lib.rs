@@ -44,12 +44,13 @@ pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
 pub use descriptor::{Again, Block, BlockRange, Descriptor, FileVersion, Work};
 pub use event::{
-    ErrorReport, Planned, RECORD_FAILED, ResultEvent, Round, SLOT_PHASES, SlotPhase, Start, WARNING_KINDS_MAX, Waiting,
-    Warning, WarningKind, one_line,
+    ErrorReport, Planned, RECORD_FAILED, ResultEvent, Round, SLOT_PHASES, SlotPhase, Start,
+    WARNING_KINDS_MAX, Waiting, Warning, WarningKind, one_line,
 };
 pub use frame::{
-    Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader, MiniBatchFrame, Payload,
-    ProcessEvent, STATUS_PAGE_BYTES, Takes, TemplateSettings, ToProcess, encode_frame, status_offset,
+    Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader,
+    MiniBatchFrame, Payload, ProcessEvent, STATUS_PAGE_BYTES, Takes, TemplateSettings, ToProcess,
+    encode_frame, status_offset,
 };
 pub use gpu_set::GpuSet;
 pub use item_path::ItemPath;
@@ -62,29 +63,34 @@ pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};
 pub use priority::Priority;
 pub use quotas::{Contender, Full, OwnerQuota, Quotas, WhenFull};
 pub use record::{
-    EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record, job_of_message,
-    read_records, rows_length,
+    EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record,
+    job_of_message, read_records, rows_length,
 };
 pub use rejected::{
-    FailedRun, NO_RESULT, REJECTED_MAX, Rejected, RejectedList, RejectedPart, UNREAD_MAX, UnreadRecord,
+    FailedRun, NO_RESULT, REJECTED_MAX, Rejected, RejectedList, RejectedPart, UNREAD_MAX,
+    UnreadRecord,
 };
 pub use report::{
-    Copies, Counts, Divided, FailedMiniBatch, FailureCause, JobResult, JobState, OutputColumn, Progress, RejectTables,
-    RoundResult, Trouble, milliseconds_since_epoch,
+    Copies, Counts, Divided, FailedMiniBatch, FailureCause, JobResult, JobState, OutputColumn,
+    Progress, RejectTables, RoundResult, Trouble, milliseconds_since_epoch,
 };
 pub use requirements::{LABEL_ALLOWED, LABEL_LENGTH_MAX, Offer, Requirements, Unfit, is_label};
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};
-pub use result_table::{ABSENT, EXTENSION_NAME, JSON_EXTENSION, PANDAS_METADATA, ROW_SHAPE, RowShape, UUID_EXTENSION};
+pub use result_table::{
+    ABSENT, EXTENSION_NAME, JSON_EXTENSION, PANDAS_METADATA, ROW_SHAPE, RowShape, UUID_EXTENSION,
+};
 pub use schedule::{
-    Activity, Allocation, Demand, GpuDemand, NodeState, ProcessUsage, Revoked, Running, RunningMiniBatch, Schedule,
-    ScheduledJob, WaitsFor, job_of_queues, queues_of,
+    Activity, Allocation, Demand, GpuDemand, NodeState, ProcessUsage, Revoked, Running,
+    RunningMiniBatch, Schedule, ScheduledJob, WaitsFor, job_of_queues, queues_of,
 };
 pub use spec::{
-    BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, FORMAT, Input, InputKind, Isolate,
-    JobSpec, MODEL, MiniBatchSize, Output, OutputAction, OutputFormat, Snapshot, Snapshots,
+    BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, FORMAT, Input,
+    InputKind, Isolate, JobSpec, MODEL, MiniBatchSize, Output, OutputAction, OutputFormat,
+    Snapshot, Snapshots,
 };
 pub use table::{
-    ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules,
+    ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema,
+    TypeRules,
 };
 pub use trace::TraceParent;
 pub use waited::Waited;

@@ -75,8 +75,10 @@ pub struct LimitShare {
 /// service get a share. What no node wants goes to the first nodes in equal parts, at hand for their next requests. Shares that
 /// are enough for every node do not move. A node gets more only of what no other node may use.
 pub fn divide_limits(needs: &[LimitNeed], parts: &[u32], lent: &[u32]) -> Vec<u32> {
-    let in_use: Vec<u32> = needs.iter().zip(lent).map(|(need, lent)| need.held.max(*lent)).collect();
-    let mut free = WHOLE_LIMIT.saturating_sub(in_use.iter().fold(0, |sum, in_use| sum.saturating_add(*in_use)));
+    let in_use: Vec<u32> =
+        needs.iter().zip(lent).map(|(need, lent)| need.held.max(*lent)).collect();
+    let mut free = WHOLE_LIMIT
+        .saturating_sub(in_use.iter().fold(0, |sum, in_use| sum.saturating_add(*in_use)));
     let mut targets = targets(needs, parts);
     for (target, in_use) in targets.iter_mut().zip(in_use) {
         *target = (*target).min(in_use + free);
@@ -89,7 +91,8 @@ pub fn divide_limits(needs: &[LimitNeed], parts: &[u32], lent: &[u32]) -> Vec<u3
 fn targets(needs: &[LimitNeed], parts: &[u32]) -> Vec<u32> {
     let least = least_of(needs);
     let holders_max = (WHOLE_LIMIT / least) as usize;
-    let mut holders: Vec<usize> = (0..needs.len()).filter(|node| needs[*node].is_used()).take(holders_max).collect();
+    let mut holders: Vec<usize> =
+        (0..needs.len()).filter(|node| needs[*node].is_used()).take(holders_max).collect();
     holders.sort_by_key(|node| needs[*node].want);
     let mut targets = vec![0; needs.len()];
     let (mut rest, mut left) = (WHOLE_LIMIT, holders.len() as u32);
@@ -121,8 +124,16 @@ mod tests {
 
     /// Divides among nodes of which each has nothing, wants the first number, and can use the second or more.
     fn divided(needs: &[(u32, u32)]) -> Vec<u32> {
-        let need = |(want, least): &(u32, u32)| LimitNeed { want: *want, least: *least, ..LimitNeed::default() };
-        divide_limits(&needs.iter().map(need).collect::<Vec<_>>(), &vec![0; needs.len()], &vec![0; needs.len()])
+        let need = |(want, least): &(u32, u32)| LimitNeed {
+            want: *want,
+            least: *least,
+            ..LimitNeed::default()
+        };
+        divide_limits(
+            &needs.iter().map(need).collect::<Vec<_>>(),
+            &vec![0; needs.len()],
+            &vec![0; needs.len()],
+        )
     }
 
     #[test]
@@ -153,7 +164,10 @@ mod tests {
     fn shares_that_are_enough_do_not_move() {
         let want = |want| LimitNeed { want, least: 1, ..LimitNeed::default() };
         assert_eq!(divide_limits(&[want(W / 3), want(W / 4)], &[W / 2; 2], &[0; 2]), [W / 2; 2]);
-        assert_eq!(divide_limits(&[want(W / 3), want(W)], &[W / 2; 2], &[0; 2]), [W / 3, W / 3 * 2]);
+        assert_eq!(
+            divide_limits(&[want(W / 3), want(W)], &[W / 2; 2], &[0; 2]),
+            [W / 3, W / 3 * 2]
+        );
     }
 
     #[test]
@@ -162,6 +176,10 @@ mod tests {
         assert_eq!(divide_limits(&[all, all], &[W, 0], &[W, 0]), [W / 2, 0]);
         assert_eq!(divide_limits(&[all, all], &[W / 2, 0], &[W / 2, 0]), [W / 2, W / 2]);
         let holds = LimitNeed { held: W / 4 * 3, ..LimitNeed::default() };
-        assert_eq!(divide_limits(&[holds, all], &[W / 2, 0], &[W / 2, 0])[1], W / 4, "its places are not released");
+        assert_eq!(
+            divide_limits(&[holds, all], &[W / 2, 0], &[W / 2, 0])[1],
+            W / 4,
+            "its places are not released"
+        );
     }
 }

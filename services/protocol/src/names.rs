@@ -34,7 +34,10 @@ pub fn check_job_id(text: &str) -> Result<(), NameError> {
 /// Whether a text is a valid name of one file: it points to no other path and does not break a line.
 pub fn is_file_name(text: &str) -> bool {
     let is_legal = |character: char| character != '/' && !character.is_control();
-    (1..=FILE_NAME_BYTES_MAX).contains(&text.len()) && text != "." && text != ".." && text.chars().all(is_legal)
+    (1..=FILE_NAME_BYTES_MAX).contains(&text.len())
+        && text != "."
+        && text != ".."
+        && text.chars().all(is_legal)
 }
 
 /// Whether a text is a valid name of a part of this mini-batch. Parts of other mini-batches are not its rows.
@@ -53,9 +56,10 @@ mod tests {
             assert!(is_job_id(id), "{id}");
         }
         let long = "a".repeat(JOB_ID_BYTES_MAX + 1);
-        for id in
-            ["", ".", "..", "../a", "a/b", "a\\b", "a b", "a\nb", "a\0", "\x1b[2J", "-a", ".a", "ä", "a%2fb", &long]
-        {
+        for id in [
+            "", ".", "..", "../a", "a/b", "a\\b", "a b", "a\nb", "a\0", "\x1b[2J", "-a", ".a", "ä",
+            "a%2fb", &long,
+        ] {
             assert!(!is_job_id(id), "{id:?}");
         }
         for name in ["", ".", "..", "a/b", "/a", "a\nb", "a\x1b"] {

@@ -16,7 +16,11 @@ pub const PYTHON_POSITIONAL: Range<f64> = 1e-4..1e16;
 /// Appends the shortest text that reads back as `value`, or `inf`, `-inf`, `nan`.
 ///
 /// `positional` is the range of magnitudes without an exponent; NumPy's depends on type and release.
-pub fn push_float<F: Float + Into<f64> + Copy>(text: &mut Vec<u8>, value: F, positional: &Range<f64>) {
+pub fn push_float<F: Float + Into<f64> + Copy>(
+    text: &mut Vec<u8>,
+    value: F,
+    positional: &Range<f64>,
+) {
     let wide: f64 = value.into();
     if !wide.is_finite() {
         text.extend_from_slice(match wide {

@@ -26,7 +26,9 @@ pub struct Phases {
 impl Phases {
     /// Creates them from seconds. What is not a duration becomes zero.
     pub fn new(waited: f64, prepared: f64, loaded: f64) -> Self {
-        Self::of_microseconds([waited, prepared, loaded].map(|seconds| (seconds * 1e6).round() as u64))
+        Self::of_microseconds(
+            [waited, prepared, loaded].map(|seconds| (seconds * 1e6).round() as u64),
+        )
     }
 
     /// Whether they were measured.
@@ -37,7 +39,11 @@ impl Phases {
     /// Returns them, or none if one of them is no duration: workers may claim anything.
     pub fn checked(self) -> Self {
         let all = [self.waited_seconds, self.prepared_seconds, self.loaded_seconds];
-        if all.iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) { self } else { Self::default() }
+        if all.iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
+            self
+        } else {
+            Self::default()
+        }
     }
 
     /// Returns the duration from the end of `run()` to the answer: formatting of rows, and the ways between agent and
@@ -51,11 +57,13 @@ impl Phases {
 
     pub(crate) fn microseconds(self) -> [u64; 3] {
         let Self { waited_seconds, prepared_seconds, loaded_seconds } = self;
-        [waited_seconds, prepared_seconds, loaded_seconds].map(|seconds| (f64::from(seconds) * 1e6).round() as u64)
+        [waited_seconds, prepared_seconds, loaded_seconds]
+            .map(|seconds| (f64::from(seconds) * 1e6).round() as u64)
     }
 
     pub(crate) fn of_microseconds(microseconds: [u64; 3]) -> Self {
-        let [waited_seconds, prepared_seconds, loaded_seconds] = microseconds.map(|count| (count as f64 / 1e6) as f32);
+        let [waited_seconds, prepared_seconds, loaded_seconds] =
+            microseconds.map(|count| (count as f64 / 1e6) as f32);
         Self { waited_seconds, prepared_seconds, loaded_seconds }
     }
 }
@@ -68,9 +76,17 @@ mod tests {
     fn last_phase_is_the_remaining_time() {
         let phases = Phases::new(9.0, 4.0, 0.5);
         assert_eq!(phases.reported_seconds(2.0, 1.25), 0.25);
-        assert_eq!(phases.reported_seconds(1.0, 0.75), 0.0, "the clocks of agent and process differ");
+        assert_eq!(
+            phases.reported_seconds(1.0, 0.75),
+            0.0,
+            "the clocks of agent and process differ"
+        );
         for loaded in [0.1, 100.3, 86_400.7] {
-            assert_eq!(Phases::new(0.0, 0.0, loaded).reported_seconds(loaded + 0.2, 0.2), 0.0, "{loaded}");
+            assert_eq!(
+                Phases::new(0.0, 0.0, loaded).reported_seconds(loaded + 0.2, 0.2),
+                0.0,
+                "{loaded}"
+            );
         }
     }
 
@@ -78,7 +94,10 @@ mod tests {
     fn invalid_durations_count_as_missing() {
         assert_eq!(Phases::new(f64::NAN, -1.0, 0.0), Phases::default());
         let wild = |loaded_seconds| Phases { loaded_seconds, ..Phases::new(1.0, 1.0, 0.0) };
-        assert_eq!([-1.0, f32::INFINITY, 2.0].map(|loaded| wild(loaded).checked().are_known()), [false, false, true]);
+        assert_eq!(
+            [-1.0, f32::INFINITY, 2.0].map(|loaded| wild(loaded).checked().are_known()),
+            [false, false, true]
+        );
         assert!(!Phases::new(4e-7, 0.0, 0.0).are_known());
         assert!(Phases::new(6e-7, 0.0, 0.0).are_known());
     }

@@ -20,7 +20,10 @@ pub struct PlanPosition {
 impl PlanPosition {
     /// Returns the position of a mini-batch.
     pub const fn of(mini_batch: u64) -> Self {
-        Self { chunk: mini_batch / PLAN_CHUNK_MINI_BATCHES, line: mini_batch % PLAN_CHUNK_MINI_BATCHES }
+        Self {
+            chunk: mini_batch / PLAN_CHUNK_MINI_BATCHES,
+            line: mini_batch % PLAN_CHUNK_MINI_BATCHES,
+        }
     }
 
     /// Returns the first mini-batch of a chunk.
@@ -54,7 +57,9 @@ mod tests {
         for mini_batch in [0, 1, 511, 512, 513, 1 << 40, u64::MAX] {
             let PlanPosition { chunk, line } = PlanPosition::of(mini_batch);
             assert_eq!(PlanPosition::first_of(chunk) + line, mini_batch);
-            assert!(line < PLAN_CHUNK_MINI_BATCHES && chunk <= PlanPosition::chunks_for(mini_batch));
+            assert!(
+                line < PLAN_CHUNK_MINI_BATCHES && chunk <= PlanPosition::chunks_for(mini_batch)
+            );
         }
         assert_eq!((PlanPosition::chunks_for(0), PlanPosition::chunks_for(512)), (0, 1));
         assert_eq!(PlanPosition::chunks_for(513), 2);
@@ -64,11 +69,16 @@ mod tests {
     fn chunks_hold_every_mini_batch_once() {
         for mini_batches in [0, 1, 511, 512, 513, 1024, 1500] {
             let chunks = 0..PlanPosition::chunks_for(mini_batches);
-            let numbers = chunks.clone().flat_map(|chunk| PlanPosition::numbers_of(chunk, mini_batches));
+            let numbers =
+                chunks.clone().flat_map(|chunk| PlanPosition::numbers_of(chunk, mini_batches));
             assert!(numbers.eq(0..mini_batches), "{mini_batches}");
             let plan: Vec<u64> = (0..mini_batches).collect();
-            let divided = PlanPosition::divide(&plan).map(|(chunk, numbers)| (chunk, numbers.to_vec()));
-            assert!(divided.eq(chunks.map(|chunk| (chunk, PlanPosition::numbers_of(chunk, mini_batches).collect()))));
+            let divided =
+                PlanPosition::divide(&plan).map(|(chunk, numbers)| (chunk, numbers.to_vec()));
+            assert!(
+                divided.eq(chunks
+                    .map(|chunk| (chunk, PlanPosition::numbers_of(chunk, mini_batches).collect())))
+            );
         }
     }
 }

@@ -98,13 +98,18 @@ impl Quotas {
             let limit = limit.filter(|limit| running >= *limit)?;
             Some(Full { owner: owner.map(str::to_owned), running, limit })
         };
-        reached(Some(owner), of_owner, self.of(owner).max_jobs).or_else(|| reached(None, running.len(), self.max_jobs))
+        reached(Some(owner), of_owner, self.of(owner).max_jobs)
+            .or_else(|| reached(None, running.len(), self.max_jobs))
     }
 
     /// Returns what becomes of the jobs that wait, given the owners of those that run: `None`: the job may run; else the
     /// limit for which it waits. The order is that of priorities, then of time. A job whose owner has reached a limit
     /// does not delay jobs of others.
-    pub fn turns(&self, running: &[String], mut waiting: Vec<Contender>) -> Vec<(Contender, Option<Full>)> {
+    pub fn turns(
+        &self,
+        running: &[String],
+        mut waiting: Vec<Contender>,
+    ) -> Vec<(Contender, Option<Full>)> {
         waiting.sort_by(|one, other| {
             let order = |job: &Contender| (Reverse(job.priority), job.since);
             order(one).cmp(&order(other)).then_with(|| one.job_id.cmp(&other.job_id))
@@ -129,7 +134,12 @@ mod tests {
     use super::*;
 
     fn job(number: i64, owner: &str, priority: Priority) -> Contender {
-        Contender { job_id: format!("job-{number}"), owner: owner.to_owned(), priority, since: number }
+        Contender {
+            job_id: format!("job-{number}"),
+            owner: owner.to_owned(),
+            priority,
+            since: number,
+        }
     }
 
     fn quotas(max_jobs: Option<u32>, each_owner: Option<u32>) -> Quotas {
@@ -149,16 +159,25 @@ mod tests {
     #[test]
     fn jobs_begin_by_priority_and_then_by_time() {
         use Priority::{High, Low, Normal};
-        let waiting = || vec![job(4, "a", Normal), job(1, "a", Low), job(3, "b", High), job(2, "b", Normal)];
+        let waiting =
+            || vec![job(4, "a", Normal), job(1, "a", Low), job(3, "b", High), job(2, "b", Normal)];
         assert_eq!(begin(&quotas(Some(3), None), &[], waiting()), ["job-3", "job-2", "job-4"]);
         assert_eq!(begin(&quotas(Some(3), None), &["a", "a"], waiting()), ["job-3"]);
         assert_eq!(begin(&quotas(Some(3), None), &["a", "a", "b"], waiting()), [""; 0]);
-        assert_eq!(begin(&quotas(None, None), &["a"], waiting()).len(), 4, "without limits all begin");
+        assert_eq!(
+            begin(&quotas(None, None), &["a"], waiting()).len(),
+            4,
+            "without limits all begin"
+        );
     }
 
     #[test]
     fn owner_at_its_limit_delays_no_other() {
-        let waiting = vec![job(1, "a", Priority::High), job(2, "b", Priority::Low), job(3, "c", Priority::Low)];
+        let waiting = vec![
+            job(1, "a", Priority::High),
+            job(2, "b", Priority::Low),
+            job(3, "c", Priority::Low),
+        ];
         assert_eq!(begin(&quotas(Some(3), Some(1)), &["a"], waiting.clone()), ["job-2", "job-3"]);
         let owners = [
             ("a".to_owned(), OwnerQuota { max_jobs: Some(2), ..OwnerQuota::default() }),
@@ -172,9 +191,15 @@ mod tests {
     fn limit_is_named() {
         let quotas = quotas(Some(2), Some(1));
         let of = |owner, running: &[&str]| quotas.full(owner, running).map(|full| full.to_string());
-        assert_eq!(of("ana", &["ana"]).as_deref(), Some("owner ana may run 1 job at a time, and runs 1"));
+        assert_eq!(
+            of("ana", &["ana"]).as_deref(),
+            Some("owner ana may run 1 job at a time, and runs 1")
+        );
         assert_eq!(of("bo", &["ana"]), None);
-        assert_eq!(of("bo", &["ana", "cy"]).as_deref(), Some("the target may run 2 jobs at a time, and runs 2"));
+        assert_eq!(
+            of("bo", &["ana", "cy"]).as_deref(),
+            Some("the target may run 2 jobs at a time, and runs 2")
+        );
     }
 
     proptest! {

@@ -92,7 +92,8 @@ pub enum MessageError {
 /// If header or rows are 4 GiB or larger; the worker writes rows of that size as a part.
 pub fn encode_record(event: &ResultEvent, rows: &[u8], into: &mut Vec<u8>) {
     encode_with(rows, into, |into| {
-        let is_compact = matches!(event, ResultEvent::Attempt(attempt) if encode_success(attempt, into));
+        let is_compact =
+            matches!(event, ResultEvent::Attempt(attempt) if encode_success(attempt, into));
         if !is_compact {
             serde_json::to_writer(into, event).expect("events always serialise");
         }
@@ -119,11 +120,14 @@ pub fn job_of_message(body: &Bytes) -> Result<String, MessageError> {
 
 /// Reads every record of `bytes`.
 pub fn decode_records(bytes: &Bytes) -> impl Iterator<Item = Result<Record, RecordError>> + '_ {
-    read_records(bytes).map(|record| record.map(|Record { event, rows }| Record { event: event.into(), rows }))
+    read_records(bytes)
+        .map(|record| record.map(|Record { event, rows }| Record { event: event.into(), rows }))
 }
 
 /// Reads every record of `bytes` without copying the texts of ordinary successes.
-pub fn read_records(bytes: &[u8]) -> impl Iterator<Item = Result<Record<EventRef<'_>>, RecordError>> {
+pub fn read_records(
+    bytes: &[u8],
+) -> impl Iterator<Item = Result<Record<EventRef<'_>>, RecordError>> {
     let mut offset = 0;
     std::iter::from_fn(move || {
         if offset == bytes.len() {
@@ -161,10 +165,14 @@ fn read_record(bytes: &[u8], offset: usize) -> Result<Record<EventRef<'_>>, Reco
         return Err(truncated());
     }
     let event = match header.split_first() {
-        Some((&marker @ (MARKER | MARKER_OF_PHASES), fields)) => {
-            EventRef::Success(decode_success(marker, fields).map_err(|source| RecordError::Success { offset, source })?)
-        }
-        _ => EventRef::Other(serde_json::from_slice(header).map_err(|source| RecordError::Header { offset, source })?),
+        Some((&marker @ (MARKER | MARKER_OF_PHASES), fields)) => EventRef::Success(
+            decode_success(marker, fields)
+                .map_err(|source| RecordError::Success { offset, source })?,
+        ),
+        _ => EventRef::Other(
+            serde_json::from_slice(header)
+                .map_err(|source| RecordError::Header { offset, source })?,
+        ),
     };
     Ok(Record { event, rows: rows_offset..rows_offset + rows_length })
 }
@@ -177,7 +185,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Attempt, AttemptStatus, ErrorReport, Phases, Rejected, Rows, TraceParent, Waited, Warning, WarningKind,
+        Attempt, AttemptStatus, ErrorReport, Phases, Rejected, Rows, TraceParent, Waited, Warning,
+        WarningKind,
     };
 
     fn stopped(node: &str) -> ResultEvent {
@@ -220,7 +229,8 @@ mod tests {
 
     fn attempt() -> impl Strategy<Value = Attempt> {
         let ids = (any::<u64>(), any::<u32>(), any::<u32>(), ".{0,9}", ".{0,9}", any::<bool>());
-        let status = prop_oneof![3 => Just(AttemptStatus::Succeeded), 1 => Just(AttemptStatus::RunRaised)];
+        let status =
+            prop_oneof![3 => Just(AttemptStatus::Succeeded), 1 => Just(AttemptStatus::RunRaised)];
         let rows = prop_oneof![
             Just(Rows::None),
             Just(Rows::Inline),
@@ -247,23 +257,30 @@ mod tests {
             column_type: None,
         });
         let kinds = prop_oneof![3 => Just(vec![]), 1 => vec(kind, 1..3)];
-        let rejected = (any::<u64>(), any::<u64>(), ".{0,9}").prop_map(|(item, items, detail)| Rejected {
-            item,
-            items,
-            values: detail.clone(),
-            detail,
-            status: AttemptStatus::RunTimedOut,
-            error: ErrorReport::default(),
-            run: (item % 2 == 0).then(|| crate::FailedRun { process: "process001".into(), started_at: items }),
-        });
+        let rejected =
+            (any::<u64>(), any::<u64>(), ".{0,9}").prop_map(|(item, items, detail)| Rejected {
+                item,
+                items,
+                values: detail.clone(),
+                detail,
+                status: AttemptStatus::RunTimedOut,
+                error: ErrorReport::default(),
+                run: (item % 2 == 0)
+                    .then(|| crate::FailedRun { process: "process001".into(), started_at: items }),
+            });
         let rejected = prop_oneof![3 => Just(vec![]), 1 => vec(rejected, 1..3)];
-        let isolation =
-            (rejected, prop_oneof![3 => Just(0), 1 => any::<u32>()], prop_oneof![3 => Just(false), 1 => Just(true)]);
+        let isolation = (
+            rejected,
+            prop_oneof![3 => Just(0), 1 => any::<u32>()],
+            prop_oneof![3 => Just(false), 1 => Just(true)],
+        );
         let total = prop_oneof![3 => Just(0), 1 => any::<u64>()];
         let texts = (error, warnings, total, ".{0,30}", traceparent, kinds, isolation);
         let micros = || any::<u32>().prop_map(|count| f64::from(count) / 1e6);
         let phases = option::of((micros(), micros(), micros()));
-        let phases = phases.prop_map(|phases| phases.map_or_else(Phases::default, |(a, b, c)| Phases::new(a, b, c)));
+        let phases = phases.prop_map(|phases| {
+            phases.map_or_else(Phases::default, |(a, b, c)| Phases::new(a, b, c))
+        });
         let times = (seconds(), seconds(), seconds(), phases);
         (ids, (status, rows, columns), counts, times, texts).prop_map(
             |(ids, (status, rows, columns), counts, times, texts)| Attempt {
@@ -284,7 +301,9 @@ mod tests {
                 process_seconds: times.1,
                 run_seconds: times.2,
                 phases: times.3,
-                error: texts.0.map(|message| Box::new(ErrorReport { message, ..ErrorReport::default() })),
+                error: texts
+                    .0
+                    .map(|message| Box::new(ErrorReport { message, ..ErrorReport::default() })),
                 warnings: texts.1.into_iter().map(|message| Warning { message }).collect(),
                 warnings_total: texts.2,
                 warning_kinds: texts.5,
@@ -297,7 +316,11 @@ mod tests {
                 waited: Waited { limits_milliseconds: texts.6.1.into(), services_milliseconds: 0 },
                 copy: texts.6.2,
                 asked_limits: texts.6.2,
-                values: if status == AttemptStatus::Succeeded { String::new() } else { texts.3.clone() },
+                values: if status == AttemptStatus::Succeeded {
+                    String::new()
+                } else {
+                    texts.3.clone()
+                },
                 detail: texts.3,
                 traceparent: texts.4,
             },
@@ -349,7 +372,9 @@ mod tests {
         let mut compact = vec![MARKER, 7, 1, 0, 1, b'0', 10];
         compact.extend_from_slice(b"process000");
         compact.extend_from_slice(&[1, 1, 2, 3, b'7', b'-', b'1', 3, 0, 1]);
-        [0.5f64, 0.25, 0.5].iter().for_each(|seconds| compact.extend_from_slice(&seconds.to_le_bytes()));
+        [0.5f64, 0.25, 0.5]
+            .iter()
+            .for_each(|seconds| compact.extend_from_slice(&seconds.to_le_bytes()));
         compact.extend_from_slice(b"\x05a.png\x01");
         let events = [&json[..], &compact].map(|header| {
             let mut bytes = Vec::new();
@@ -359,7 +384,9 @@ mod tests {
             decode_records(&bytes.into()).next().expect("one").expect("valid").event
         });
         assert_eq!(events[0], events[1]);
-        let ResultEvent::Attempt(attempt) = &events[1] else { panic!("not an attempt: {:?}", events[1]) };
+        let ResultEvent::Attempt(attempt) = &events[1] else {
+            panic!("not an attempt: {:?}", events[1])
+        };
         assert_eq!(record_of(attempt)[PREFIX_BYTES..][..compact.len()], compact);
         assert!(!attempt.phases.are_known());
     }
@@ -370,7 +397,9 @@ mod tests {
             "status":"succeeded","is_final":true,"total":1,"succeeded":1,"rows":{"kind":"inline"},"started_at":1,
             "elapsed_seconds":0.5,"process_seconds":0.25,"run_seconds":0.5,"detail":"a.png"}"#;
         let without: Attempt = serde_json::from_str(json).expect("valid");
-        for (phases, bytes) in [((0.012, 0.0, 0.000_008), 4), ((1.5, 0.25, 0.01), 8), ((86_400.0, 60.0, 3.0), 14)] {
+        for (phases, bytes) in
+            [((0.012, 0.0, 0.000_008), 4), ((1.5, 0.25, 0.01), 8), ((86_400.0, 60.0, 3.0), 14)]
+        {
             let phases = Phases::new(phases.0, phases.1, phases.2);
             let with = Attempt { phases, ..without.clone() };
             let record = record_of(&with);

@@ -113,14 +113,21 @@ impl Attempt {
     pub fn items_rejected(&self) -> u64 {
         match &self.rejected_part {
             Some(part) => part.items,
-            None => self.rejected.iter().fold(0, |items: u64, rejected| items.saturating_add(rejected.items)),
+            None => self
+                .rejected
+                .iter()
+                .fold(0, |items: u64, rejected| items.saturating_add(rejected.items)),
         }
     }
 
     /// Moves rejected items and pieces to an object below `parts/` if there are more than `max` of them, at most
     /// [`REJECTED_MAX`]. Returns the name of the object and its content, which must be stored before the attempt is
     /// announced.
-    pub fn move_rejected(&mut self, max: usize, name: impl FnOnce() -> String) -> Option<(String, Vec<u8>)> {
+    pub fn move_rejected(
+        &mut self,
+        max: usize,
+        name: impl FnOnce() -> String,
+    ) -> Option<(String, Vec<u8>)> {
         if self.rejected.len() <= max && self.pieces.len() <= max + 1 {
             return None;
         }
@@ -141,14 +148,24 @@ impl Attempt {
         }
         let bytes = content.len() as u64;
         self.rejected = rejected;
-        self.rejected_part = Some(Box::new(RejectedPart { name: name.clone(), bytes, items, has_failed_runs, others }));
+        self.rejected_part = Some(Box::new(RejectedPart {
+            name: name.clone(),
+            bytes,
+            items,
+            has_failed_runs,
+            others,
+        }));
         Some((name, content))
     }
 
     /// Whether it is a success for which `run()` returned nothing: then the items without a result are all its items.
     pub fn returned_nothing(&self) -> bool {
-        let is_named = !(self.rejected.is_empty() && self.rejected_part.is_none() && self.unread.is_empty());
-        self.status == AttemptStatus::Succeeded && self.succeeded == 0 && self.failed() > 0 && !is_named
+        let is_named =
+            !(self.rejected.is_empty() && self.rejected_part.is_none() && self.unread.is_empty());
+        self.status == AttemptStatus::Succeeded
+            && self.succeeded == 0
+            && self.failed() > 0
+            && !is_named
     }
 
     /// Returns the number of items of a success that did not succeed and that nothing names.
@@ -157,7 +174,10 @@ impl Attempt {
             return 0;
         }
         let rejected = self.items_rejected();
-        let unread = self.unread.iter().fold(0, |records: u64, unread| records.saturating_add(unread.records));
+        let unread = self
+            .unread
+            .iter()
+            .fold(0, |records: u64, unread| records.saturating_add(unread.records));
         self.failed().saturating_sub(rejected).saturating_sub(unread)
     }
 }
@@ -174,7 +194,10 @@ mod tests {
             detail: String::new(),
             values: String::new(),
             status: status(item),
-            error: ErrorReport { category: format!("Error{}", item % 20), ..ErrorReport::default() },
+            error: ErrorReport {
+                category: format!("Error{}", item % 20),
+                ..ErrorReport::default()
+            },
             run: None,
         };
         let success = SuccessRef {
@@ -210,7 +233,9 @@ mod tests {
 
     #[test]
     fn rejects_that_one_message_cannot_hold_are_in_the_object() {
-        let illegal_first = |item| if item < 1000 { AttemptStatus::IllegalResult } else { AttemptStatus::RunRaised };
+        let illegal_first = |item| {
+            if item < 1000 { AttemptStatus::IllegalResult } else { AttemptStatus::RunRaised }
+        };
         let mut attempt = attempt(5000, illegal_first);
         let before = attempt.clone();
         let moved = attempt.move_rejected(REJECTED_MAX, || "7-rejected".into());
@@ -221,9 +246,15 @@ mod tests {
         assert_eq!((attempt.rejected.len(), attempt.pieces.len()), (REJECTED_MAX, 0));
         assert_eq!(attempt.rejected, before.rejected[..REJECTED_MAX]);
         let part = attempt.rejected_part.as_deref().expect("it names the object");
-        assert_eq!((part.name.as_str(), part.bytes, part.items), ("7-rejected", content.len() as u64, 10_000));
+        assert_eq!(
+            (part.name.as_str(), part.bytes, part.items),
+            ("7-rejected", content.len() as u64, 10_000)
+        );
         assert_eq!(part.others.len(), 10, "bounded");
-        assert_eq!(part.others.iter().find(|(category, _)| category == "Error16").map(|(_, count)| *count), Some(238));
+        assert_eq!(
+            part.others.iter().find(|(category, _)| category == "Error16").map(|(_, count)| *count),
+            Some(238)
+        );
         assert!(attempt.failed_in_part(), "some of the others failed in a run");
         assert_eq!((attempt.items_rejected(), attempt.unnamed()), (10_000, before.unnamed()));
         assert_eq!(attempt.unnamed(), 1);

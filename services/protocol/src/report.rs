@@ -310,12 +310,15 @@ pub struct JobResult {
 impl JobResult {
     /// Returns the number of rejected items that a retry can run.
     pub fn rejects_to_retry(&self) -> u64 {
-        self.rejects.as_ref().map_or(self.items_rejected, |tables| tables.items.saturating_sub(tables.without_place))
+        self.rejects
+            .as_ref()
+            .map_or(self.items_rejected, |tables| tables.items.saturating_sub(tables.without_place))
     }
 
     /// Returns those of them whose mini-batches have succeeded.
     pub fn rejects_of_successes(&self) -> u64 {
-        self.rejects_to_retry().saturating_sub(self.rejects.as_ref().map_or(0, |tables| tables.of_failed))
+        self.rejects_to_retry()
+            .saturating_sub(self.rejects.as_ref().map_or(0, |tables| tables.of_failed))
     }
 
     /// Returns a result without counts.
@@ -399,12 +402,17 @@ pub struct RoundResult {
 impl RoundResult {
     /// Returns what it ran and what came of it, in one line.
     pub fn sentence(&self) -> String {
-        let Self { state, failed, rejected, unfinished, goes_on, has_other_script, items, .. } = self;
+        let Self { state, failed, rejected, unfinished, goes_on, has_other_script, items, .. } =
+            self;
         let what = [(*failed, "failed mini-batch"), (*rejected, "rejected item")];
-        let what: Vec<_> =
-            what.iter().filter(|(count, _)| *count > 0).map(|(count, one)| counted(*count, one)).collect();
+        let what: Vec<_> = what
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, one)| counted(*count, one))
+            .collect();
         let again = (!what.is_empty()).then(|| format!("ran {} again", what.join(" and ")));
-        let rest = (*unfinished > 0).then(|| format!("{} that had not ended", counted(*unfinished, "mini-batch")));
+        let rest = (*unfinished > 0)
+            .then(|| format!("{} that had not ended", counted(*unfinished, "mini-batch")));
         let began = match (self.at, again, rest) {
             (None, ..) => "ran the job".to_owned(),
             (_, Some(again), Some(rest)) => format!("{again}, and {rest}"),
@@ -421,7 +429,10 @@ impl RoundResult {
             None => ", and was interrupted",
         };
         let so_far = if *state == Some(JobState::Running) { " so far" } else { "" };
-        format!("{began}{script}{end}: {} of {} items succeeded{so_far}", items.succeeded, items.total)
+        format!(
+            "{began}{script}{end}: {} of {} items succeeded{so_far}",
+            items.succeeded, items.total
+        )
     }
 }
 

@@ -47,7 +47,10 @@ impl Requirements {
     }
 
     /// Returns why none of these nodes meets the requirements. `None` if one does, or there is no node.
-    pub fn unmet<'a>(&self, nodes: impl IntoIterator<Item = (&'a String, &'a Offer)>) -> Option<Unfit> {
+    pub fn unmet<'a>(
+        &self,
+        nodes: impl IntoIterator<Item = (&'a String, &'a Offer)>,
+    ) -> Option<Unfit> {
         let mut nearest: Option<(usize, &String, String)> = None;
         let mut count = 0;
         for (name, offer) in nodes {
@@ -91,9 +94,15 @@ impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { requires, nodes, nearest, lacks } = self;
         match nodes {
-            1 => write!(f, "the only worker, {nearest}, does not meet `requires` ({requires}): {lacks}"),
+            1 => write!(
+                f,
+                "the only worker, {nearest}, does not meet `requires` ({requires}): {lacks}"
+            ),
             _ => {
-                write!(f, "none of the {nodes} workers meets `requires` ({requires}); {nearest} comes nearest: {lacks}")
+                write!(
+                    f,
+                    "none of the {nodes} workers meets `requires` ({requires}); {nearest} comes nearest: {lacks}"
+                )
             }
         }
     }
@@ -122,7 +131,8 @@ impl Offer {
 
     fn lacking(&self, requirements: &Requirements) -> Vec<String> {
         let mut lacks = Vec::new();
-        let mut add = |has: String, needs: String| lacks.push(format!("{has}, the job requires {needs}"));
+        let mut add =
+            |has: String, needs: String| lacks.push(format!("{has}, the job requires {needs}"));
         let Requirements { gpus, memory: bytes, processors, labels } = requirements;
         if self.gpus < *gpus {
             let has = if self.gpus == 0 { "no GPU".to_owned() } else { counted(self.gpus, "GPU") };
@@ -132,7 +142,10 @@ impl Offer {
             add(format!("it has {} of memory", memory(self.memory)), memory(*bytes));
         }
         if self.processors < *processors {
-            add(format!("it has {}", counted(self.processors, "processor")), processors.to_string());
+            add(
+                format!("it has {}", counted(self.processors, "processor")),
+                processors.to_string(),
+            );
         }
         for (name, value) in labels {
             match self.labels.get(name) {
@@ -193,12 +206,22 @@ mod tests {
     }
 
     fn offer() -> Offer {
-        Offer { gpus: 1, memory: 16 << 30, processors: 8, labels: labels([("zone", "b"), ("disk", "ssd")]) }
+        Offer {
+            gpus: 1,
+            memory: 16 << 30,
+            processors: 8,
+            labels: labels([("zone", "b"), ("disk", "ssd")]),
+        }
     }
 
     #[test]
     fn node_takes_jobs_that_require_no_more_than_it_has() {
-        let all = Requirements { gpus: 1, memory: 16 << 30, processors: 8, labels: labels([("zone", "b")]) };
+        let all = Requirements {
+            gpus: 1,
+            memory: 16 << 30,
+            processors: 8,
+            labels: labels([("zone", "b")]),
+        };
         assert_eq!(offer().lacks(&all), None);
         assert_eq!(Offer::default().lacks(&Requirements::default()), None);
     }
@@ -208,8 +231,14 @@ mod tests {
         let none = Requirements::default();
         for (requirements, expected) in [
             (Requirements { gpus: 2, ..none.clone() }, "it has 1 GPU, the job requires 2"),
-            (Requirements { memory: 24 << 30, ..none.clone() }, "it has 16 GB of memory, the job requires 24 GB"),
-            (Requirements { processors: 9, ..none.clone() }, "it has 8 processors, the job requires 9"),
+            (
+                Requirements { memory: 24 << 30, ..none.clone() },
+                "it has 16 GB of memory, the job requires 24 GB",
+            ),
+            (
+                Requirements { processors: 9, ..none.clone() },
+                "it has 8 processors, the job requires 9",
+            ),
             (
                 Requirements { labels: labels([("zone", "a")]), ..none.clone() },
                 "its label zone is b, the job requires a",
@@ -223,15 +252,20 @@ mod tests {
             assert_eq!(offer().lacks(&requirements).as_deref(), Some(expected));
         }
         let one_gpu = Requirements { gpus: 1, ..Requirements::default() };
-        assert_eq!(Offer::default().lacks(&one_gpu).as_deref(), Some("it has no GPU, the job requires 1"));
+        assert_eq!(
+            Offer::default().lacks(&one_gpu).as_deref(),
+            Some("it has no GPU, the job requires 1")
+        );
     }
 
     #[test]
     fn job_that_no_node_takes_names_the_nearest() {
-        let requires = Requirements { gpus: 1, labels: labels([("zone", "a")]), ..Requirements::default() };
+        let requires =
+            Requirements { gpus: 1, labels: labels([("zone", "a")]), ..Requirements::default() };
         let (far, near) = ("far".to_owned(), "near".to_owned());
         let (without, with) = (Offer::default(), offer());
-        let unfit = requires.unmet([(&far, &without), (&near, &with)]).expect("neither is in zone a");
+        let unfit =
+            requires.unmet([(&far, &without), (&near, &with)]).expect("neither is in zone a");
         assert_eq!((unfit.nodes, unfit.nearest.as_str()), (2, "near"));
         assert_eq!(unfit.lacks, "its label zone is b, the job requires a");
         let fits = Offer { labels: labels([("zone", "a")]), ..with };
@@ -241,8 +275,12 @@ mod tests {
 
     #[test]
     fn requirements_and_offers_are_shown_in_words() {
-        assert_eq!(offer().to_string(), "1 GPU, 8 processors, 16 GB of memory, label disk=ssd, label zone=b");
-        let requires = Requirements { gpus: 2, labels: labels([("zone", "a")]), ..Requirements::default() };
+        assert_eq!(
+            offer().to_string(),
+            "1 GPU, 8 processors, 16 GB of memory, label disk=ssd, label zone=b"
+        );
+        let requires =
+            Requirements { gpus: 2, labels: labels([("zone", "a")]), ..Requirements::default() };
         assert_eq!(requires.to_string(), "2 GPUs, label zone=a");
         assert!(Requirements::default().is_empty() && !requires.is_empty());
     }

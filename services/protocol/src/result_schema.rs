@@ -47,8 +47,15 @@ pub enum ColumnKind {
 
 impl ColumnKind {
     /// Every type.
-    pub const ALL: [Self; 7] =
-        [Self::String, Self::Integer, Self::Number, Self::Boolean, Self::Timestamp, Self::Date, Self::Any];
+    pub const ALL: [Self; 7] = [
+        Self::String,
+        Self::Integer,
+        Self::Number,
+        Self::Boolean,
+        Self::Timestamp,
+        Self::Date,
+        Self::Any,
+    ];
 
     /// Returns the word for it in job files.
     pub fn word(self) -> &'static str {

@@ -8,7 +8,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Quotas, Requirements, SlotPhase, Unfit};
+use crate::{
+    Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Quotas, Requirements, SlotPhase, Unfit,
+};
 
 /// What a node has, and what it does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -324,8 +326,15 @@ pub enum WaitsFor {
 
 impl WaitsFor {
     /// The words of all reasons.
-    pub const WORDS: [&str; 7] =
-        ["quota", "in_flight", "worker", "fitting_worker", "able_worker", "earlier_nodes", "other_jobs"];
+    pub const WORDS: [&str; 7] = [
+        "quota",
+        "in_flight",
+        "worker",
+        "fitting_worker",
+        "able_worker",
+        "earlier_nodes",
+        "other_jobs",
+    ];
 
     /// Returns the word of this reason, for metrics.
     pub fn word(&self) -> &'static str {
@@ -347,10 +356,15 @@ impl fmt::Display for WaitsFor {
         match self {
             Self::Quota(full) => write!(f, "{full} (quota of the target)"),
             Self::InFlight { owner, limit } => {
-                write!(f, "owner {owner} has {limit} of {limit} mini-batches in flight (quota of the target)")
+                write!(
+                    f,
+                    "owner {owner} has {limit} of {limit} mini-batches in flight (quota of the target)"
+                )
             }
             Self::Worker(requires) if requires.is_empty() => f.write_str("no worker is running"),
-            Self::Worker(requires) => write!(f, "no worker is running, and the job requires {requires}"),
+            Self::Worker(requires) => {
+                write!(f, "no worker is running, and the job requires {requires}")
+            }
             Self::FittingWorker(unfit) => unfit.fmt(f),
             Self::AbleWorker { workers, reason } => {
                 match workers {
@@ -359,13 +373,20 @@ impl fmt::Display for WaitsFor {
                 }
                 if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
             }
-            Self::EarlierNodes => f.write_str("workers that ran it before still have processes of it"),
-            Self::OtherJobs { ahead: 0 } => f.write_str("other jobs have all processes that it could use"),
+            Self::EarlierNodes => {
+                f.write_str("workers that ran it before still have processes of it")
+            }
+            Self::OtherJobs { ahead: 0 } => {
+                f.write_str("other jobs have all processes that it could use")
+            }
             Self::OtherJobs { ahead: 1 } => {
                 f.write_str("other jobs have all processes that it could use; 1 job is ahead of it")
             }
             Self::OtherJobs { ahead } => {
-                write!(f, "other jobs have all processes that it could use; {ahead} jobs are ahead of it")
+                write!(
+                    f,
+                    "other jobs have all processes that it could use; {ahead} jobs are ahead of it"
+                )
             }
         }
     }

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::table::TableOptions;
-use crate::{ItemPath, NameError, Priority, RateLimits, Requirements, ResultSchema, check_job_id, is_file_name};
+use crate::{
+    ItemPath, NameError, Priority, RateLimits, Requirements, ResultSchema, check_job_id,
+    is_file_name,
+};
 
 /// The format of what builds write for each other: the objects of a job, messages, and schedules. It grows with each change
 /// after which a build with the former number would misread one of them. `spec.json` names it, and builds of one format may
@@ -266,7 +269,8 @@ impl JobSpec {
 
     /// Returns how long the ranges of one mini-batch may run, in seconds, after which those that have not run are rejected.
     pub fn ranges_seconds_max(&self) -> u64 {
-        let limit = self.run_invocation_timeout_seconds.saturating_add(self.task_overhead_timeout_seconds);
+        let limit =
+            self.run_invocation_timeout_seconds.saturating_add(self.task_overhead_timeout_seconds);
         limit.saturating_mul(ISOLATION_LIMITS)
     }
 
@@ -352,7 +356,12 @@ pub struct ErrorThresholds {
 impl Default for ErrorThresholds {
     /// No limits.
     fn default() -> Self {
-        Self { error_threshold: -1, allowed_failed_count: -1, allowed_failed_percent: 100.0, fail_fast: 0 }
+        Self {
+            error_threshold: -1,
+            allowed_failed_count: -1,
+            allowed_failed_percent: 100.0,
+            fail_fast: 0,
+        }
     }
 }
 
@@ -501,7 +510,8 @@ mod tests {
 
     #[test]
     fn one_bad_item_costs_two_runs_for_each_division() {
-        let of = |isolate, items| JobSpec { isolate, ..JobSpec::example() }.extra_runs_for_one(items);
+        let of =
+            |isolate, items| JobSpec { isolate, ..JobSpec::example() }.extra_runs_for_one(items);
         for (items, runs) in [(2, 2), (3, 4), (4, 6), (5, 8), (1000, 22), (1024, 22), (1025, 24)] {
             assert_eq!(of(Isolate::Items, Some(items)), Some((items, runs)));
         }

@@ -32,8 +32,11 @@ impl TraceParent {
             return None;
         }
         let mut parts = head.get(3..)?.split('-');
-        let parsed =
-            Self { trace_id: hex(parts.next()?)?, span_id: hex(parts.next()?)?, flags: hex::<1>(parts.next()?)?[0] };
+        let parsed = Self {
+            trace_id: hex(parts.next()?)?,
+            span_id: hex(parts.next()?)?,
+            flags: hex::<1>(parts.next()?)?[0],
+        };
         let is_whole = parts.next().is_none() && head.as_bytes()[2] == b'-';
         (is_whole && parsed.trace_id != [0; 16] && parsed.span_id != [0; 8]).then_some(parsed)
     }
@@ -89,7 +92,9 @@ impl Serialize for TraceParent {
 }
 
 /// Reads an invalid context as `None`.
-pub(crate) fn lenient<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TraceParent>, D::Error> {
+pub(crate) fn lenient<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<TraceParent>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum TextOrOther {
@@ -114,9 +119,13 @@ mod tests {
     #[test]
     fn example_of_the_standard_is_parsed() {
         let parsed = TraceParent::parse(EXAMPLE).expect("valid");
-        assert_eq!((parsed.trace_id[0], parsed.span_id[7], parsed.is_sampled()), (0x4b, 0xb7, true));
+        assert_eq!(
+            (parsed.trace_id[0], parsed.span_id[7], parsed.is_sampled()),
+            (0x4b, 0xb7, true)
+        );
         assert_eq!(parsed.to_string(), EXAMPLE);
-        let later = TraceParent::parse(&format!("{}-what-will-be", EXAMPLE.replacen("00", "cc", 1)));
+        let later =
+            TraceParent::parse(&format!("{}-what-will-be", EXAMPLE.replacen("00", "cc", 1)));
         assert_eq!(later, Some(parsed));
     }
 
@@ -126,7 +135,9 @@ mod tests {
         let no_span = "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01";
         let later = EXAMPLE.replacen("00", "ff", 1);
         let longer = format!("{EXAMPLE}-x");
-        for text in ["", "00", zeros, no_span, &later, &longer, &EXAMPLE.to_uppercase(), &EXAMPLE[1..]] {
+        for text in
+            ["", "00", zeros, no_span, &later, &longer, &EXAMPLE.to_uppercase(), &EXAMPLE[1..]]
+        {
             assert_eq!(TraceParent::parse(text), None, "{text}");
         }
     }

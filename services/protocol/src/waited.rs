@@ -20,17 +20,25 @@ pub struct Waited {
 impl Waited {
     /// Adds the waits of another attempt.
     pub fn add(&mut self, other: Self) {
-        self.limits_milliseconds = self.limits_milliseconds.saturating_add(other.limits_milliseconds);
-        self.services_milliseconds = self.services_milliseconds.saturating_add(other.services_milliseconds);
+        self.limits_milliseconds =
+            self.limits_milliseconds.saturating_add(other.limits_milliseconds);
+        self.services_milliseconds =
+            self.services_milliseconds.saturating_add(other.services_milliseconds);
     }
 
     /// Returns the waits in words: `waited 12 min for the limits of the job, 3 min for a service`; `None` if there was
     /// none of a second.
     pub fn sentence(&self) -> Option<String> {
-        let waits = [(self.limits_milliseconds, "the limits of the job"), (self.services_milliseconds, "a service")];
+        let waits = [
+            (self.limits_milliseconds, "the limits of the job"),
+            (self.services_milliseconds, "a service"),
+        ];
         let told = waits.iter().filter(|(milliseconds, _)| *milliseconds >= TOLD_MILLISECONDS);
-        let told: Vec<_> =
-            told.map(|(milliseconds, what)| format!("{} for {what}", duration((milliseconds / 1000) as f64))).collect();
+        let told: Vec<_> = told
+            .map(|(milliseconds, what)| {
+                format!("{} for {what}", duration((milliseconds / 1000) as f64))
+            })
+            .collect();
         (!told.is_empty()).then(|| format!("waited {}", told.join(", ")))
     }
 }
@@ -42,11 +50,16 @@ mod tests {
     #[test]
     fn waits_are_described_in_words() {
         let told = |limits, services| {
-            Waited { limits_milliseconds: limits, services_milliseconds: services }.sentence().unwrap_or_default()
+            Waited { limits_milliseconds: limits, services_milliseconds: services }
+                .sentence()
+                .unwrap_or_default()
         };
         assert_eq!(told(0, 999), "");
         assert_eq!(told(59_999, 0), "waited 59 s for the limits of the job");
-        assert_eq!(told(725_000, 180_000), "waited 12 min 5 s for the limits of the job, 3 min for a service");
+        assert_eq!(
+            told(725_000, 180_000),
+            "waited 12 min 5 s for the limits of the job, 3 min for a service"
+        );
         assert_eq!(told(0, 7_500_000), "waited 2 h 5 min for a service");
     }
 

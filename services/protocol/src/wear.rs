@@ -60,10 +60,15 @@ impl fmt::Display for Wear {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = |runs: u64| format!("{runs} run{}", if runs == 1 { "" } else { "s" });
         match self {
-            Self::Runs { runs } => write!(formatter, "has made {} (process_max_runs)", counted(*runs)),
+            Self::Runs { runs } => {
+                write!(formatter, "has made {} (process_max_runs)", counted(*runs))
+            }
             Self::Memory { bytes, limit, runs } => {
                 let (occupied, limit, runs) = (memory(*bytes), memory(*limit), counted(*runs));
-                write!(formatter, "occupies {occupied} after {runs}, more than {limit} (process_max_memory)")
+                write!(
+                    formatter,
+                    "occupies {occupied} after {runs}, more than {limit} (process_max_memory)"
+                )
             }
             Self::Failures { failures } => write!(formatter, "has failed {failures} times"),
             Self::Gpu { gpus } => write!(formatter, "can no longer use {gpus}"),

@@ -12,7 +12,11 @@ fn plural(noun: &str) -> String {
     let is_consonant = |letter: char| letter.is_ascii_alphabetic() && !"aeiou".contains(letter);
     match noun.strip_suffix('y') {
         Some(stem) if stem.ends_with(is_consonant) => format!("{stem}ies"),
-        _ if noun.ends_with('s') || noun.ends_with("ch") || noun.ends_with("sh") || noun.ends_with('x') => {
+        _ if noun.ends_with('s')
+            || noun.ends_with("ch")
+            || noun.ends_with("sh")
+            || noun.ends_with('x') =>
+        {
             format!("{noun}es")
         }
         _ => format!("{noun}s"),
@@ -29,7 +33,11 @@ pub fn kept(items: u64) -> String {
 pub fn sentence(text: &str) -> String {
     let text = text.trim_end();
     let bare = text.trim_end_matches(['.', ' ']);
-    if bare.is_empty() || bare.ends_with(['!', '?', '…', ':', ';']) { bare.to_owned() } else { format!("{bare}.") }
+    if bare.is_empty() || bare.ends_with(['!', '?', '…', ':', ';']) {
+        bare.to_owned()
+    } else {
+        format!("{bare}.")
+    }
 }
 
 /// Returns the text without a full stop at its end, as part of a longer sentence.
@@ -99,7 +107,16 @@ mod tests {
 
     #[test]
     fn plurals_are_regular_english() {
-        let expected = ["mini-batches", "items", "retries", "tries", "processes", "attempts", "delays", "boxes"];
+        let expected = [
+            "mini-batches",
+            "items",
+            "retries",
+            "tries",
+            "processes",
+            "attempts",
+            "delays",
+            "boxes",
+        ];
         let nouns = ["mini-batch", "item", "retry", "try", "process", "attempt", "delay", "box"];
         assert_eq!(nouns.map(plural), expected);
     }

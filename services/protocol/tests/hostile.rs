@@ -4,9 +4,10 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::{
-    Attempt, AttemptStatus, Block, BlockRange, DeadLetter, Descriptor, ErrorReport, FRAME_LENGTH_MAX, FileVersion,
-    FrameError, FrameReader, ItemPath, JobResult, JobSpec, Phases, ProcessEvent, Progress, ResultEvent, Rows,
-    ToProcess, Work, begin_message, decode_records, encode_frame, encode_record, job_of_message,
+    Attempt, AttemptStatus, Block, BlockRange, DeadLetter, Descriptor, ErrorReport,
+    FRAME_LENGTH_MAX, FileVersion, FrameError, FrameReader, ItemPath, JobResult, JobSpec, Phases,
+    ProcessEvent, Progress, ResultEvent, Rows, ToProcess, Work, begin_message, decode_records,
+    encode_frame, encode_record, job_of_message,
 };
 
 const JOB: &str = "a-20261121-100203-ab12";
@@ -58,7 +59,12 @@ fn samples() -> Vec<Vec<u8>> {
     let json = |work: Work| serde_json::to_vec(&Descriptor::new(JOB, 7, work)).expect("plain data");
     let version = FileVersion { bytes: 3, etag: Some("\"e\"".into()), modified: Some(4) };
     let range = BlockRange::RowGroup { row_group: 1, offset: 2, rows: 3 };
-    let block = Block { path: "s3://b/c".into(), version: Some(version.clone()), range, path_columns: vec![] };
+    let block = Block {
+        path: "s3://b/c".into(),
+        version: Some(version.clone()),
+        range,
+        path_columns: vec![],
+    };
     let mut message = begin_message(JOB);
     encode_record(&ResultEvent::Attempt(Box::new(attempt())), b"rows\n", &mut message);
     encode_record(&ResultEvent::CutShort, b"", &mut message);
@@ -146,7 +152,13 @@ proptest! {
 fn valid_messages_are_read() {
     samples().iter().for_each(|sample| decode(sample));
     assert_eq!(samples().iter().filter(|sample| Descriptor::of_message(sample).is_ok()).count(), 3);
-    assert_eq!(samples().iter().filter(|sample| job_of_message(&Bytes::copy_from_slice(sample)).is_ok()).count(), 1);
+    assert_eq!(
+        samples()
+            .iter()
+            .filter(|sample| job_of_message(&Bytes::copy_from_slice(sample)).is_ok())
+            .count(),
+        1
+    );
 }
 
 #[test]
@@ -175,8 +187,18 @@ fn announced_length_is_checked_before_its_bytes_arrive() {
 fn message_with_invalid_job_id_is_rejected() {
     for job_id in ["../..", "a/b", "", "a\nb", "\u{1b}[2J", &"a".repeat(1000)] {
         let task = serde_json::to_vec(&Descriptor::new(job_id, 0, Work::Rank)).expect("plain data");
-        assert!(Descriptor::of_message(&task).expect_err(job_id).to_string().ends_with("is not a valid job id"));
+        assert!(
+            Descriptor::of_message(&task)
+                .expect_err(job_id)
+                .to_string()
+                .ends_with("is not a valid job id")
+        );
         let result = Bytes::from(begin_message(job_id));
-        assert!(job_of_message(&result).expect_err(job_id).to_string().ends_with("is not a valid job id"));
+        assert!(
+            job_of_message(&result)
+                .expect_err(job_id)
+                .to_string()
+                .ends_with("is not a valid job id")
+        );
     }
 }

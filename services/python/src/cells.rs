@@ -70,7 +70,10 @@ pub fn borrow_columns<'a>(columns: &'a [PyColumn<'_>], rows: usize) -> PyResult<
     for (kind, array) in columns {
         let cells = borrow_cells(kind, array)?;
         if cells.len() != rows {
-            return Err(PyValueError::new_err(format!("a column has {} cells in a frame of {rows} rows", cells.len())));
+            return Err(PyValueError::new_err(format!(
+                "a column has {} cells in a frame of {rows} rows",
+                cells.len()
+            )));
         }
         borrowed.push(cells);
     }
@@ -118,7 +121,8 @@ fn borrow_plain<'a>(array: &'a Bound<'_, PyAny>) -> PyResult<Cells<'a>> {
             }
             // SAFETY: a contiguous array of this number of object pointers, which the caller keeps alive and unchanged
             // while it holds the interpreter's lock.
-            let addresses = unsafe { std::slice::from_raw_parts(objects.data().cast(), objects.len()) };
+            let addresses =
+                unsafe { std::slice::from_raw_parts(objects.data().cast(), objects.len()) };
             Ok(Cells::Object(Cow::Borrowed(addresses)))
         }
         _ => Err(PyTypeError::new_err(format!("unknown type of column: {dtype}"))),
@@ -135,18 +139,24 @@ fn slice_of<'a, T: Element>(array: &'a Bound<'_, PyAny>) -> PyResult<&'a [T]> {
 type Utf8Addresses = (usize, usize, usize, usize, usize, usize, usize);
 
 fn borrow_utf8<'a>(addresses: &'a Bound<'_, PyAny>) -> PyResult<Utf8<'a>> {
-    let (validity, offsets, width, data, data_length, start, length): Utf8Addresses = addresses.extract()?;
+    let (validity, offsets, width, data, data_length, start, length): Utf8Addresses =
+        addresses.extract()?;
     let end = start + length;
     // SAFETY: these are the addresses of the buffers of an Arrow array, which the caller keeps alive during the call.
     // Their lengths follow from the Arrow format.
     unsafe {
         Ok(Utf8 {
-            validity: (validity != 0).then(|| std::slice::from_raw_parts(validity as *const u8, end.div_ceil(8))),
+            validity: (validity != 0)
+                .then(|| std::slice::from_raw_parts(validity as *const u8, end.div_ceil(8))),
             offsets: match width {
                 4 => Offsets::Narrow(std::slice::from_raw_parts(offsets as *const i32, end + 1)),
                 _ => Offsets::Wide(std::slice::from_raw_parts(offsets as *const i64, end + 1)),
             },
-            data: if data_length == 0 { &[] } else { std::slice::from_raw_parts(data as *const u8, data_length) },
+            data: if data_length == 0 {
+                &[]
+            } else {
+                std::slice::from_raw_parts(data as *const u8, data_length)
+            },
             start,
             length,
         })
@@ -219,7 +229,11 @@ pub fn read_object<'a>(py: Python<'a>, address: usize) -> ObjectCell<'a> {
         if ffi::PyLong_CheckExact(pointer) != 0 {
             let mut overflow = 0;
             let value = ffi::PyLong_AsLongLongAndOverflow(pointer, &mut overflow);
-            return if overflow == 0 { ObjectCell::Integer(value) } else { ObjectCell::Other(object) };
+            return if overflow == 0 {
+                ObjectCell::Integer(value)
+            } else {
+                ObjectCell::Other(object)
+            };
         }
         ObjectCell::Other(object)
     }

@@ -42,12 +42,15 @@ pub fn format_delimited<'py>(
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let columns = borrow_columns(&columns, rows)?;
     let mut effects = [Effect::None; 256];
-    for (bytes, effect) in [(&dialect.quoted, Effect::Quotes), (&dialect.declined, Effect::Declines)] {
+    for (bytes, effect) in
+        [(&dialect.quoted, Effect::Quotes), (&dialect.declined, Effect::Declines)]
+    {
         for &byte in bytes {
             effects[usize::from(byte)] = effect;
         }
     }
-    let Some(precisions) = columns.iter().map(|cells| precisions_of(cells, chunk_rows)).collect() else {
+    let Some(precisions) = columns.iter().map(|cells| precisions_of(cells, chunk_rows)).collect()
+    else {
         return Ok(None);
     };
     let writer = Writer {
@@ -153,7 +156,12 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn write_object(&self, py: Python<'_>, address: usize, text: &mut Vec<u8>) -> Result<(), Failure> {
+    fn write_object(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        text: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
         match read_object(py, address) {
             ObjectCell::Missing => {}
             ObjectCell::Text(field) => self.push_field(text, field)?,

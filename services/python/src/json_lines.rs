@@ -20,7 +20,8 @@ pub fn format_json_lines<'py>(
     rows: usize,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let columns = borrow_columns(&columns, rows)?;
-    let keys: Vec<Vec<u8>> = names.iter().enumerate().map(|(position, name)| key(position, name)).collect();
+    let keys: Vec<Vec<u8>> =
+        names.iter().enumerate().map(|(position, name)| key(position, name)).collect();
     let mut text = Vec::with_capacity(rows * columns.len() * 16);
     let written = if columns.iter().any(Cells::is_object) {
         write(Some(py), &keys, &columns, rows, &mut text)
@@ -55,7 +56,12 @@ fn write(
     Ok(())
 }
 
-fn write_cell(py: Option<Python<'_>>, cells: &Cells<'_>, row: usize, text: &mut Vec<u8>) -> Result<(), Declined> {
+fn write_cell(
+    py: Option<Python<'_>>,
+    cells: &Cells<'_>,
+    row: usize,
+    text: &mut Vec<u8>,
+) -> Result<(), Declined> {
     match cells {
         Cells::Int8(cells) => push_integer(text, cells[row]),
         Cells::Int16(cells) => push_integer(text, cells[row]),
@@ -65,8 +71,12 @@ fn write_cell(py: Option<Python<'_>>, cells: &Cells<'_>, row: usize, text: &mut 
         Cells::UInt16(cells) => push_integer(text, cells[row]),
         Cells::UInt32(cells) => push_integer(text, cells[row]),
         Cells::UInt64(cells) => push_integer(text, cells[row]),
-        Cells::Float32(cells) if cells[row].is_finite() => push_float(text, cells[row], &PYTHON_POSITIONAL),
-        Cells::Float64(cells) if cells[row].is_finite() => push_float(text, cells[row], &PYTHON_POSITIONAL),
+        Cells::Float32(cells) if cells[row].is_finite() => {
+            push_float(text, cells[row], &PYTHON_POSITIONAL)
+        }
+        Cells::Float64(cells) if cells[row].is_finite() => {
+            push_float(text, cells[row], &PYTHON_POSITIONAL)
+        }
         Cells::Float32(_) | Cells::Float64(_) => text.extend_from_slice(b"null"),
         Cells::Bool(cells) => push_bool(text, cells[row] != 0),
         Cells::Utf8(cells) => match cells.get(row) {
@@ -79,7 +89,9 @@ fn write_cell(py: Option<Python<'_>>, cells: &Cells<'_>, row: usize, text: &mut 
                 ObjectCell::Missing => text.extend_from_slice(b"null"),
                 ObjectCell::Text(field) => push_string(text, field),
                 ObjectCell::Integer(value) => push_integer(text, value),
-                ObjectCell::Float(value) if value.is_finite() => push_float(text, value, &PYTHON_POSITIONAL),
+                ObjectCell::Float(value) if value.is_finite() => {
+                    push_float(text, value, &PYTHON_POSITIONAL)
+                }
                 ObjectCell::Float(_) => text.extend_from_slice(b"null"),
                 ObjectCell::Bool(value) => push_bool(text, value),
                 ObjectCell::Other(_) => return Err(Declined),

@@ -14,8 +14,8 @@ impl RowChecker {
     /// `schema`: the schema of the job as JSON.
     #[new]
     fn new(schema: &str) -> PyResult<Self> {
-        let schema: ResultSchema =
-            serde_json::from_str(schema).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let schema: ResultSchema = serde_json::from_str(schema)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
         RowSchema::new(&schema).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 

@@ -43,7 +43,8 @@ impl StatusPage {
                 self.field(status_offset::RUN_SINCE).store(nanoseconds, Ordering::Release);
             }
             self.field(status_offset::SINCE).store(nanoseconds, Ordering::Release);
-            self.field(status_offset::STATE).store((sequence << 8) | u64::from(phase), Ordering::Release);
+            self.field(status_offset::STATE)
+                .store((sequence << 8) | u64::from(phase), Ordering::Release);
         }
         nanoseconds as f64 / 1e9
     }

@@ -51,12 +51,20 @@ impl TableReader {
     ///
     /// `as_items`: the rows become dictionaries. Whole numbers then stay whole numbers beside missing ones, and lines of JSON
     /// are read, which no frame contains.
-    fn read(&mut self, py: Python<'_>, fd: RawFd, length: usize, as_items: bool) -> PyResult<(usize, Vec<Column>)> {
-        let batch =
-            py.detach(|| decode(fd, length).and_then(|batch| if as_items { Ok(batch) } else { fitting(batch) }))?;
+    fn read(
+        &mut self,
+        py: Python<'_>,
+        fd: RawFd,
+        length: usize,
+        as_items: bool,
+    ) -> PyResult<(usize, Vec<Column>)> {
+        let batch = py.detach(|| {
+            decode(fd, length).and_then(|batch| if as_items { Ok(batch) } else { fitting(batch) })
+        })?;
         let schema = batch.schema();
         // The rows are read from these lines; of the columns in front of them only the names matter.
-        let lines = schema.fields().iter().position(|field| field.metadata().contains_key(fields::LINES));
+        let lines =
+            schema.fields().iter().position(|field| field.metadata().contains_key(fields::LINES));
         let unread = if as_items { lines.unwrap_or_default() } else { 0 };
         self.caches.resize_with(batch.num_columns().max(self.caches.len()), TextCache::default);
         let mut columns = Vec::with_capacity(batch.num_columns());
@@ -66,7 +74,10 @@ impl TableReader {
             if selection.is_some() && !as_items || field.metadata().contains_key(fields::FITS) {
                 continue;
             }
-            let is_json = field.metadata().get("ARROW:extension:name").is_some_and(|name| name == "arrow.json");
+            let is_json = field
+                .metadata()
+                .get("ARROW:extension:name")
+                .is_some_and(|name| name == "arrow.json");
             let for_pandas = field.metadata().get(fields::PANDAS).map(String::as_str);
             let (kind, data) = match array.data_type() {
                 _ if position < unread => ("unread", py.None()),
@@ -90,8 +101,8 @@ fn decode(fd: RawFd, length: usize) -> PyResult<RecordBatch> {
     // SAFETY: the file is only borrowed; `ManuallyDrop` leaves it open.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
     // SAFETY: the agent does not change the memory file until this mini-batch is answered, and never shrinks it.
-    let map =
-        unsafe { memmap2::MmapOptions::new().len(length).populate().map(&*file) }.map_err(|error| damaged(&error))?;
+    let map = unsafe { memmap2::MmapOptions::new().len(length).populate().map(&*file) }
+        .map_err(|error| damaged(&error))?;
     let start = NonNull::new(map.as_ptr().cast_mut()).ok_or_else(|| damaged(&"it is empty"))?;
     // SAFETY: the buffer owns the map, whose address does not change.
     let mut buffer = unsafe { Buffer::from_custom_allocation(start, length, Arc::new(map)) };
@@ -135,13 +146,17 @@ fn convert(
             Ok(("UInt64", whole_numbers(py, array)?))
         }
         DataType::Int64 => {
-            Ok(wide_integers(py, array.as_primitive::<types::Int64Type>(), is_float, |value| value as f64))
+            Ok(wide_integers(py, array.as_primitive::<types::Int64Type>(), is_float, |value| {
+                value as f64
+            }))
         }
         DataType::UInt8 => Ok(integers::<types::UInt8Type>(py, array)),
         DataType::UInt16 => Ok(integers::<types::UInt16Type>(py, array)),
         DataType::UInt32 => Ok(integers::<types::UInt32Type>(py, array)),
         DataType::UInt64 => {
-            Ok(wide_integers(py, array.as_primitive::<types::UInt64Type>(), is_float, |value| value as f64))
+            Ok(wide_integers(py, array.as_primitive::<types::UInt64Type>(), is_float, |value| {
+                value as f64
+            }))
         }
         DataType::Float32 => floats(py, array.as_primitive::<types::Float32Type>(), f32::NAN),
         DataType::Float64 => floats(py, array.as_primitive::<types::Float64Type>(), f64::NAN),
@@ -149,7 +164,9 @@ fn convert(
         DataType::Utf8 => Ok((text, texts(py, array.as_string::<i32>(), cache, &missing)?)),
         DataType::LargeUtf8 => Ok((text, texts(py, array.as_string::<i64>(), cache, &missing)?)),
         DataType::Utf8View => Ok((text, texts(py, array.as_string_view(), cache, &missing)?)),
-        DataType::Dictionary(keys, values) if **keys == DataType::Int32 && **values == DataType::Utf8 => {
+        DataType::Dictionary(keys, values)
+            if **keys == DataType::Int32 && **values == DataType::Utf8 =>
+        {
             texts_of_dictionary(py, array.as_dictionary::<types::Int32Type>())
         }
         DataType::Null => Ok(("plain", objects(py, (0..array.len()).map(|_| py.None()).collect()))),
@@ -161,7 +178,8 @@ fn convert(
         DataType::Timestamp(unit, None) => Ok(instants(py, array, *unit)),
         DataType::Timestamp(TimeUnit::Nanosecond, Some(zone)) if **zone == *"UTC" => {
             let times = array.as_primitive::<types::TimestampNanosecondType>();
-            let missing = |(row, value): (usize, &i64)| if times.is_null(row) { i64::MIN } else { *value };
+            let missing =
+                |(row, value): (usize, &i64)| if times.is_null(row) { i64::MIN } else { *value };
             Ok(("utc", owned::<i64>(py, times.values().iter().enumerate().map(missing).collect())))
         }
         foreign => Ok(("foreign", PyString::new(py, &foreign.to_string()).into_any().unbind())),
@@ -207,12 +225,17 @@ where
 
 /// Converts whole numbers, some of which are missing, to `int` and `None`.
 fn whole_numbers(py: Python<'_>, array: &ArrayRef) -> PyResult<Py<PyAny>> {
-    let array = cast(array, &DataType::Decimal128(20, 0)).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let array = cast(array, &DataType::Decimal128(20, 0))
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
     let cell = |value: Option<i128>| match value {
         Some(value) => Ok(value.into_pyobject(py)?.into_any().unbind()),
         None => Ok(py.None()),
     };
-    let cells = array.as_primitive::<types::Decimal128Type>().iter().map(cell).collect::<PyResult<Vec<_>>>()?;
+    let cells = array
+        .as_primitive::<types::Decimal128Type>()
+        .iter()
+        .map(cell)
+        .collect::<PyResult<Vec<_>>>()?;
     Ok(objects(py, cells))
 }
 
@@ -226,7 +249,11 @@ where
     array.as_primitive::<T>().iter().flatten().any(|value| value.into().unsigned_abs() > EXACT_MAX)
 }
 
-fn floats<T>(py: Python<'_>, array: &PrimitiveArray<T>, missing: T::Native) -> PyResult<(&'static str, Py<PyAny>)>
+fn floats<T>(
+    py: Python<'_>,
+    array: &PrimitiveArray<T>,
+    missing: T::Native,
+) -> PyResult<(&'static str, Py<PyAny>)>
 where
     T: ArrowPrimitiveType,
     T::Native: Element,
@@ -246,22 +273,36 @@ fn booleans(py: Python<'_>, array: &ArrayRef, missing: &Py<PyAny>) -> (&'static 
         return ("plain", owned::<bool>(py, array.values().iter().collect()));
     }
     let cell = |value: bool| PyBool::new(py, value).to_owned().into_any().unbind();
-    ("plain", objects(py, array.iter().map(|value| value.map_or_else(|| missing.clone_ref(py), cell)).collect()))
+    (
+        "plain",
+        objects(
+            py,
+            array.iter().map(|value| value.map_or_else(|| missing.clone_ref(py), cell)).collect(),
+        ),
+    )
 }
 
 /// Converts instants to nanoseconds, or keeps their unit if one does not fit.
 fn instants(py: Python<'_>, array: &ArrayRef, unit: TimeUnit) -> (&'static str, Py<PyAny>) {
     let (kind, factor, values) = match unit {
-        TimeUnit::Second => {
-            ("datetime64[s]", 1_000_000_000, array.as_primitive::<types::TimestampSecondType>().values())
+        TimeUnit::Second => (
+            "datetime64[s]",
+            1_000_000_000,
+            array.as_primitive::<types::TimestampSecondType>().values(),
+        ),
+        TimeUnit::Millisecond => (
+            "datetime64[ms]",
+            1_000_000,
+            array.as_primitive::<types::TimestampMillisecondType>().values(),
+        ),
+        TimeUnit::Microsecond => (
+            "datetime64[us]",
+            1_000,
+            array.as_primitive::<types::TimestampMicrosecondType>().values(),
+        ),
+        TimeUnit::Nanosecond => {
+            ("datetime64[ns]", 1, array.as_primitive::<types::TimestampNanosecondType>().values())
         }
-        TimeUnit::Millisecond => {
-            ("datetime64[ms]", 1_000_000, array.as_primitive::<types::TimestampMillisecondType>().values())
-        }
-        TimeUnit::Microsecond => {
-            ("datetime64[us]", 1_000, array.as_primitive::<types::TimestampMicrosecondType>().values())
-        }
-        TimeUnit::Nanosecond => ("datetime64[ns]", 1, array.as_primitive::<types::TimestampNanosecondType>().values()),
     };
     let optional = || {
         let missing = array.nulls();
@@ -270,22 +311,35 @@ fn instants(py: Python<'_>, array: &ArrayRef, unit: TimeUnit) -> (&'static str, 
             _ => Some(value),
         })
     };
-    let nanoseconds: Option<Vec<i64>> =
-        optional().map(|value| value.map_or(Some(i64::MIN), |value| value.checked_mul(factor))).collect();
+    let nanoseconds: Option<Vec<i64>> = optional()
+        .map(|value| value.map_or(Some(i64::MIN), |value| value.checked_mul(factor)))
+        .collect();
     match nanoseconds {
         Some(nanoseconds) => ("datetime64[ns]", owned(py, nanoseconds)),
-        None => (kind, owned(py, optional().map(|value| value.unwrap_or(i64::MIN)).collect::<Vec<i64>>())),
+        None => (
+            kind,
+            owned(py, optional().map(|value| value.unwrap_or(i64::MIN)).collect::<Vec<i64>>()),
+        ),
     }
 }
 
-fn texts<'a, S>(py: Python<'_>, array: S, cache: &mut TextCache, missing: &Py<PyAny>) -> PyResult<Py<PyAny>>
+fn texts<'a, S>(
+    py: Python<'_>,
+    array: S,
+    cache: &mut TextCache,
+    missing: &Py<PyAny>,
+) -> PyResult<Py<PyAny>>
 where
     S: ArrayAccessor<Item = &'a str>,
 {
     cache.begin();
     let mut cells = Vec::with_capacity(array.len());
     for row in 0..array.len() {
-        cells.push(if array.is_null(row) { missing.clone_ref(py) } else { cache.object(py, array.value(row)) });
+        cells.push(if array.is_null(row) {
+            missing.clone_ref(py)
+        } else {
+            cache.object(py, array.value(row))
+        });
     }
     cache.end();
     Ok(objects(py, cells))
@@ -302,10 +356,15 @@ fn texts_of_dictionary(
     array: &DictionaryArray<types::Int32Type>,
 ) -> PyResult<(&'static str, Py<PyAny>)> {
     let text = |text: &str| PyString::new(py, text).into_any().unbind();
-    let texts: Vec<Py<PyAny>> =
-        array.values().as_string::<i32>().iter().map(|value| value.map_or_else(|| py.None(), text)).collect();
-    let known =
-        |key: Option<usize>| key.and_then(|key| texts.get(key)).map_or_else(|| py.None(), |known| known.clone_ref(py));
+    let texts: Vec<Py<PyAny>> = array
+        .values()
+        .as_string::<i32>()
+        .iter()
+        .map(|value| value.map_or_else(|| py.None(), text))
+        .collect();
+    let known = |key: Option<usize>| {
+        key.and_then(|key| texts.get(key)).map_or_else(|| py.None(), |known| known.clone_ref(py))
+    };
     Ok(("plain", objects(py, array.keys_iter().map(known).collect())))
 }
 

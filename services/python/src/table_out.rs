@@ -5,8 +5,9 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Float64Array, PrimitiveArray, StringArray, TimestampMicrosecondArray,
-    TimestampMillisecondArray, TimestampNanosecondArray, TimestampSecondArray,
+    ArrayRef, BooleanArray, Float32Array, Float64Array, PrimitiveArray, StringArray,
+    TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray,
+    TimestampSecondArray,
 };
 use arrow::compute::concat_batches;
 use arrow::datatypes::{self as types, ArrowPrimitiveType, Field, Schema, TimeUnit};
@@ -47,7 +48,8 @@ pub fn table_of_frame<'py>(
                     if builder.is_none() {
                         builder = Some(Builder::new(py)?);
                     }
-                    let column = builder.as_mut().expect("just set").column(cells_at(py, &addresses))?;
+                    let column =
+                        builder.as_mut().expect("just set").column(cells_at(py, &addresses))?;
                     (column.field(name), column.array)
                 }
                 cells => {
@@ -57,7 +59,8 @@ pub fn table_of_frame<'py>(
             }
         };
         if array.len() != rows {
-            let message = format!("column {name:?} has {} cells in a frame of {rows} rows", array.len());
+            let message =
+                format!("column {name:?} has {} cells in a frame of {rows} rows", array.len());
             return Err(PyValueError::new_err(message));
         }
         fields.push(field);
@@ -70,7 +73,10 @@ pub fn table_of_frame<'py>(
 /// Returns the table of a list of rows. Dictionaries and named tuples fill columns by name, tuples by position, and any
 /// other value the column `value`.
 #[pyfunction]
-pub fn table_of_rows<'py>(py: Python<'py>, rows: Bound<'py, PyList>) -> PyResult<Bound<'py, PyBytes>> {
+pub fn table_of_rows<'py>(
+    py: Python<'py>,
+    rows: Bound<'py, PyList>,
+) -> PyResult<Bound<'py, PyBytes>> {
     let (shape, columns) = columns_of(&rows)?;
     let mut builder = Builder::new(py)?;
     let (mut fields, mut arrays) = (Vec::new(), Vec::new());
@@ -91,7 +97,8 @@ type NamedCells<'py> = Vec<(String, Vec<Cell<'py>>)>;
 
 fn columns_of<'py>(rows: &Bound<'py, PyList>) -> PyResult<(RowShape, NamedCells<'py>)> {
     let py = rows.py();
-    let has_columns = |row: &Bound<'py, PyAny>| row.is_instance_of::<PyDict>() || row.is_instance_of::<PyTuple>();
+    let has_columns =
+        |row: &Bound<'py, PyAny>| row.is_instance_of::<PyDict>() || row.is_instance_of::<PyTuple>();
     if !rows.iter().any(|row| has_columns(&row)) {
         return Ok(match rows.iter().all(|row| row.is_none()) {
             true => (RowShape::Missing, Vec::new()),
@@ -107,12 +114,17 @@ fn columns_of<'py>(rows: &Bound<'py, PyList>) -> PyResult<(RowShape, NamedCells<
         } else if let Ok(tuple) = row.cast::<PyTuple>() {
             match tuple.getattr(intern!(py, "_fields")) {
                 Ok(names) => {
-                    columns.add_named(names.extract::<Vec<String>>()?.into_iter().zip(tuple.iter()))?;
+                    columns
+                        .add_named(names.extract::<Vec<String>>()?.into_iter().zip(tuple.iter()))?;
                     RowShape::Record
                 }
                 Err(_) => {
-                    columns
-                        .add_named(tuple.iter().enumerate().map(|(position, value)| (position.to_string(), value)))?;
+                    columns.add_named(
+                        tuple
+                            .iter()
+                            .enumerate()
+                            .map(|(position, value)| (position.to_string(), value)),
+                    )?;
                     RowShape::Tuple
                 }
             }
@@ -147,7 +159,9 @@ fn cells_at<'py>(py: Python<'py>, addresses: &[usize]) -> Vec<Cell<'py>> {
 
 /// Reads the only column of a stream, with the metadata of its field.
 fn column_of_stream(name: &str, stream: &[u8]) -> PyResult<(Field, ArrayRef)> {
-    let damaged = |error: arrow::error::ArrowError| PyValueError::new_err(format!("column {name:?}: {error}"));
+    let damaged = |error: arrow::error::ArrowError| {
+        PyValueError::new_err(format!("column {name:?}: {error}"))
+    };
     let reader = StreamReader::try_new(Cursor::new(stream), None).map_err(damaged)?;
     let schema = reader.schema();
     let batches = reader.collect::<Result<Vec<_>, _>>().map_err(damaged)?;
@@ -183,13 +197,15 @@ fn array_of(cells: &Cells<'_>, rows: usize) -> ArrayRef {
         Cells::UInt16(cells) => copy::<types::UInt16Type>(cells),
         Cells::UInt32(cells) => copy::<types::UInt32Type>(cells),
         Cells::UInt64(cells) => copy::<types::UInt64Type>(cells),
-        Cells::Float32(cells) => {
-            Arc::new(cells.iter().map(|&cell| (!cell.is_nan()).then_some(cell)).collect::<Float32Array>())
+        Cells::Float32(cells) => Arc::new(
+            cells.iter().map(|&cell| (!cell.is_nan()).then_some(cell)).collect::<Float32Array>(),
+        ),
+        Cells::Float64(cells) => Arc::new(
+            cells.iter().map(|&cell| (!cell.is_nan()).then_some(cell)).collect::<Float64Array>(),
+        ),
+        Cells::Bool(cells) => {
+            Arc::new(cells.iter().map(|&cell| Some(cell != 0)).collect::<BooleanArray>())
         }
-        Cells::Float64(cells) => {
-            Arc::new(cells.iter().map(|&cell| (!cell.is_nan()).then_some(cell)).collect::<Float64Array>())
-        }
-        Cells::Bool(cells) => Arc::new(cells.iter().map(|&cell| Some(cell != 0)).collect::<BooleanArray>()),
         Cells::Timestamp(cells, unit) => {
             let instants = cells.iter().map(|&cell| (cell != MISSING).then_some(cell));
             match unit {
@@ -209,5 +225,7 @@ fn copy<T: ArrowPrimitiveType>(cells: &[T::Native]) -> ArrayRef {
 }
 
 fn strings_of(cells: &Utf8<'_>, rows: usize) -> StringArray {
-    (0..rows).map(|row| cells.get(row).map(|text| String::from_utf8_lossy(text).into_owned())).collect()
+    (0..rows)
+        .map(|row| cells.get(row).map(|text| String::from_utf8_lossy(text).into_owned()))
+        .collect()
 }

@@ -9,9 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Decimal256Array, DurationMicrosecondArray,
-    DurationNanosecondArray, Float32Array, Float64Array, Int64Array, LargeListArray, ListArray, MapArray, NullArray,
-    StringArray, StructArray, Time64MicrosecondArray, TimestampMicrosecondArray, TimestampNanosecondArray, UInt64Array,
+    ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Decimal256Array,
+    DurationMicrosecondArray, DurationNanosecondArray, Float32Array, Float64Array, Int64Array,
+    LargeListArray, ListArray, MapArray, NullArray, StringArray, StructArray,
+    Time64MicrosecondArray, TimestampMicrosecondArray, TimestampNanosecondArray, UInt64Array,
     UnionArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
@@ -21,7 +22,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{
-    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString, PyTuple, PyType,
+    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString, PyTuple,
+    PyType,
 };
 use rustc_hash::FxHashMap;
 
@@ -171,14 +173,17 @@ impl<'py> Builder<'py> {
                 kind = Kind::Timestamp { nanoseconds, zone: Some("UTC".into()) };
             }
             let known = positions.last().copied().filter(|&last: &usize| kinds[last] == kind);
-            let position = known.or_else(|| kinds.iter().position(|known| *known == kind)).unwrap_or_else(|| {
-                zones += usize::from(matches!(kind, Kind::Timestamp { zone: Some(_), .. }));
-                kinds.push(kind);
-                kinds.len() - 1
-            });
+            let position = known
+                .or_else(|| kinds.iter().position(|known| *known == kind))
+                .unwrap_or_else(|| {
+                    zones += usize::from(matches!(kind, Kind::Timestamp { zone: Some(_), .. }));
+                    kinds.push(kind);
+                    kinds.len() - 1
+                });
             positions.push(position);
         }
-        let values: Vec<&Kind> = kinds.iter().filter(|kind| !matches!(kind, Kind::Missing | Kind::Absent)).collect();
+        let values: Vec<&Kind> =
+            kinds.iter().filter(|kind| !matches!(kind, Kind::Missing | Kind::Absent)).collect();
         if !kinds.contains(&Kind::Absent) && values.len() <= 1 {
             let Some(&kind) = values.first() else {
                 return Ok(Column { array: Arc::new(NullArray::new(cells.len())), is_json: false });
@@ -212,17 +217,24 @@ impl<'py> Builder<'py> {
         let mut children = Vec::with_capacity(kinds.len());
         for (position, (kind, part)) in kinds.iter().zip(&parts).enumerate() {
             let column = match kind {
-                Kind::Absent | Kind::Missing => Column { array: Arc::new(NullArray::new(part.len())), is_json: false },
+                Kind::Absent | Kind::Missing => {
+                    Column { array: Arc::new(NullArray::new(part.len())), is_json: false }
+                }
                 kind => self.of_kind(kind, part, depth)?,
             };
-            let name = if *kind == Kind::Absent { protocol::ABSENT.to_owned() } else { position.to_string() };
+            let name = if *kind == Kind::Absent {
+                protocol::ABSENT.to_owned()
+            } else {
+                position.to_string()
+            };
             fields.push(column.field(&name));
             children.push(column.array);
         }
         let type_ids: Vec<i8> = (0..kinds.len()).map(|position| position as i8).collect();
         let fields = UnionFields::try_new(type_ids, fields).map_err(failed)?;
         let type_ids: ScalarBuffer<i8> = positions.iter().map(|&position| position as i8).collect();
-        let array = UnionArray::try_new(fields, type_ids, Some(offsets.into()), children).map_err(failed)?;
+        let array = UnionArray::try_new(fields, type_ids, Some(offsets.into()), children)
+            .map_err(failed)?;
         Ok(Column { array: Arc::new(array), is_json: false })
     }
 
@@ -266,11 +278,15 @@ impl<'py> Builder<'py> {
             },
             Class::Text => Kind::Text,
             Class::Binary => Kind::Binary,
-            Class::Decimal if value.call_method0(intern!(self.py, "is_nan"))?.is_truthy()? => Kind::Missing,
+            Class::Decimal if value.call_method0(intern!(self.py, "is_nan"))?.is_truthy()? => {
+                Kind::Missing
+            }
             Class::Decimal => {
                 let text = value.call_method1(intern!(self.py, "__format__"), ("f",))?;
                 let digits = text.extract::<&str>()?.bytes().filter(u8::is_ascii_digit).count();
-                if digits > DIGITS_MAX || !value.call_method0(intern!(self.py, "is_finite"))?.is_truthy()? {
+                if digits > DIGITS_MAX
+                    || !value.call_method0(intern!(self.py, "is_finite"))?.is_truthy()?
+                {
                     *value = value.str()?.into_any();
                     return Ok(Kind::Text);
                 }
@@ -287,9 +303,12 @@ impl<'py> Builder<'py> {
                 nanoseconds: has_nanoseconds(value, intern!(self.py, "nanosecond"))?,
                 zone: self.zone(value)?,
             },
-            Class::Duration => Kind::Duration { nanoseconds: has_nanoseconds(value, intern!(self.py, "nanoseconds"))? },
+            Class::Duration => Kind::Duration {
+                nanoseconds: has_nanoseconds(value, intern!(self.py, "nanoseconds"))?,
+            },
             Class::NumpyInstant | Class::NumpyDuration => {
-                let plain = self.rows.call_method1(intern!(self.py, "plain_instant"), (&*value,))?;
+                let plain =
+                    self.rows.call_method1(intern!(self.py, "plain_instant"), (&*value,))?;
                 *value = plain;
                 return self.kind(cell, depth);
             }
@@ -332,57 +351,61 @@ impl<'py> Builder<'py> {
         let module = module.extract::<String>().unwrap_or_default();
         let package = module.split('.').next().unwrap_or_default();
         let is = |class: &Bound<'py, PyAny>| value.is_instance(class);
-        Ok(if value.is_none() || package == "pandas" && matches!(&*kind.name()?.to_string(), "NaTType" | "NAType") {
-            Class::Missing
-        } else if value.is_instance_of::<PyBool>() {
-            Class::Boolean
-        } else if value.is_instance_of::<PyInt>() {
-            Class::Integer
-        } else if value.is_instance_of::<PyFloat>() {
-            Class::Float
-        } else if value.is_instance_of::<PyString>() {
-            Class::Text
-        } else if value.is_instance_of::<PyBytes>()
-            || value.is_instance_of::<PyByteArray>()
-            || value.is_instance_of::<PyMemoryView>()
-        {
-            // `numpy.bytes_` is one of them.
-            Class::Binary
-        } else if value.is_instance_of::<PyDict>() {
-            Class::Record
-        } else if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
-            Class::List
-        } else if is(&self.types.datetime)? {
-            Class::Timestamp
-        } else if is(&self.types.date)? {
-            Class::Date
-        } else if is(&self.types.time)? {
-            Class::Time
-        } else if is(&self.types.timedelta)? {
-            Class::Duration
-        } else if is(&self.types.decimal)? {
-            Class::Decimal
-        } else if package == "numpy" {
-            match value.getattr(intern!(self.py, "dtype")) {
-                Err(_) => Class::Other,
-                Ok(_) if value.cast::<PyUntypedArray>().is_ok() => Class::NumpyArray,
-                Ok(dtype) => {
-                    let kind: String = dtype.getattr(intern!(self.py, "kind"))?.extract()?;
-                    let size: usize = dtype.getattr(intern!(self.py, "itemsize"))?.extract()?;
-                    match (&*kind, size) {
-                        ("b", _) => Class::NumpyBoolean,
-                        ("i" | "u", _) => Class::NumpyInteger,
-                        ("f", 2 | 4) => Class::NumpyFloat32,
-                        ("f", _) => Class::NumpyFloat,
-                        ("M", _) => Class::NumpyInstant,
-                        ("m", _) => Class::NumpyDuration,
-                        _ => Class::Other,
+        Ok(
+            if value.is_none()
+                || package == "pandas" && matches!(&*kind.name()?.to_string(), "NaTType" | "NAType")
+            {
+                Class::Missing
+            } else if value.is_instance_of::<PyBool>() {
+                Class::Boolean
+            } else if value.is_instance_of::<PyInt>() {
+                Class::Integer
+            } else if value.is_instance_of::<PyFloat>() {
+                Class::Float
+            } else if value.is_instance_of::<PyString>() {
+                Class::Text
+            } else if value.is_instance_of::<PyBytes>()
+                || value.is_instance_of::<PyByteArray>()
+                || value.is_instance_of::<PyMemoryView>()
+            {
+                // `numpy.bytes_` is one of them.
+                Class::Binary
+            } else if value.is_instance_of::<PyDict>() {
+                Class::Record
+            } else if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+                Class::List
+            } else if is(&self.types.datetime)? {
+                Class::Timestamp
+            } else if is(&self.types.date)? {
+                Class::Date
+            } else if is(&self.types.time)? {
+                Class::Time
+            } else if is(&self.types.timedelta)? {
+                Class::Duration
+            } else if is(&self.types.decimal)? {
+                Class::Decimal
+            } else if package == "numpy" {
+                match value.getattr(intern!(self.py, "dtype")) {
+                    Err(_) => Class::Other,
+                    Ok(_) if value.cast::<PyUntypedArray>().is_ok() => Class::NumpyArray,
+                    Ok(dtype) => {
+                        let kind: String = dtype.getattr(intern!(self.py, "kind"))?.extract()?;
+                        let size: usize = dtype.getattr(intern!(self.py, "itemsize"))?.extract()?;
+                        match (&*kind, size) {
+                            ("b", _) => Class::NumpyBoolean,
+                            ("i" | "u", _) => Class::NumpyInteger,
+                            ("f", 2 | 4) => Class::NumpyFloat32,
+                            ("f", _) => Class::NumpyFloat,
+                            ("M", _) => Class::NumpyInstant,
+                            ("m", _) => Class::NumpyDuration,
+                            _ => Class::Other,
+                        }
                     }
                 }
-            }
-        } else {
-            Class::Other
-        })
+            } else {
+                Class::Other
+            },
+        )
     }
 
     /// Returns the name of the time zone of an instant, or its offset.
@@ -423,7 +446,9 @@ impl<'py> Builder<'py> {
             Kind::Boolean => Arc::new(BooleanArray::from(each(cells, |value| value.is_truthy())?)),
             Kind::Integer => Arc::new(Int64Array::from(each(cells, |value| value.extract())?)),
             Kind::Unsigned => Arc::new(UInt64Array::from(each(cells, |value| value.extract())?)),
-            Kind::Float32 => Arc::new(Float32Array::from(each(cells, |value| Ok(value.extract::<f64>()? as f32))?)),
+            Kind::Float32 => Arc::new(Float32Array::from(each(cells, |value| {
+                Ok(value.extract::<f64>()? as f32)
+            })?)),
             Kind::Float64 => Arc::new(Float64Array::from(each(cells, |value| value.extract())?)),
             Kind::Decimal => decimals(&each(cells, |value| {
                 value.call_method1(intern!(py, "__format__"), ("f",))?.extract::<String>()
@@ -438,7 +463,12 @@ impl<'py> Builder<'py> {
             Kind::Binary => {
                 let bytes = each(cells, |value| match value.cast::<PyBytes>() {
                     Ok(bytes) => Ok(bytes.as_bytes().to_vec()),
-                    Err(_) => Ok(py.get_type::<PyBytes>().call1((value,))?.cast::<PyBytes>()?.as_bytes().to_vec()),
+                    Err(_) => Ok(py
+                        .get_type::<PyBytes>()
+                        .call1((value,))?
+                        .cast::<PyBytes>()?
+                        .as_bytes()
+                        .to_vec()),
                 })?;
                 Arc::new(bytes.into_iter().collect::<BinaryArray>())
             }
@@ -449,15 +479,21 @@ impl<'py> Builder<'py> {
                 };
                 Arc::new(Date32Array::from(each(cells, ordinal)?))
             }
-            Kind::Time => Arc::new(Time64MicrosecondArray::from(each(cells, |value| time_of_day(py, value))?)),
+            Kind::Time => {
+                Arc::new(Time64MicrosecondArray::from(each(cells, |value| time_of_day(py, value))?))
+            }
             Kind::Timestamp { nanoseconds, zone } => {
                 let zone = zone.as_deref().map(Arc::<str>::from);
                 let instants = each(cells, |value| instant(py, value))?;
                 match nanoseconds {
-                    false => Arc::new(TimestampMicrosecondArray::from(instants).with_timezone_opt(zone)),
+                    false => {
+                        Arc::new(TimestampMicrosecondArray::from(instants).with_timezone_opt(zone))
+                    }
                     true => {
                         let instants = instants.into_iter().zip(cells).map(|(instant, cell)| {
-                            let (Some(instant), Some(cell)) = (instant, cell) else { return Ok(None) };
+                            let (Some(instant), Some(cell)) = (instant, cell) else {
+                                return Ok(None);
+                            };
                             let rest: i64 = cell.getattr(intern!(py, "nanosecond"))?.extract()?;
                             Ok(Some(instant * 1_000 + rest))
                         });
@@ -469,18 +505,29 @@ impl<'py> Builder<'py> {
             Kind::Duration { nanoseconds: false } => {
                 Arc::new(DurationMicrosecondArray::from(each(cells, microseconds)?))
             }
-            Kind::Duration { nanoseconds: true } => Arc::new(DurationNanosecondArray::from(each(cells, |value| {
-                let rest: i64 = value.getattr(intern!(py, "nanoseconds")).and_then(|rest| rest.extract()).unwrap_or(0);
-                let whole = microseconds(value)?.checked_mul(1_000);
-                whole.and_then(|whole| whole.checked_add(rest)).ok_or_else(|| too_long_a_time(value, 106_751))
-            })?)),
+            Kind::Duration { nanoseconds: true } => {
+                Arc::new(DurationNanosecondArray::from(each(cells, |value| {
+                    let rest: i64 = value
+                        .getattr(intern!(py, "nanoseconds"))
+                        .and_then(|rest| rest.extract())
+                        .unwrap_or(0);
+                    let whole = microseconds(value)?.checked_mul(1_000);
+                    whole
+                        .and_then(|whole| whole.checked_add(rest))
+                        .ok_or_else(|| too_long_a_time(value, 106_751))
+                })?))
+            }
             Kind::List => {
                 let mut lengths = Vec::with_capacity(cells.len());
                 let mut items = Vec::new();
                 for cell in cells {
                     let before = items.len();
                     if let Some(list) = cell {
-                        items.extend(list.try_iter()?.map(|item| item.map(Some)).collect::<PyResult<Vec<_>>>()?);
+                        items.extend(
+                            list.try_iter()?
+                                .map(|item| item.map(Some))
+                                .collect::<PyResult<Vec<_>>>()?,
+                        );
                     }
                     lengths.push(items.len() - before);
                 }
@@ -493,7 +540,9 @@ impl<'py> Builder<'py> {
                 let (mut lengths, mut keys, mut values) = (Vec::new(), Vec::new(), Vec::new());
                 for cell in cells {
                     let before = keys.len();
-                    for pair in cell.iter().flat_map(|list| list.cast::<PyList>().into_iter().flatten()) {
+                    for pair in
+                        cell.iter().flat_map(|list| list.cast::<PyList>().into_iter().flatten())
+                    {
                         let pair = pair.cast::<PyTuple>()?;
                         keys.push(text_of(&pair.get_item(0)?)?);
                         values.push(Some(pair.get_item(1)?));
@@ -501,12 +550,18 @@ impl<'py> Builder<'py> {
                     lengths.push(keys.len() - before);
                 }
                 let values = self.column_at(values, depth + 1)?;
-                let fields = Fields::from(vec![Field::new("key", DataType::Utf8, false), values.field("value")]);
+                let fields = Fields::from(vec![
+                    Field::new("key", DataType::Utf8, false),
+                    values.field("value"),
+                ]);
                 let parts: Vec<ArrayRef> = vec![Arc::new(StringArray::from(keys)), values.array];
                 let entries = StructArray::try_new(fields.clone(), parts, None).map_err(failed)?;
                 let field = Arc::new(Field::new("entries", DataType::Struct(fields), false));
                 let offsets = OffsetBuffer::<i32>::from_lengths(lengths);
-                Arc::new(MapArray::try_new(field, offsets, entries, validity(cells), false).map_err(failed)?)
+                Arc::new(
+                    MapArray::try_new(field, offsets, entries, validity(cells), false)
+                        .map_err(failed)?,
+                )
             }
             Kind::Numbers(kind, size) => {
                 let lengths: Vec<usize> = cells
@@ -553,7 +608,8 @@ impl<'py> Builder<'py> {
             arrays.push(column.array);
         }
         let nulls = validity(cells);
-        let array = StructArray::try_new_with_length(Fields::from(fields), arrays, nulls, length).map_err(failed)?;
+        let array = StructArray::try_new_with_length(Fields::from(fields), arrays, nulls, length)
+            .map_err(failed)?;
         Ok(Some(Arc::new(array)))
     }
 }
@@ -583,7 +639,10 @@ impl<'py> Columns<'py> {
     }
 
     /// Adds a row whose values have these names.
-    pub fn add_named(&mut self, values: impl IntoIterator<Item = (String, Bound<'py, PyAny>)>) -> PyResult<()> {
+    pub fn add_named(
+        &mut self,
+        values: impl IntoIterator<Item = (String, Bound<'py, PyAny>)>,
+    ) -> PyResult<()> {
         for (name, value) in values {
             let position = self.position(&name);
             self.put(position, value)?;
@@ -670,7 +729,10 @@ fn is_map(value: &Bound<'_, PyAny>) -> bool {
 }
 
 fn validity(cells: &[Cell<'_>]) -> Option<NullBuffer> {
-    cells.iter().any(Option::is_none).then(|| cells.iter().map(Option::is_some).collect::<Vec<_>>().into())
+    cells
+        .iter()
+        .any(Option::is_none)
+        .then(|| cells.iter().map(Option::is_some).collect::<Vec<_>>().into())
 }
 
 fn list(
@@ -711,11 +773,18 @@ fn numbers(py: Python<'_>, kind: u8, size: usize, cells: &[Cell<'_>]) -> PyResul
                 Ok(array) => array.clone(),
                 // It has the other byte order.
                 Err(_) => {
-                    let native = cell.call_method1(intern!(py, "astype"), (numpy::dtype::<T::Native>(py),))?;
+                    let native =
+                        cell.call_method1(intern!(py, "astype"), (numpy::dtype::<T::Native>(py),))?;
                     native.cast_into::<PyArray1<T::Native>>()?
                 }
             };
-            values.extend(array.readonly().as_array().iter().map(|value| (!is_missing(*value)).then_some(*value)));
+            values.extend(
+                array
+                    .readonly()
+                    .as_array()
+                    .iter()
+                    .map(|value| (!is_missing(*value)).then_some(*value)),
+            );
         }
         Ok(Arc::new(values.into_iter().collect::<PrimitiveArray<T>>()))
     }
@@ -739,8 +808,11 @@ fn decimals(texts: &[Option<String>]) -> PyResult<ArrayRef> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         (whole.trim_start_matches('-').trim_start_matches('0').len(), fraction.len())
     };
-    let (whole, scale) =
-        texts.iter().flatten().map(|text| parts(text)).fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)));
+    let (whole, scale) = texts
+        .iter()
+        .flatten()
+        .map(|text| parts(text))
+        .fold((0, 0), |most, one| (most.0.max(one.0), most.1.max(one.1)));
     let precision = whole + scale;
     if precision > DIGITS_MAX {
         return Ok(Arc::new(StringArray::from(texts.to_vec())));
@@ -759,7 +831,8 @@ fn decimals(texts: &[Option<String>]) -> PyResult<ArrayRef> {
         let array = values.collect::<Decimal128Array>().with_precision_and_scale(precision, scale);
         return Ok(Arc::new(array.map_err(failed)?));
     }
-    let array = values.into_iter().collect::<Decimal256Array>().with_precision_and_scale(precision, scale);
+    let array =
+        values.into_iter().collect::<Decimal256Array>().with_precision_and_scale(precision, scale);
     Ok(Arc::new(array.map_err(failed)?))
 }
 
@@ -777,18 +850,23 @@ fn microseconds(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     let seconds = part(intern!(py, "days"))? * 86_400 + part(intern!(py, "seconds"))?;
     let whole = seconds.checked_mul(1_000_000);
     let rest = part(intern!(py, "microseconds"))?;
-    whole.and_then(|whole| whole.checked_add(rest)).ok_or_else(|| too_long_a_time(value, 106_751_991))
+    whole
+        .and_then(|whole| whole.checked_add(rest))
+        .ok_or_else(|| too_long_a_time(value, 106_751_991))
 }
 
 fn too_long_a_time(value: &Bound<'_, PyAny>, days_max: u32) -> PyErr {
-    PyValueError::new_err(format!("{value} is longer than a column of durations holds: {days_max} days"))
+    PyValueError::new_err(format!(
+        "{value} is longer than a column of durations holds: {days_max} days"
+    ))
 }
 
 /// Returns the microseconds since midnight of a `time` or `datetime`.
 fn time_of_day(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     let part = |name| value.getattr(name)?.extract::<i64>();
     let minutes = part(intern!(py, "hour"))? * 60 + part(intern!(py, "minute"))?;
-    Ok((minutes * 60 + part(intern!(py, "second"))?) * 1_000_000 + part(intern!(py, "microsecond"))?)
+    Ok((minutes * 60 + part(intern!(py, "second"))?) * 1_000_000
+        + part(intern!(py, "microsecond"))?)
 }
 
 /// Returns the microseconds since 1970 of a `datetime`; of one with a zone, in UTC.

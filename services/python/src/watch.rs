@@ -28,9 +28,9 @@ pub fn move_out_of_reach(fd: RawFd) -> PyResult<RawFd> {
     let lowest = SOCKET_FD_MIN.min(limit.saturating_sub(FD_RESERVE)) as RawFd;
     // SAFETY: the caller passes ownership of the descriptor.
     let original = unsafe { OwnedFd::from_raw_fd(fd) };
-    rustix::io::fcntl_dupfd_cloexec(&original, lowest)
-        .map(IntoRawFd::into_raw_fd)
-        .map_err(|error| PyOSError::new_err(format!("cannot move the socket to the agent: {error}")))
+    rustix::io::fcntl_dupfd_cloexec(&original, lowest).map(IntoRawFd::into_raw_fd).map_err(
+        |error| PyOSError::new_err(format!("cannot move the socket to the agent: {error}")),
+    )
 }
 
 /// Overwrites the value that an environment variable had when this process started, so that `/proc/PID/environ` shows the
@@ -60,7 +60,9 @@ pub fn watch(fd: RawFd, marker: Option<String>) -> PyResult<()> {
         .stack_size(64 * 1024)
         .spawn(move || wait_for_hang_up(fd, marker.as_deref()))
         .map(drop)
-        .map_err(|error| PyOSError::new_err(format!("cannot start the thread that watches the agent: {error}")))
+        .map_err(|error| {
+            PyOSError::new_err(format!("cannot start the thread that watches the agent: {error}"))
+        })
 }
 
 fn wait_for_hang_up(fd: RawFd, marker: Option<&str>) {
@@ -75,7 +77,9 @@ fn wait_for_hang_up(fd: RawFd, marker: Option<&str>) {
         let mut interest = [PollFd::new(&socket, PollFlags::empty())];
         match poll(&mut interest, None) {
             Ok(_) if interest[0].revents().contains(PollFlags::NVAL) => return,
-            Ok(_) if interest[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) => end_process_tree(marker),
+            Ok(_) if interest[0].revents().intersects(PollFlags::HUP | PollFlags::ERR) => {
+                end_process_tree(marker)
+            }
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
         }
@@ -96,7 +100,8 @@ fn end_process_tree(marker: Option<&str>) -> ! {
     // Find children that have left the process group by their environment.
     if let Some(marker) = marker {
         for _ in 0..KILL_ROUNDS {
-            let marked: Vec<Pid> = marked_processes(marker.as_bytes()).filter(|pid| *pid != own).collect();
+            let marked: Vec<Pid> =
+                marked_processes(marker.as_bytes()).filter(|pid| *pid != own).collect();
             if marked.is_empty() {
                 break;
             }

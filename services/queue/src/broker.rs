@@ -99,14 +99,16 @@ impl Naming {
     /// Returns `NAME-tasks` or `NAME-results`. A name that is too long or has other characters is replaced by its
     /// beginning and a digest, in both alike.
     pub(crate) fn name(self, name: &str, part: Part) -> String {
-        let is_allowed = |character: char| character.is_ascii_alphanumeric() || self.marks.contains(character);
+        let is_allowed =
+            |character: char| character.is_ascii_alphanumeric() || self.marks.contains(character);
         let room = self.characters_max - "-results".len();
         let suffix = part.suffix();
         if name.len() <= room && name.chars().all(is_allowed) {
             return format!("{name}-{suffix}");
         }
         let digest = &blake3::hash(name.as_bytes()).to_hex()[..DIGEST_DIGITS];
-        let allowed = name.chars().map(|character| if is_allowed(character) { character } else { '-' });
+        let allowed =
+            name.chars().map(|character| if is_allowed(character) { character } else { '-' });
         let beginning: String = allowed.take(room - DIGEST_DIGITS - 1).collect();
         format!("{beginning}-{digest}-{suffix}")
     }

@@ -142,7 +142,10 @@ impl Queue for Bundles {
             match &members[..] {
                 [Delivery { receive_count: 2.., .. }, _, ..] => {
                     if let Err(error) = self.send_alone(&members).await {
-                        tracing::warn!("{error:#}; {} messages wait until their lease expires", members.len());
+                        tracing::warn!(
+                            "{error:#}; {} messages wait until their lease expires",
+                            members.len()
+                        );
                     }
                 }
                 _ => deliveries.extend(members),
@@ -194,7 +197,8 @@ impl Queue for Bundles {
             let members: Vec<&Member> = receipts.iter().filter_map(member).collect();
             match members.first() {
                 Some(first) if members.len() < first.bundle.members.len() => {
-                    let members: Vec<Delivery> = members.iter().map(|member| member.delivery()).collect();
+                    let members: Vec<Delivery> =
+                        members.iter().map(|member| member.delivery()).collect();
                     self.send_alone(&members).await?;
                 }
                 _ => released.push(message),
@@ -266,7 +270,9 @@ fn unbundle(delivery: Delivery) -> Vec<Delivery> {
     let Some(members) = members(&delivery.body) else { return vec![delivery] };
     let ended = Mutex::new(vec![false; members.len()]);
     let bundle = Arc::new(Bundle { delivery, members, ended });
-    (0..bundle.members.len()).map(|index| Member { bundle: bundle.clone(), index }.delivery()).collect()
+    (0..bundle.members.len())
+        .map(|index| Member { bundle: bundle.clone(), index }.delivery())
+        .collect()
 }
 
 #[cfg(test)]

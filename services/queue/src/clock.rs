@@ -29,7 +29,9 @@ impl Clock {
     /// Returns the milliseconds since a fixed moment in the past.
     pub(crate) fn now_milliseconds(&self) -> i64 {
         match self {
-            Self::System => whole_milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()),
+            Self::System => {
+                whole_milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+            }
             Self::Tokio(start) => START_MILLISECONDS + whole_milliseconds(start.elapsed()),
             Self::Manual(clock) => clock.0.load(Ordering::SeqCst),
         }
@@ -174,7 +176,10 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         sleep.suspend(Duration::from_secs(300));
         assert_eq!(clock.now() - start, Duration::from_secs(301));
-        assert_eq!(clock.awake_at(start + Duration::from_secs(303)) - start, Duration::from_secs(3));
+        assert_eq!(
+            clock.awake_at(start + Duration::from_secs(303)) - start,
+            Duration::from_secs(3)
+        );
     }
 
     #[tokio::test(start_paused = true)]

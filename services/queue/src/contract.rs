@@ -158,7 +158,10 @@ impl<'a> Tester<'a> {
     async fn take(&self, messages: usize) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         while deliveries.len() < messages {
-            let request = Receive { wait: self.capabilities.wait_max, ..self.request(messages - deliveries.len()) };
+            let request = Receive {
+                wait: self.capabilities.wait_max,
+                ..self.request(messages - deliveries.len())
+            };
             let more = self.receive(request).await;
             assert!(!more.is_empty(), "{} of {messages} messages arrived", deliveries.len());
             deliveries.extend(more);
@@ -176,7 +179,8 @@ impl<'a> Tester<'a> {
     }
 
     async fn extend(&self, receipt: &Receipt, units: u32) -> bool {
-        let lost = self.queue.extend(&[(receipt.clone(), self.units(units))]).await.expect("extend");
+        let lost =
+            self.queue.extend(&[(receipt.clone(), self.units(units))]).await.expect("extend");
         assert!(lost.is_empty() || lost == [receipt.clone()], "{lost:?}");
         lost.is_empty()
     }
@@ -198,7 +202,11 @@ impl<'a> Tester<'a> {
     }
 
     /// Runs `meanwhile` while a receive waits, and returns the deliveries of that receive.
-    async fn receive_while(&self, messages_max: usize, meanwhile: impl Future<Output = ()>) -> Vec<Delivery> {
+    async fn receive_while(
+        &self,
+        messages_max: usize,
+        meanwhile: impl Future<Output = ()>,
+    ) -> Vec<Delivery> {
         let request = Receive { wait: self.capabilities.wait_max, ..self.request(messages_max) };
         let queue = self.queue.clone();
         let waiting = tokio::spawn(async move { queue.receive(request).await });

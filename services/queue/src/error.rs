@@ -46,7 +46,10 @@ impl Display for Error {
             Self::Misconfigured { queue, .. } => write!(formatter, "queue {queue} cannot be used")?,
             Self::Absent { queue } => write!(formatter, "queue {queue} does not exist")?,
             Self::TooLarge { queue, bytes, bytes_max } => {
-                write!(formatter, "a message of {bytes} bytes exceeds the limit of queue {queue}, {bytes_max} bytes")?;
+                write!(
+                    formatter,
+                    "a message of {bytes} bytes exceeds the limit of queue {queue}, {bytes_max} bytes"
+                )?;
             }
         }
         match self.source() {
@@ -79,7 +82,10 @@ pub struct Cause {
 }
 
 impl Cause {
-    pub(crate) fn new(words: impl Into<String>, error: impl StdError + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        words: impl Into<String>,
+        error: impl StdError + Send + Sync + 'static,
+    ) -> Self {
         Self { words: words.into(), error: Some(Arc::new(error)) }
     }
 
@@ -110,9 +116,15 @@ impl Display for Cause {
 impl StdError for Cause {}
 
 /// Fails if a body is larger than `bytes_max`.
-pub(crate) fn check_sizes(messages: &[crate::Message], bytes_max: usize, queue: &str) -> Result<(), Error> {
+pub(crate) fn check_sizes(
+    messages: &[crate::Message],
+    bytes_max: usize,
+    queue: &str,
+) -> Result<(), Error> {
     match messages.iter().map(|message| message.body.len()).max() {
-        Some(bytes) if bytes > bytes_max => Err(Error::TooLarge { queue: queue.to_owned(), bytes, bytes_max }),
+        Some(bytes) if bytes > bytes_max => {
+            Err(Error::TooLarge { queue: queue.to_owned(), bytes, bytes_max })
+        }
         _ => Ok(()),
     }
 }
@@ -127,11 +139,21 @@ mod tests {
         let source = Cause::new(format!("start the broker ({refused})"), refused);
         let error = Error::Unavailable { queue: "tasks".to_owned(), source };
         assert_eq!(error.to_string(), "queue tasks does not answer");
-        assert_eq!(format!("{error:#}"), "queue tasks does not answer: start the broker (connection refused)");
+        assert_eq!(
+            format!("{error:#}"),
+            "queue tasks does not answer: start the broker (connection refused)"
+        );
         let chain = std::iter::successors(Some(&error as &dyn StdError), |error| (*error).source());
-        assert_eq!(chain.map(ToString::to_string).collect::<Vec<_>>().join(": "), format!("{error:#}"));
-        let cause = error.source().and_then(|source| source.downcast_ref::<Cause>()).expect("a cause");
-        let refused = cause.get_ref().and_then(|error| error.downcast_ref::<std::io::Error>()).expect("the system's");
+        assert_eq!(
+            chain.map(ToString::to_string).collect::<Vec<_>>().join(": "),
+            format!("{error:#}")
+        );
+        let cause =
+            error.source().and_then(|source| source.downcast_ref::<Cause>()).expect("a cause");
+        let refused = cause
+            .get_ref()
+            .and_then(|error| error.downcast_ref::<std::io::Error>())
+            .expect("the system's");
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     }
 }

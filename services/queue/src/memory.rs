@@ -33,7 +33,12 @@ pub struct MemoryOptions {
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { clock: Clock::tokio(), old_receipt_deletes: false, message_bytes_max: usize::MAX, timed_lease: true }
+        Self {
+            clock: Clock::tokio(),
+            old_receipt_deletes: false,
+            message_bytes_max: usize::MAX,
+            timed_lease: true,
+        }
     }
 }
 
@@ -101,7 +106,10 @@ impl MemoryQueue {
     /// Creates one of several queues, no two of which have equal receipts.
     fn numbered(options: MemoryOptions, number: u32) -> Self {
         let state = State { last_id: i64::from(number) << MESSAGE_BITS, ..State::default() };
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), ..Shared::default() }), ..Self::new(options) }
+        Self {
+            shared: Arc::new(Shared { state: Mutex::new(state), ..Shared::default() }),
+            ..Self::new(options)
+        }
     }
 
     /// Makes the next `calls` calls fail with [`Error::Unavailable`], without effect.
@@ -163,7 +171,12 @@ impl MemoryQueue {
         let wait = match self.options.clock {
             Clock::Manual(_) => TICK,
             Clock::System | Clock::Tokio(_) => {
-                let next = self.state().order.range((now + 1, i64::MIN)..).next().map_or(i64::MAX, |(at, _)| *at);
+                let next = self
+                    .state()
+                    .order
+                    .range((now + 1, i64::MIN)..)
+                    .next()
+                    .map_or(i64::MAX, |(at, _)| *at);
                 Duration::from_millis((next - now).unsigned_abs()).min(LOOK_MAX)
             }
         };
@@ -208,7 +221,10 @@ impl MemoryQueue {
             None => Ok(state),
             Some(left) => {
                 state.failures_left = left;
-                Err(Error::Unavailable { queue: NAME.to_owned(), source: "a test requested this failure".into() })
+                Err(Error::Unavailable {
+                    queue: NAME.to_owned(),
+                    source: "a test requested this failure".into(),
+                })
             }
         }
     }
@@ -224,7 +240,8 @@ impl Queue for MemoryQueue {
         let mut state = self.call()?;
         for message in messages {
             let delayed = !message.delay.is_zero();
-            let visible_at = if delayed { self.options.clock.after(message.delay) } else { VISIBLE_NOW };
+            let visible_at =
+                if delayed { self.options.clock.after(message.delay) } else { VISIBLE_NOW };
             state.last_id += 1;
             let id = state.last_id;
             state.messages.insert(id, Stored { body: message.body, visible_at, receive_count: 0 });
@@ -268,10 +285,9 @@ impl Queue for MemoryQueue {
         let mut lost = Vec::new();
         for receipt in receipts {
             let (message, delivery) = receipt.numbers();
-            let removes = state
-                .messages
-                .get(&message)
-                .is_some_and(|stored| stored.receive_count == delivery || self.options.old_receipt_deletes);
+            let removes = state.messages.get(&message).is_some_and(|stored| {
+                stored.receive_count == delivery || self.options.old_receipt_deletes
+            });
             if removes {
                 state.remove(message);
             } else {
@@ -331,7 +347,8 @@ impl State {
                 ids.push(id);
             }
         }
-        let visible = self.order.range(..=(now, i64::MAX)).map(|(_, id)| *id).filter(|id| !ids.contains(id));
+        let visible =
+            self.order.range(..=(now, i64::MAX)).map(|(_, id)| *id).filter(|id| !ids.contains(id));
         let visible: Vec<i64> = visible.take(messages_max - ids.len()).collect();
         ids.extend(visible);
         let leased_at = LeaseClock::System.now();
@@ -375,7 +392,8 @@ mod tests {
     use super::*;
     use crate::Broker;
 
-    const REQUEST: Receive = Receive { messages_max: 10, visibility: Duration::from_secs(60), wait: Duration::ZERO };
+    const REQUEST: Receive =
+        Receive { messages_max: 10, visibility: Duration::from_secs(60), wait: Duration::ZERO };
 
     #[tokio::test]
     async fn duplicate_is_delivered_during_the_lease() {
@@ -400,7 +418,8 @@ mod tests {
         }
         let mut waiting = std::pin::pin!(send("d"));
         assert!(futures::poll!(waiting.as_mut()).is_pending());
-        let received = queue.receive(Receive { messages_max: 1, ..REQUEST }).await.expect("receives");
+        let received =
+            queue.receive(Receive { messages_max: 1, ..REQUEST }).await.expect("receives");
         assert!(futures::poll!(waiting.as_mut()).is_pending(), "it may come back");
         queue.acknowledge(&[received[0].receipt.clone()]).await.expect("answers");
         waiting.await.expect("there is room again");

@@ -59,7 +59,10 @@ impl Queue for Observed {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
         let count = messages.len() as u64;
         self.observe("send", self.queue.send(messages)).await?;
-        metrics().messages_sent.get_or_create(&[(DESTINATION, self.name), (OPERATION, "send")]).inc_by(count);
+        metrics()
+            .messages_sent
+            .get_or_create(&[(DESTINATION, self.name), (OPERATION, "send")])
+            .inc_by(count);
         Ok(())
     }
 

@@ -47,7 +47,9 @@ mod tests {
             let seconds = total(FOR_SECONDS.build());
             assert!((9.0..19.0).contains(&seconds), "{seconds}");
             assert!(FOR_SECONDS.build().all(|pause| pause <= Duration::from_secs(4)));
-            assert!(UNTIL_IT_ANSWERS.build().take(1000).all(|pause| pause <= Duration::from_secs(20)));
+            assert!(
+                UNTIL_IT_ANSWERS.build().take(1000).all(|pause| pause <= Duration::from_secs(20))
+            );
             assert_eq!(UNTIL_IT_ANSWERS.build().take(1000).count(), 1000);
             assert_eq!(while_others_wait(None).build().take(1000).count(), 1000);
             let seconds = total(while_others_wait(Some(Duration::from_secs(60))).build());

@@ -111,7 +111,10 @@ impl RabbitOptions {
 
 impl Debug for RabbitOptions {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("RabbitOptions").field("prefix", &self.prefix).finish_non_exhaustive()
+        formatter
+            .debug_struct("RabbitOptions")
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
     }
 }
 
@@ -164,7 +167,11 @@ impl RabbitQueue {
     /// [`Error::Unavailable`] means anything that may pass.
     async fn open(access: Access, declare: bool) -> Result<Self, Error> {
         let session = access.connect(0, declare).await?;
-        Ok(Self { access, current: Mutex::new(Arc::new(session)), connecting: tokio::sync::Mutex::default() })
+        Ok(Self {
+            access,
+            current: Mutex::new(Arc::new(session)),
+            connecting: tokio::sync::Mutex::default(),
+        })
     }
 
     fn current(&self) -> MutexGuard<'_, Arc<Session>> {
@@ -192,7 +199,8 @@ impl RabbitQueue {
         }
         let generation = connecting.breaks + 1;
         let session = self.access.connect(generation, false).await;
-        let session = session.inspect_err(|error| connecting.failed = Some((Instant::now(), error.clone())))?;
+        let session = session
+            .inspect_err(|error| connecting.failed = Some((Instant::now(), error.clone())))?;
         let session = Arc::new(session);
         let old = std::mem::replace(&mut *self.current(), session.clone());
         connecting.breaks = generation;
@@ -206,7 +214,9 @@ impl RabbitQueue {
     /// Waits for an answer of the broker, up to the limit.
     async fn answer<T>(&self, answer: impl Future<Output = lapin::Result<T>>) -> Result<T, Error> {
         match timeout(self.access.options.answer_wait_max, answer).await {
-            Ok(result) => result.map_err(|error| explain(&self.access.address, During::Working, error)),
+            Ok(result) => {
+                result.map_err(|error| explain(&self.access.address, During::Working, error))
+            }
             Err(_) => Err(self.no_answer()),
         }
     }
@@ -267,7 +277,11 @@ impl RabbitQueue {
 #[async_trait]
 impl Queue for RabbitQueue {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
-        check_sizes(&messages, self.access.options.message_bytes_max, &self.access.address.to_string())?;
+        check_sizes(
+            &messages,
+            self.access.options.message_bytes_max,
+            &self.access.address.to_string(),
+        )?;
         let mut messages: Vec<Bytes> = messages.into_iter().map(|message| message.body).collect();
         for tries in 1.. {
             if messages.is_empty() {
@@ -277,11 +291,20 @@ impl Queue for RabbitQueue {
             let sending = session.send(messages);
             match timeout(self.access.options.answer_wait_max, sending).await {
                 Ok(Ok(())) => break,
-                Ok(Err(Unsent::Broken(unconfirmed, _))) if tries < TRIES_MAX => messages = unconfirmed,
-                Ok(Err(Unsent::Broken(_, error))) => return Err(explain(&self.access.address, During::Working, error)),
-                Ok(Err(Unsent::Refused(reason))) => return Err(self.access.address.misconfigured(reason)),
+                Ok(Err(Unsent::Broken(unconfirmed, _))) if tries < TRIES_MAX => {
+                    messages = unconfirmed
+                }
+                Ok(Err(Unsent::Broken(_, error))) => {
+                    return Err(explain(&self.access.address, During::Working, error));
+                }
+                Ok(Err(Unsent::Refused(reason))) => {
+                    return Err(self.access.address.misconfigured(reason));
+                }
                 Ok(Err(Unsent::Absent)) => {
-                    return Err(self.access.address.absent("it does not exist; restart this command to create it"));
+                    return Err(self
+                        .access
+                        .address
+                        .absent("it does not exist; restart this command to create it"));
                 }
                 Ok(Err(Unsent::NotNow)) => {
                     return Err(self
@@ -299,22 +322,28 @@ impl Queue for RabbitQueue {
         if request.messages_max == 0 {
             let session = self.current().clone();
             session.leases.want_no_more();
-            let _ = timeout(self.access.options.answer_wait_max, session.subscription.stopped()).await;
+            let _ =
+                timeout(self.access.options.answer_wait_max, session.subscription.stopped()).await;
             return Ok(Vec::new());
         }
         let until = deadline(request.wait);
         let mut ended = None;
         for _ in 0..TRIES_MAX {
             let session = self.session().await?;
-            if let Some(deliveries) = self.receive_on(&session, request.messages_max, until).await? {
+            if let Some(deliveries) = self.receive_on(&session, request.messages_max, until).await?
+            {
                 return Ok(deliveries);
             }
             ended = session.leases.ended();
             if let Some(ended) = ended.as_ref().filter(|ended| ended.refused) {
-                return Err(self.access.address.misconfigured(no_permission(&self.access.address, &ended.reason)));
+                return Err(self
+                    .access
+                    .address
+                    .misconfigured(no_permission(&self.access.address, &ended.reason)));
             }
         }
-        let reason = ended.map_or_else(|| "the connection breaks each time".to_owned(), |ended| ended.reason);
+        let reason = ended
+            .map_or_else(|| "the connection breaks each time".to_owned(), |ended| ended.reason);
         Err(self.access.address.unavailable(reason))
     }
 
@@ -328,7 +357,12 @@ impl Queue for RabbitQueue {
 
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
         let Some(session) = self.living() else { return Ok(receipts.to_vec()) };
-        match timeout(self.access.options.answer_wait_max, session.subscription.acknowledge(receipts)).await {
+        match timeout(
+            self.access.options.answer_wait_max,
+            session.subscription.acknowledge(receipts),
+        )
+        .await
+        {
             Ok(Ok(lost)) => Ok(lost),
             // The connection broke, which ended all leases.
             Ok(Err(_)) => Ok(receipts.to_vec()),
@@ -338,7 +372,9 @@ impl Queue for RabbitQueue {
 
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
         let Some(session) = self.living() else { return Ok(()) };
-        match timeout(self.access.options.answer_wait_max, session.subscription.release(receipts)).await {
+        match timeout(self.access.options.answer_wait_max, session.subscription.release(receipts))
+            .await
+        {
             // A broken connection releases everything.
             Ok(_) => Ok(()),
             Err(_) => Err(self.no_answer()),
@@ -359,7 +395,10 @@ impl Queue for RabbitQueue {
 
 impl Debug for RabbitQueue {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("RabbitQueue").field("address", &self.access.address).finish_non_exhaustive()
+        formatter
+            .debug_struct("RabbitQueue")
+            .field("address", &self.access.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -371,9 +410,12 @@ impl Access {
         let open = || async {
             let seat = self.connections.seat(&self.address, until, true).await?;
             let session = Session::open(seat, self, generation, declare);
-            let silent = || self.address.unavailable("it accepted the connection, but does not answer");
+            let silent =
+                || self.address.unavailable("it accepted the connection, but does not answer");
             timeout_at(until, session).await.unwrap_or_else(|_| Err(silent()))
         };
-        open.retry(while_others_wait(None)).when(|error| matches!(error, Error::Unavailable { .. }) && !is_over()).await
+        open.retry(while_others_wait(None))
+            .when(|error| matches!(error, Error::Unavailable { .. }) && !is_over())
+            .await
     }
 }

@@ -89,10 +89,20 @@ impl SqliteQueue {
 
     fn start(path: &Path, store: Store, file: Option<FileIdentity>) -> Result<Self, Error> {
         let (path, mailbox) = (path.to_owned(), Arc::new(Mailbox::default()));
-        let thread = QueueThread { store, path: path.clone(), mailbox: mailbox.clone(), waiting: Vec::new(), file };
-        let thread = std::thread::Builder::new().name("queue".to_owned()).spawn(move || thread.run());
+        let thread = QueueThread {
+            store,
+            path: path.clone(),
+            mailbox: mailbox.clone(),
+            waiting: Vec::new(),
+            file,
+        };
+        let thread =
+            std::thread::Builder::new().name("queue".to_owned()).spawn(move || thread.run());
         let thread = thread.map_err(|error| {
-            misconfigured(&path, Cause::new(format!("the system cannot start its thread ({error})"), error))
+            misconfigured(
+                &path,
+                Cause::new(format!("the system cannot start its thread ({error})"), error),
+            )
         })?;
         Ok(Self { path, mailbox, thread: Some(thread), file })
     }

@@ -35,7 +35,9 @@ pub use self::attributes::{Redrive, SqsAttributes};
 pub use self::broker::SqsBroker;
 use self::failure::{DELETE, EXTEND, Failure, SEND};
 use self::leases::{LEASE_MAX, Leases, Waiting, seconds};
-use self::service::{BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches};
+use self::service::{
+    BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches,
+};
 use crate::clock::deadline;
 use crate::error::check_sizes;
 use crate::{Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt, Receive};
@@ -160,13 +162,18 @@ impl Inner {
     }
 
     /// Receives until messages arrive, the deadline passes, or the caller no longer wants the result.
-    async fn receive(self: &Arc<Self>, request: Receive, is_wanted: impl Fn() -> bool) -> Result<Claimed, Error> {
+    async fn receive(
+        self: &Arc<Self>,
+        request: Receive,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<Claimed, Error> {
         let first = request.messages_max.min(BATCH_MAX);
         let mut claimed = Claimed { inner: self.clone(), deliveries: Vec::new() };
         let deadline = deadline(request.wait);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let wait = self.leases().wait_max(LeaseClock::System.now()).map_or(left, |max| left.min(max));
+            let wait =
+                self.leases().wait_max(LeaseClock::System.now()).map_or(left, |max| left.min(max));
             let polled = persist(|| self.poll(first, request.visibility, wait)).await;
             claimed.deliveries = polled.map_err(|failure| self.error(failure))?;
             if !claimed.deliveries.is_empty() || Instant::now() >= deadline || !is_wanted() {
@@ -181,7 +188,9 @@ impl Inner {
             width = (2 * width).min(REQUESTS_MAX).min(left.div_ceil(BATCH_MAX));
             let asked = left.min(width * BATCH_MAX);
             let sizes = (0..width).map(|index| (asked - index * BATCH_MAX).min(BATCH_MAX));
-            let polls = join_all(sizes.map(|size| self.poll(size, request.visibility, Duration::ZERO))).await;
+            let polls =
+                join_all(sizes.map(|size| self.poll(size, request.visibility, Duration::ZERO)))
+                    .await;
             let mut arrived = 0;
             for poll in polls {
                 match poll {
@@ -190,7 +199,9 @@ impl Inner {
                         claimed.deliveries.extend(deliveries);
                     }
                     // There are deliveries to return; the next call reports a lasting failure.
-                    Err(failure) => tracing::debug!("queue {}: received fewer messages: {failure:?}", self.name),
+                    Err(failure) => {
+                        tracing::debug!("queue {}: received fewer messages: {failure:?}", self.name)
+                    }
                 }
             }
             left -= asked;
@@ -200,7 +211,12 @@ impl Inner {
     }
 
     /// Sends one receive request.
-    async fn poll(&self, messages_max: usize, visibility: Duration, wait: Duration) -> Result<Vec<Delivery>, Failure> {
+    async fn poll(
+        &self,
+        messages_max: usize,
+        visibility: Duration,
+        wait: Duration,
+    ) -> Result<Vec<Delivery>, Failure> {
         let visibility_seconds = seconds(visibility);
         let wait = Duration::from_secs(seconds(wait.min(WAIT_MAX)).unsigned_abs().into());
         let request = self.client.receive_message().queue_url(&self.url);
@@ -210,7 +226,8 @@ impl Inner {
             .wait_time_seconds(i32::try_from(wait.as_secs()).expect("20 at most"))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
         let mut waiting = Waiting::since(LeaseClock::System.now());
-        let mut answered = std::pin::pin!(answer("ReceiveMessage", wait + REQUEST_TIME, request.send()));
+        let mut answered =
+            std::pin::pin!(answer("ReceiveMessage", wait + REQUEST_TIME, request.send()));
         let received = loop {
             tokio::select! {
                 biased;
@@ -244,7 +261,10 @@ impl Inner {
         let mut leases = self.leases();
         for batch in &batches {
             // Counted from before the request, so that no lease seems longer than it is.
-            batch.done.iter().for_each(|(receipt, seconds)| leases.extended(handle(receipt), *seconds, started));
+            batch
+                .done
+                .iter()
+                .for_each(|(receipt, seconds)| leases.extended(handle(receipt), *seconds, started));
             batch.lost.iter().for_each(|(receipt, _)| leases.lost(handle(receipt)));
         }
         drop(leases);
@@ -274,7 +294,9 @@ impl Inner {
 
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
         let now = LeaseClock::System.now();
-        let held = |receipt: &&Receipt| receipt.handle().is_some_and(|handle| self.leases().holds(handle, now));
+        let held = |receipt: &&Receipt| {
+            receipt.handle().is_some_and(|handle| self.leases().holds(handle, now))
+        };
         let changes = receipts.iter().filter(held).map(|receipt| (receipt.clone(), 0)).collect();
         self.change_visibility(changes).await.map(drop)
     }
@@ -308,7 +330,9 @@ impl Queue for SqsQueue {
         let (mut changes, mut lost) = (Vec::new(), Vec::new());
         let now = LeaseClock::System.now();
         for (receipt, duration) in leases {
-            let held = receipt.handle().and_then(|handle| self.inner.leases().extension(handle, *duration, now));
+            let held = receipt
+                .handle()
+                .and_then(|handle| self.inner.leases().extension(handle, *duration, now));
             match held {
                 Some(seconds) => changes.push((receipt.clone(), seconds)),
                 None => lost.push(receipt.clone()),
@@ -377,7 +401,8 @@ struct Encoded {
 
 impl Encoded {
     fn entry(&self, id: usize) -> SendMessageBatchRequestEntry {
-        let entry = SendMessageBatchRequestEntry::builder().id(id.to_string()).message_body(&self.body);
+        let entry =
+            SendMessageBatchRequestEntry::builder().id(id.to_string()).message_body(&self.body);
         whole(entry.delay_seconds(self.delay_seconds).build())
     }
 }

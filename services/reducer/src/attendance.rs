@@ -38,10 +38,18 @@ struct Worker {
 impl Attendance {
     /// Takes note of the entries of workers, as they are now by the clock of the store (milliseconds since the epoch).
     /// Returns the silent ones. `last`: the last schedule, whose authors may have known of more.
-    pub fn looked(&mut self, seen: &[SeenWorker], last: &Schedule, by_store: u64, now: Moment) -> BTreeSet<String> {
-        let pause = self.looked_at.map_or(Duration::ZERO, |at| now.instant - at.instant).min(PAUSE_MAX);
+    pub fn looked(
+        &mut self,
+        seen: &[SeenWorker],
+        last: &Schedule,
+        by_store: u64,
+        now: Moment,
+    ) -> BTreeSet<String> {
+        let pause =
+            self.looked_at.map_or(Duration::ZERO, |at| now.instant - at.instant).min(PAUSE_MAX);
         self.looked_at = Some(now);
-        let at_work: HashSet<&str> = last.allocations.iter().map(|allocation| &*allocation.node).collect();
+        let at_work: HashSet<&str> =
+            last.allocations.iter().map(|allocation| &*allocation.node).collect();
         let mut before = std::mem::take(&mut self.workers);
         for SeenWorker { state, seen_at } in seen {
             let sign = now.before(Duration::from_millis(by_store.saturating_sub(*seen_at)));
@@ -62,7 +70,8 @@ impl Attendance {
         }
         let open: HashSet<&str> = last.jobs.iter().map(|job| &*job.job_id).collect();
         self.signs.retain(|job_id, _| open.contains(&**job_id));
-        let is_silent = |(name, worker): (&String, &Worker)| (worker.silent >= SILENCE).then(|| name.clone());
+        let is_silent =
+            |(name, worker): (&String, &Worker)| (worker.silent >= SILENCE).then(|| name.clone());
         self.workers.iter().filter_map(is_silent).collect()
     }
 
@@ -93,19 +102,28 @@ mod tests {
             let job = ScheduledJob { job_id: "job".to_owned(), ..ScheduledJob::default() };
             let last = Schedule { jobs: vec![job], ..Schedule::default() };
             let now = Moment::now();
-            Self { attendance: Attendance::default(), last, now, by_store: 10_000, seen_at: 10_000, jobs: &["job"] }
+            Self {
+                attendance: Attendance::default(),
+                last,
+                now,
+                by_store: 10_000,
+                seen_at: 10_000,
+                jobs: &["job"],
+            }
         }
 
         fn allocate(&mut self) {
             let (node, job_id) = ("a".to_owned(), "job".to_owned());
-            self.last.allocations = vec![Allocation { node, job_id, processes: 1, gpus: Vec::new() }];
+            self.last.allocations =
+                vec![Allocation { node, job_id, processes: 1, gpus: Vec::new() }];
         }
 
         /// Looks after this many milliseconds. Returns whether the worker is silent.
         fn look(&mut self, milliseconds: u64) -> bool {
             self.now = self.now.after(Duration::from_millis(milliseconds));
             self.by_store += milliseconds;
-            let jobs = self.jobs.iter().map(|job| ((*job).to_owned(), Running::default())).collect();
+            let jobs =
+                self.jobs.iter().map(|job| ((*job).to_owned(), Running::default())).collect();
             let state = NodeState { name: "a".to_owned(), jobs, ..NodeState::default() };
             let seen = [SeenWorker { state, seen_at: self.seen_at }];
             let silent = self.attendance.looked(&seen, &self.last, self.by_store, self.now);

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use protocol::{
-    AttemptCore, AttemptRef, EventRef, ProcessName, Record, RecordError, ResultEvent, Rows, SuccessRef, encode_record,
-    read_records, rows_length,
+    AttemptCore, AttemptRef, EventRef, ProcessName, Record, RecordError, ResultEvent, Rows,
+    SuccessRef, encode_record, read_records, rows_length,
 };
 
 /// Approximate size of an ordinary success in a message: its path, its counts and times, and few rows.
@@ -120,7 +120,9 @@ impl Event {
     pub fn is_final(&self) -> bool {
         match self {
             Self::Success(_) => true,
-            Self::Other(event) => matches!(&**event, ResultEvent::Attempt(attempt) if attempt.is_final),
+            Self::Other(event) => {
+                matches!(&**event, ResultEvent::Attempt(attempt) if attempt.is_final)
+            }
         }
     }
 
@@ -167,7 +169,8 @@ impl Span {
 
 impl From<Range<usize>> for Span {
     fn from(range: Range<usize>) -> Self {
-        let position = |at| u32::try_from(at).expect("messages and segments are shorter than 4 GiB");
+        let position =
+            |at| u32::try_from(at).expect("messages and segments are shorter than 4 GiB");
         Self { start: position(range.start), end: position(range.end) }
     }
 }
@@ -258,7 +261,8 @@ impl Message {
         let Self { body, records, processes, column_lists } = self;
         let mut removed = 0;
         records.retain(|held| {
-            let keep = keeps(RecordView { event: &held.event, body, processes, column_lists }, held);
+            let keep =
+                keeps(RecordView { event: &held.event, body, processes, column_lists }, held);
             removed += if keep { 0 } else { held.span.len() };
             keep
         });
@@ -279,7 +283,10 @@ impl Batch {
     /// Adds a message. Returns the rest of it from the first byte that is not part of a record.
     pub fn add(&mut self, body: &Bytes) -> Option<Unreadable> {
         let NoRecord { start, error } = self.read(body).err()?;
-        Some(Unreadable { bytes: body.slice(start..), reason: format!("{:#}", anyhow::Error::from(error)) })
+        Some(Unreadable {
+            bytes: body.slice(start..),
+            reason: format!("{:#}", anyhow::Error::from(error)),
+        })
     }
 
     /// Adds a message or a segment, up to the first bytes that are not a record.
@@ -302,7 +309,10 @@ impl Batch {
     }
 
     /// Removes and returns the records for which `rejected` has a reason.
-    pub fn take_rejected(&mut self, rejected: impl Fn(RecordView<'_>) -> Option<String>) -> Vec<Unreadable> {
+    pub fn take_rejected(
+        &mut self,
+        rejected: impl Fn(RecordView<'_>) -> Option<String>,
+    ) -> Vec<Unreadable> {
         let mut taken = Vec::new();
         for message in &mut self.messages {
             let body = message.body.clone();
@@ -342,7 +352,10 @@ impl Batch {
     }
 
     /// Passes each record, with its place in the segment, to `changes`, and removes those that change nothing.
-    pub fn retain_in_segment(&mut self, mut changes: impl FnMut(RecordView<'_>, PlaceInSegment) -> bool) {
+    pub fn retain_in_segment(
+        &mut self,
+        mut changes: impl FnMut(RecordView<'_>, PlaceInSegment) -> bool,
+    ) {
         let mut end = 0;
         for message in &mut self.messages {
             self.bytes -= message.retain(|record, held| {
@@ -412,7 +425,8 @@ mod tests {
         assert_eq!(batch.retain(|event| !is_one(event)), 1);
         let segment = batch.segment().concat();
         assert_eq!(segment.len(), batch.bytes());
-        let rows: Vec<_> = records(&batch).into_iter().map(|record| segment[record.rows].to_vec()).collect();
+        let rows: Vec<_> =
+            records(&batch).into_iter().map(|record| segment[record.rows].to_vec()).collect();
         assert_eq!(rows, [b"zero\n".to_vec(), b"two\n".to_vec()]);
     }
 
@@ -439,7 +453,8 @@ mod tests {
             (attempt.node, attempt.process) =
                 (format!("n{}", mini_batch / 3).into(), format!("p{}", mini_batch / 2).into());
             attempt.phases = Phases::new(mini_batch as f64, 0.5, 0.25);
-            attempt.columns = (!mini_batch.is_multiple_of(4)).then(|| vec![format!("c{}", mini_batch / 5)]);
+            attempt.columns =
+                (!mini_batch.is_multiple_of(4)).then(|| vec![format!("c{}", mini_batch / 5)]);
             attempt.rows = match mini_batch % 3 {
                 0 => Rows::Part { name: format!("{mini_batch}-1"), bytes: mini_batch },
                 _ => Rows::Inline,

@@ -2,7 +2,9 @@
 //! workers do. It cannot report events that only reducers write, name rows of another mini-batch, invent mini-batches,
 //! or shorten the plan.
 
-use protocol::{Attempt, AttemptStatus, PlanPosition, Planned, REJECTED_MAX, ResultEvent, Rows, is_part_of};
+use protocol::{
+    Attempt, AttemptStatus, PlanPosition, Planned, REJECTED_MAX, ResultEvent, Rows, is_part_of,
+};
 use storage::{JobStore, Result};
 
 use crate::batch::{Batch, Event, RecordView, Unreadable};
@@ -14,7 +16,9 @@ const COUNT_MAX: u64 = u32::MAX as u64;
 /// Returns why an event from the queue is rejected on its content alone.
 pub(crate) fn rejected(record: RecordView<'_>) -> Option<String> {
     match record.event {
-        Event::Success(success) => rejected_attempt(success.mini_batch, success.total, record.rows(success)),
+        Event::Success(success) => {
+            rejected_attempt(success.mini_batch, success.total, record.rows(success))
+        }
         Event::Other(event) => rejected_event(event),
     }
 }
@@ -47,7 +51,9 @@ fn rejected_event(event: &ResultEvent) -> Option<String> {
 
 fn rejected_attempt(mini_batch: u64, count: u64, rows: Rows<&str>) -> Option<String> {
     if count > COUNT_MAX {
-        return Some(format!("mini-batch {mini_batch} claims more than {COUNT_MAX} items or warnings"));
+        return Some(format!(
+            "mini-batch {mini_batch} claims more than {COUNT_MAX} items or warnings"
+        ));
     }
     match rows {
         Rows::Part { name, .. } if !is_part_of(name, mini_batch) => {
@@ -62,7 +68,8 @@ fn rejected_items(attempt: &Attempt) -> Option<String> {
     let Attempt { mini_batch, rejected, rejected_part, .. } = attempt;
     let items = attempt.items_rejected();
     let names_none = rejected.is_empty() && rejected_part.is_none();
-    let is_possible = attempt.status == AttemptStatus::Succeeded || names_none || items == attempt.total;
+    let is_possible =
+        attempt.status == AttemptStatus::Succeeded || names_none || items == attempt.total;
     if !is_possible || items > attempt.failed() || rejected.len() > REJECTED_MAX {
         return Some(format!("mini-batch {mini_batch} claims to have rejected {items} items"));
     }
@@ -70,9 +77,12 @@ fn rejected_items(attempt: &Attempt) -> Option<String> {
     let others = part.others.iter().fold(0u64, |sum, (_, count)| sum.saturating_add(*count));
     let named = rejected.iter().fold(0u64, |items, rejected| items.saturating_add(rejected.items));
     if others.saturating_add(named) > part.items {
-        return Some(format!("mini-batch {mini_batch} claims to have rejected {items} items and more"));
+        return Some(format!(
+            "mini-batch {mini_batch} claims to have rejected {items} items and more"
+        ));
     }
-    (!is_part_of(&part.name, *mini_batch)).then(|| format!("{:?} is not a part of mini-batch {mini_batch}", part.name))
+    (!is_part_of(&part.name, *mini_batch))
+        .then(|| format!("{:?} is not a part of mini-batch {mini_batch}", part.name))
 }
 
 /// The published mini-batches according to the store, which holds a chunk of the plan before its first mini-batch is
@@ -86,13 +96,21 @@ pub(crate) struct Published {
 
 impl Published {
     /// Removes the events of a batch that name unpublished mini-batches or another plan.
-    pub async fn take_rejected(&mut self, batch: &mut Batch, store: &JobStore) -> Result<Vec<Unreadable>> {
+    pub async fn take_rejected(
+        &mut self,
+        batch: &mut Batch,
+        store: &JobStore,
+    ) -> Result<Vec<Unreadable>> {
         self.learn(batch.events(), store).await?;
         Ok(batch.take_rejected(|record| self.rejected(record.event)))
     }
 
     /// Returns why the first invalid event of a segment contradicts the plan. Somebody has changed ledger or plan.
-    pub async fn contradicted(&mut self, segment: &Batch, store: &JobStore) -> Result<Option<String>> {
+    pub async fn contradicted(
+        &mut self,
+        segment: &Batch,
+        store: &JobStore,
+    ) -> Result<Option<String>> {
         self.learn(segment.events(), store).await?;
         Ok(segment.events().find_map(|event| self.rejected(event)))
     }
@@ -103,14 +121,21 @@ impl Published {
                 Some(format!("mini-batch {mini_batch} was never published"))
             }
             (_, Some(ResultEvent::Planned(planned))) if self.totals.as_ref() != Some(planned) => {
-                Some(format!("the plan in the store does not have {} mini-batches", planned.mini_batches))
+                Some(format!(
+                    "the plan in the store does not have {} mini-batches",
+                    planned.mini_batches
+                ))
             }
             _ => None,
         }
     }
 
     /// Reads from the store what is needed to check these events.
-    async fn learn<'a>(&mut self, events: impl Iterator<Item = &'a Event>, store: &JobStore) -> Result<()> {
+    async fn learn<'a>(
+        &mut self,
+        events: impl Iterator<Item = &'a Event>,
+        store: &JobStore,
+    ) -> Result<()> {
         let mut unknown = Vec::new();
         let mut names_totals = false;
         for event in events {
@@ -122,7 +147,8 @@ impl Published {
         }
         if let Some(complete) = store.plan_complete().await? {
             self.mini_batches = complete.mini_batches;
-            self.totals = Some(Planned { mini_batches: complete.mini_batches, items: complete.items });
+            self.totals =
+                Some(Planned { mini_batches: complete.mini_batches, items: complete.items });
             return Ok(());
         }
         unknown.sort_unstable();
@@ -197,11 +223,17 @@ mod tests {
     #[test]
     fn part_of_another_mini_batch_is_rejected() {
         assert_eq!(reasons(&part(7, "0000000007-1-0-node-17")), [None, None]);
-        for name in
-            ["0000000008-1-0-node-17", "../../jobs/other/parts/0000000007-1", "7-/../../spec.json", "/etc/shadow"]
-        {
+        for name in [
+            "0000000008-1-0-node-17",
+            "../../jobs/other/parts/0000000007-1",
+            "7-/../../spec.json",
+            "/etc/shadow",
+        ] {
             for reason in reasons(&part(7, name)) {
-                assert!(reason.expect("rejected").ends_with("is not a part of mini-batch 7"), "{name}");
+                assert!(
+                    reason.expect("rejected").ends_with("is not a part of mini-batch 7"),
+                    "{name}"
+                );
             }
         }
         let mut many = succeeded(7, 1, 1, 1);
@@ -212,10 +244,13 @@ mod tests {
     #[test]
     fn more_rejected_items_than_failed_ones_are_rejected() {
         let claim = |attempt: Attempt, items| {
-            let (detail, status, error) = (String::new(), AttemptStatus::RunRaised, ErrorReport::default());
+            let (detail, status, error) =
+                (String::new(), AttemptStatus::RunRaised, ErrorReport::default());
             let values = String::new();
-            let rejected = vec![Rejected { item: 0, items, detail, values, status, error, run: None }];
-            rejected_event(&ResultEvent::Attempt(Box::new(Attempt { rejected, ..attempt }))).is_some()
+            let rejected =
+                vec![Rejected { item: 0, items, detail, values, status, error, run: None }];
+            rejected_event(&ResultEvent::Attempt(Box::new(Attempt { rejected, ..attempt })))
+                .is_some()
         };
         assert!(!claim(succeeded(7, 1, 10, 8), 2));
         assert!(claim(succeeded(7, 1, 10, 8), 3) && claim(succeeded(7, 1, 10, 8), u64::MAX));
@@ -227,18 +262,23 @@ mod tests {
     fn list_of_rejected_items_must_be_possible() {
         let claim = |attempt: Attempt, name: &str, items, others| {
             let others = vec![("KeyError".to_owned(), others)];
-            let part = RejectedPart { name: name.into(), bytes: 1, items, has_failed_runs: true, others };
+            let part =
+                RejectedPart { name: name.into(), bytes: 1, items, has_failed_runs: true, others };
             let attempt = Attempt { rejected_part: Some(Box::new(part)), ..attempt };
             rejected_event(&ResultEvent::Attempt(Box::new(attempt)))
         };
         let success = || succeeded(7, 1, 1000, 300);
         assert_eq!(claim(success(), "0000000007-1-0-node-17-rejected", 700, 444), None);
-        let foreign = claim(success(), "0000000008-1-0-node-17-rejected", 700, 444).expect("rejected");
+        let foreign =
+            claim(success(), "0000000008-1-0-node-17-rejected", 700, 444).expect("rejected");
         assert!(foreign.ends_with("is not a part of mini-batch 7"), "{foreign}");
         assert!(claim(success(), "../../spec.json", 700, 444).is_some());
         assert!(claim(success(), "7-1", 701, 444).is_some(), "more than have no result");
         assert!(claim(success(), "7-1", 700, u64::MAX).is_some(), "more than are rejected");
-        assert!(claim(crate::fixtures::failed(7, 1, true, 10), "7-1", 1, 1).is_some(), "it failed as a whole");
+        assert!(
+            claim(crate::fixtures::failed(7, 1, true, 10), "7-1", 1, 1).is_some(),
+            "it failed as a whole"
+        );
     }
 
     #[tokio::test]
@@ -253,12 +293,16 @@ mod tests {
         let reasons: Vec<&str> = rejected.iter().map(|rejected| rejected.reason.as_str()).collect();
         assert_eq!(
             reasons,
-            ["mini-batch 1024 was never published", "mini-batch 18446744073709551615 was never published"]
+            [
+                "mini-batch 1024 was never published",
+                "mini-batch 18446744073709551615 was never published"
+            ]
         );
         assert_eq!(batch_of.events().count(), 2);
 
         store.create_plan_chunk(2, Bytes::from_static(b"{}\n")).await.expect("writable");
-        let rejected = published.take_rejected(&mut batch(&[attempt(1024)]), &store).await.expect("readable");
+        let rejected =
+            published.take_rejected(&mut batch(&[attempt(1024)]), &store).await.expect("readable");
         assert!(rejected.is_empty(), "chunk 2 is published now");
     }
 
@@ -267,7 +311,8 @@ mod tests {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         let mut published = Published::default();
         let planned = |mini_batches| ResultEvent::Planned(Planned { mini_batches, items: None });
-        let early = published.take_rejected(&mut batch(&[planned(0)]), &store).await.expect("readable");
+        let early =
+            published.take_rejected(&mut batch(&[planned(0)]), &store).await.expect("readable");
         assert_eq!(early[0].reason, "the plan in the store does not have 0 mini-batches");
         let complete = PlanComplete {
             mini_batches: 3,

@@ -58,11 +58,15 @@ impl Reducer {
     ) -> anyhow::Result<()> {
         let interval = commit_interval(self.options.commit_interval, self.ledger.segments());
         let due = self.committed.map_or_else(Instant::now, |committed| committed + interval);
-        let bytes_of =
-            |messages: &[Received]| messages.iter().map(|message| message.delivery.body.len()).sum::<usize>();
-        let ended_in = |messages: &[Received]| messages.iter().map(|message| message.ended).sum::<u64>();
-        let pending =
-            self.tally.planned().map_or(u64::MAX, |planned| planned.mini_batches.saturating_sub(self.tally.ended()));
+        let bytes_of = |messages: &[Received]| {
+            messages.iter().map(|message| message.delivery.body.len()).sum::<usize>()
+        };
+        let ended_in =
+            |messages: &[Received]| messages.iter().map(|message| message.ended).sum::<u64>();
+        let pending = self
+            .tally
+            .planned()
+            .map_or(u64::MAX, |planned| planned.mini_batches.saturating_sub(self.tally.ended()));
         let (mut bytes, mut ended) = (bytes_of(&messages), ended_in(&messages));
         while bytes < SEGMENT_BYTES_MIN
             && ended < pending
@@ -85,9 +89,14 @@ impl Reducer {
             let mut batch = Batch::default();
             let mut held = Vec::new();
             while batch.bytes() < SEGMENT_BYTES_MAX
-                && let Some(Received { delivery, mut records, mut unreadable, .. }) = messages.next()
+                && let Some(Received { delivery, mut records, mut unreadable, .. }) =
+                    messages.next()
             {
-                unreadable.extend(self.take_rejected(&mut records).await.context("compare results with the plan")?);
+                unreadable.extend(
+                    self.take_rejected(&mut records)
+                        .await
+                        .context("compare results with the plan")?,
+                );
                 batch.append(records);
                 // One dead letter holds the whole message. Without it, the queue delivers the message again, and its
                 // readable records count once.
@@ -120,7 +129,8 @@ impl Reducer {
             }
             crash(CrashPoint::AfterAcknowledge);
         };
-        self.acknowledging = Some(AbortOnDropHandle::new(tokio::spawn(acknowledging.in_current_span())));
+        self.acknowledging =
+            Some(AbortOnDropHandle::new(tokio::spawn(acknowledging.in_current_span())));
     }
 
     /// Waits until committed messages are acknowledged.
@@ -139,7 +149,14 @@ impl Reducer {
         let Some(dead_letters) = &self.options.dead_letters else { return true };
         let bytes_max = dead_letters.limits().message_bytes_max;
         let (writer, job_id) = (&self.options.writer, &self.spec.job_id);
-        let letter = DeadLetter::message(&unreadable.reason, writer, job_id, "results", &delivery.body, bytes_max);
+        let letter = DeadLetter::message(
+            &unreadable.reason,
+            writer,
+            job_id,
+            "results",
+            &delivery.body,
+            bytes_max,
+        );
         let sent = dead_letters.send(vec![Message::new(letter)]).await;
         sent.inspect_err(|error| {
             tracing::warn!(
@@ -152,7 +169,8 @@ impl Reducer {
 
     /// Commits the events that are new.
     pub(crate) async fn append(&mut self, mut batch: Batch) -> anyhow::Result<Appended> {
-        let (has_ended, times_reverted) = (self.tally.ended_as().is_some(), self.tally.times_reverted());
+        let (has_ended, times_reverted) =
+            (self.tally.ended_as().is_some(), self.tally.times_reverted());
         loop {
             let mut failed_copies = Vec::new();
             if self.spec.speculation {
@@ -201,9 +219,14 @@ impl Reducer {
                         return Ok(Appended::TooLate);
                     }
                     let job = &self.spec.job_id;
-                    ensure!(self.ledger.segments() > segments, "segment {segments} of job {job} is there but not read");
+                    ensure!(
+                        self.ledger.segments() > segments,
+                        "segment {segments} of job {job} is there but not read"
+                    );
                     batch = lost;
-                    batch.retain(|event| !matches!(event.other(), Some(ResultEvent::Duplicates { .. })));
+                    batch.retain(|event| {
+                        !matches!(event.other(), Some(ResultEvent::Duplicates { .. }))
+                    });
                 }
             }
         }
@@ -270,7 +293,12 @@ impl Reducer {
     }
 
     /// Applies one record of the latest segment to tally and index. Returns whether it changes anything.
-    fn apply_record(&mut self, record: RecordView<'_>, place: PlaceInSegment, news: &mut News) -> bool {
+    fn apply_record(
+        &mut self,
+        record: RecordView<'_>,
+        place: PlaceInSegment,
+        news: &mut News,
+    ) -> bool {
         let was_deserted = self.judge.is_deserted(&self.tally);
         let effect = self.tally.apply_record(record);
         if effect == Effect::Nothing {
@@ -289,7 +317,8 @@ impl Reducer {
         self.ledger.index_mut().apply(record, effect, segment, place.rows());
         self.rejects.apply(record.event, effect, &self.tally, segment, place.record());
         if let Event::Other(event) = record.event {
-            news.has_progressed |= matches!(**event, ResultEvent::Working { .. } | ResultEvent::Duplicates { .. });
+            news.has_progressed |=
+                matches!(**event, ResultEvent::Working { .. } | ResultEvent::Duplicates { .. });
             if let ResultEvent::Waiting(waiting) = &**event {
                 self.judge.waits.note(waiting, self.tally.nodes());
             }
@@ -321,7 +350,10 @@ fn count_ended(before: Counts, now: Counts) {
     for (outcome, before, now) in
         [("succeeded", before.succeeded, now.succeeded), ("failed", before.failed, now.failed)]
     {
-        metrics.mini_batches.get_or_create(&[(OUTCOME, outcome)]).inc_by(now.saturating_sub(before));
+        metrics
+            .mini_batches
+            .get_or_create(&[(OUTCOME, outcome)])
+            .inc_by(now.saturating_sub(before));
     }
     // A commit may hold nothing but what processes wait for.
     if now != before {
@@ -338,22 +370,35 @@ struct Seen {
 
 impl Seen {
     fn with_capacity(attempts: usize) -> Self {
-        Self { succeeded: FxHashSet::with_capacity_and_hasher(attempts, FxBuildHasher), failed: FxHashSet::default() }
+        Self {
+            succeeded: FxHashSet::with_capacity_and_hasher(attempts, FxBuildHasher),
+            failed: FxHashSet::default(),
+        }
     }
 
     /// Whether the batch holds the same attempt before this event.
     fn is_repeated(&mut self, event: &Event) -> bool {
         let attempt = match event {
-            Event::Success(success) => return !self.succeeded.insert((success.mini_batch, success.deliveries_lost)),
+            Event::Success(success) => {
+                return !self.succeeded.insert((success.mini_batch, success.deliveries_lost));
+            }
             Event::Other(event) => match &**event {
                 ResultEvent::Attempt(attempt) => attempt,
                 _ => return false,
             },
         };
-        let Attempt { mini_batch, try_number, deliveries_lost, status, is_final, total, .. } = **attempt;
+        let Attempt { mini_batch, try_number, deliveries_lost, status, is_final, total, .. } =
+            **attempt;
         match status {
             AttemptStatus::Succeeded => !self.succeeded.insert((mini_batch, deliveries_lost)),
-            _ => !self.failed.insert((mini_batch, try_number, deliveries_lost, status, is_final, total)),
+            _ => !self.failed.insert((
+                mini_batch,
+                try_number,
+                deliveries_lost,
+                status,
+                is_final,
+                total,
+            )),
         }
     }
 }
@@ -361,7 +406,11 @@ impl Seen {
 /// Returns the attempt if it is the failure of a second start, which the ledger does not hold.
 fn failed_copy(event: &Event) -> Option<&Attempt> {
     match event.other()? {
-        ResultEvent::Attempt(attempt) if attempt.copy && attempt.status != AttemptStatus::Succeeded => Some(attempt),
+        ResultEvent::Attempt(attempt)
+            if attempt.copy && attempt.status != AttemptStatus::Succeeded =>
+        {
+            Some(attempt)
+        }
         _ => None,
     }
 }
@@ -385,10 +434,16 @@ mod tests {
     #[test]
     fn commits_become_rarer_as_the_ledger_grows() {
         let milliseconds = Duration::from_millis;
-        let intervals = |first| [0, 999, 1000, 4500, 1_000_000].map(|segments| commit_interval(first, segments));
+        let intervals = |first| {
+            [0, 999, 1000, 4500, 1_000_000].map(|segments| commit_interval(first, segments))
+        };
         assert_eq!(intervals(milliseconds(25)), [25, 25, 50, 125, 500].map(milliseconds));
         assert_eq!(intervals(milliseconds(200)), [200, 200, 400, 500, 500].map(milliseconds));
-        assert_eq!(intervals(Duration::from_secs(60)), [Duration::from_secs(60); 5], "the longer one counts");
+        assert_eq!(
+            intervals(Duration::from_secs(60)),
+            [Duration::from_secs(60); 5],
+            "the longer one counts"
+        );
         let (mut time, mut segments) = (Duration::ZERO, 0);
         while time < Duration::from_secs(1722) {
             time += commit_interval(milliseconds(25), segments);

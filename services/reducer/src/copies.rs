@@ -38,7 +38,9 @@ impl Reducer {
         if self.spec.speculation {
             // Those on one machine have ended with their process.
             let until = (self.peers == Peers::Many).then(|| Instant::now() + self.copy_time());
-            self.read_copies(until).await.context("read which mini-batches were started a second time")?;
+            self.read_copies(until)
+                .await
+                .context("read which mini-batches were started a second time")?;
         }
         Ok(())
     }
@@ -57,7 +59,10 @@ impl Reducer {
             return;
         }
         if let Err(error) = self.try_speculate().await {
-            tracing::warn!(job.id = self.spec.job_id, "cannot start slow mini-batches a second time now: {error:#}");
+            tracing::warn!(
+                job.id = self.spec.job_id,
+                "cannot start slow mini-batches a second time now: {error:#}"
+            );
         }
     }
 
@@ -67,7 +72,10 @@ impl Reducer {
             self.store.put_settled(&over).await?;
             self.speculation.settled = over;
         }
-        let (Some(tasks), Some(planned)) = (self.options.tasks.clone(), self.tally.planned()) else { return Ok(()) };
+        let (Some(tasks), Some(planned)) = (self.options.tasks.clone(), self.tally.planned())
+        else {
+            return Ok(());
+        };
         let mini_batches = planned.mini_batches;
         let open = mini_batches.saturating_sub(self.tally.ended());
         let processes = self.tally.nodes().processes_up() as u64;
@@ -101,7 +109,11 @@ impl Reducer {
                 descriptor.mini_batch,
                 age.as_secs()
             );
-            tracing::info!(job.id = self.spec.job_id, mini_batch.id = descriptor.mini_batch, "{line}");
+            tracing::info!(
+                job.id = self.spec.job_id,
+                mini_batch.id = descriptor.mini_batch,
+                "{line}"
+            );
             self.reports.decided(&line).await;
         }
         Ok(())
@@ -117,7 +129,9 @@ impl Reducer {
             .iter()
             .filter_map(|waiting| Some((waiting.mini_batch?, Duration::from_secs(waiting.seconds))))
             .collect();
-        let age = |mini_batch| reported.get(&mini_batch).map_or(idle_for, |reported| idle_for.max(*reported));
+        let age = |mini_batch| {
+            reported.get(&mini_batch).map_or(idle_for, |reported| idle_for.max(*reported))
+        };
         if idle_for <= least && reported.values().all(|reported| *reported <= least) {
             return Ok(slow);
         }
@@ -136,7 +150,12 @@ impl Reducer {
                 _ => plan.insert((chunk, self.store.plan_chunk(chunk).await?)).1.clone(),
             };
             let Some(descriptor) = planned(&lines, line) else { continue };
-            if self.speculation.run_times.slow_after(descriptor.items()).is_some_and(|limit| age > limit) {
+            if self
+                .speculation
+                .run_times
+                .slow_after(descriptor.items())
+                .is_some_and(|limit| age > limit)
+            {
                 let detail = descriptor.detail();
                 let descriptor = Descriptor {
                     tries_spent: self.tally.tries_spent(mini_batch),
@@ -177,7 +196,9 @@ impl Reducer {
     /// Returns how long a copy may take.
     fn copy_time(&self) -> Duration {
         let spec = &self.spec;
-        Duration::from_secs(spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds) + COPY_SLACK
+        Duration::from_secs(
+            spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds,
+        ) + COPY_SLACK
     }
 }
 

@@ -14,7 +14,13 @@ pub(crate) struct Dialect {
 
 impl Default for Dialect {
     fn default() -> Self {
-        Self { separator: ",".into(), quote: '"', quote_all: false, quote_none: false, line_end: "\n".into() }
+        Self {
+            separator: ",".into(),
+            quote: '"',
+            quote_all: false,
+            quote_none: false,
+            line_end: "\n".into(),
+        }
     }
 }
 
@@ -52,7 +58,9 @@ impl Dialect {
             return memchr::memchr3(*separator, quote, b'\n', bytes).is_some()
                 || memchr::memchr(b'\r', bytes).is_some();
         }
-        memchr::memchr2(b'\n', b'\r', bytes).is_some() || field.contains(self.quote) || field.contains(&*self.separator)
+        memchr::memchr2(b'\n', b'\r', bytes).is_some()
+            || field.contains(self.quote)
+            || field.contains(&*self.separator)
     }
 
     /// Returns one line of text fields.
@@ -89,7 +97,10 @@ mod tests {
     #[test]
     fn fields_are_quoted_only_if_necessary() {
         let comma = Dialect::default();
-        assert_eq!(line(&comma, &["a b", "c,d", "e\"f", "g\nh", ""]), "a b,\"c,d\",\"e\"\"f\",\"g\nh\",\n");
+        assert_eq!(
+            line(&comma, &["a b", "c,d", "e\"f", "g\nh", ""]),
+            "a b,\"c,d\",\"e\"\"f\",\"g\nh\",\n"
+        );
         let space = Dialect { separator: " ".into(), ..Dialect::default() };
         assert_eq!(line(&space, &["a b", "c,d"]), "\"a b\" c,d\n");
         assert_eq!(line(&comma, &[""]), "\"\"\n");

@@ -70,7 +70,10 @@ impl Streak {
 fn chance(failed: usize, other: Ended) -> f64 {
     let all = failed as f64 + other.succeeded as f64 + other.failed as f64;
     let all_failed = failed as f64 + other.failed as f64;
-    (0..failed).map(|drawn| drawn as f64).map(|drawn| (all_failed - drawn) / (all - drawn)).product()
+    (0..failed)
+        .map(|drawn| drawn as f64)
+        .map(|drawn| (all_failed - drawn) / (all - drawn))
+        .product()
 }
 
 impl Exclusions {
@@ -116,7 +119,9 @@ impl Exclusions {
             Some(ended) => *ended += 1,
             None => drop(self.ended.insert(node.to_owned(), 1)),
         }
-        for (_, streak) in self.streaks.iter_mut().filter(|(on, streak)| *on != node && !streak.is_excluded) {
+        for (_, streak) in
+            self.streaks.iter_mut().filter(|(on, streak)| *on != node && !streak.is_excluded)
+        {
             match streak.others.get_mut(node) {
                 Some(other) => count(other),
                 None => count(streak.others.entry(node.to_owned()).or_default()),
@@ -148,9 +153,14 @@ impl Exclusions {
 
     /// Returns what nodes should know, of these that work on the job.
     pub fn members<'a>(&self, working: impl Iterator<Item = &'a str>) -> Members {
-        let ended = |node: &'a str| (node.to_owned(), self.ended.get(node).copied().unwrap_or_default());
-        let excluded: BTreeMap<_, _> = self.excluded().map(|(node, why)| (node.to_owned(), why)).collect();
-        Members { working: working.filter(|node| !excluded.contains_key(*node)).map(ended).collect(), excluded }
+        let ended =
+            |node: &'a str| (node.to_owned(), self.ended.get(node).copied().unwrap_or_default());
+        let excluded: BTreeMap<_, _> =
+            self.excluded().map(|(node, why)| (node.to_owned(), why)).collect();
+        Members {
+            working: working.filter(|node| !excluded.contains_key(*node)).map(ended).collect(),
+            excluded,
+        }
     }
 }
 
@@ -173,8 +183,7 @@ mod tests {
             assert!(is_excluded == (mini_batch >= 11), "after {mini_batch}");
         }
         let (node, why) = exclusions.excluded().next().expect("it fails");
-        let evidence =
-            "40 mini-batches in a row failed there, and 12 of 12 attempts on node good succeeded in the meantime";
+        let evidence = "40 mini-batches in a row failed there, and 12 of 12 attempts on node good succeeded in the meantime";
         assert_eq!((node, &*why), ("bad", evidence));
         let members = exclusions.members(["bad", "good"].into_iter());
         assert_eq!(members.working.into_iter().collect::<Vec<_>>(), [("good".to_owned(), 40)]);

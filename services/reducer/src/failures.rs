@@ -103,7 +103,10 @@ impl Failures {
         self.attempts_failed += 1;
         *self.statuses.entry(attempt.status).or_default() += 1;
         let error = attempt.error.as_deref().map_or_else(
-            || ErrorReport { category: attempt.status.report_word().to_owned(), ..ErrorReport::default() },
+            || ErrorReport {
+                category: attempt.status.report_word().to_owned(),
+                ..ErrorReport::default()
+            },
             in_lines,
         );
         *self.categories.entry(error.category.clone()).or_default() += 1;
@@ -134,8 +137,12 @@ impl Failures {
 
     /// Adds the failure of a process that ended the job by itself.
     pub(crate) fn job_ended_by(&mut self, error: &ErrorReport) {
-        let group =
-            FailureGroup { ended_job: true, count: 1, attempts: 1, ..FailureGroup::of(&in_lines(error), (0, 0)) };
+        let group = FailureGroup {
+            ended_job: true,
+            count: 1,
+            attempts: 1,
+            ..FailureGroup::of(&in_lines(error), (0, 0))
+        };
         self.ended_by = Some(group);
     }
 
@@ -176,11 +183,17 @@ impl Failures {
     }
 
     /// Adds failures with this error. Returns their group.
-    fn add_many(&mut self, error: &ErrorReport, mini_batch: Option<u64>, count: u64) -> &mut FailureGroup {
+    fn add_many(
+        &mut self,
+        error: &ErrorReport,
+        mini_batch: Option<u64>,
+        count: u64,
+    ) -> &mut FailureGroup {
         let mut key = reason(error);
         let is_beyond = self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key);
         if is_beyond {
-            key = reason(&ErrorReport { category: error.category.clone(), ..ErrorReport::default() });
+            key =
+                reason(&ErrorReport { category: error.category.clone(), ..ErrorReport::default() });
         }
         let order = (mini_batch.unwrap_or(u64::MAX), self.next_group);
         let group = self.groups.entry(key).or_insert_with(|| FailureGroup::of(error, order));
@@ -224,7 +237,8 @@ impl Failures {
     /// Returns groups with their numbers, the most frequent first. Failures without a message, and those beyond the
     /// groups, are probably more of the most frequent ones of their category.
     fn by_frequency(groups: Vec<&FailureGroup>) -> Vec<(u64, &FailureGroup)> {
-        let (said, silent): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| !group.message.is_empty());
+        let (said, silent): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|group| !group.message.is_empty());
         let mut kinds: Vec<_> = said.into_iter().map(|group| (group.count, group)).collect();
         for group in silent {
             let alike = kinds.iter_mut().filter(|(_, known)| known.category == group.category);
@@ -277,7 +291,11 @@ impl Failures {
         if count * 2 <= attempts {
             return None;
         }
-        let message = self.groups().into_iter().find(|group| group.category == *category).map(|group| &group.message);
+        let message = self
+            .groups()
+            .into_iter()
+            .find(|group| group.category == *category)
+            .map(|group| &group.message);
         let cause = error_line(category, message.map_or("", String::as_str));
         Some(Dominant { count, attempts, cause })
     }
@@ -320,7 +338,8 @@ impl GivenUp {
 /// Returns the error and the file to open in whole sentences, its message in one line.
 pub(crate) fn error_sentence(error: &ErrorReport) -> String {
     let (category, log) = (error.category.clone(), error.log.clone());
-    ErrorReport { category, message: one_line(&error.message), log, ..ErrorReport::default() }.sentence()
+    ErrorReport { category, message: one_line(&error.message), log, ..ErrorReport::default() }
+        .sentence()
 }
 
 fn error_line(category: &str, message: &str) -> String {
@@ -363,7 +382,8 @@ pub(crate) fn reason(error: &ErrorReport) -> String {
         }
         let begins = word.chars().next().filter(|first| ['\'', '"', '`'].contains(first));
         quote = begins.filter(|quote| word.len() == 1 || !word.ends_with(*quote));
-        let is_name = begins.is_some() || word.contains(|c: char| c == '/' || c == '\\' || c.is_ascii_digit());
+        let is_name = begins.is_some()
+            || word.contains(|c: char| c == '/' || c == '\\' || c.is_ascii_digit());
         reason.push(' ');
         reason.push_str(if is_name { "…" } else { word });
     }
@@ -393,7 +413,11 @@ mod tests {
             for mini_batch in order {
                 let mut attempt = failed(*mini_batch, 1, true, 1);
                 let error = attempt.error.as_mut().expect("failed");
-                error.message = if *mini_batch == 9 { "no total".into() } else { format!("row {mini_batch} is bad") };
+                error.message = if *mini_batch == 9 {
+                    "no total".into()
+                } else {
+                    format!("row {mini_batch} is bad")
+                };
                 error.log = format!("log of {mini_batch}");
                 failures.attempt_failed(&attempt);
             }
@@ -410,7 +434,11 @@ mod tests {
         let mut failures = Failures::default();
         for mini_batch in 0..1000 {
             let mut attempt = failed(mini_batch, 1, true, 1);
-            let word: String = mini_batch.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
+            let word: String = mini_batch
+                .to_string()
+                .bytes()
+                .map(|digit| char::from(digit - b'0' + b'a'))
+                .collect();
             attempt.error.as_mut().expect("failed").message = format!("cannot {word}");
             failures.attempt_failed(&attempt);
             failures.given_up(&attempt);
@@ -441,7 +469,8 @@ mod tests {
         assert!(repeated.sentence.contains("cannot read 0x7f"), "{}", repeated.sentence);
         assert_eq!(failures.reasons.len(), 3, "{:?}", failures.reasons);
         let groups = failures.groups();
-        let shown: Vec<_> = groups.iter().map(|group| (group.count, group.has_others, group.error())).collect();
+        let shown: Vec<_> =
+            groups.iter().map(|group| (group.count, group.has_others, group.error())).collect();
         let error = |message| format!("ValueError: {message}");
         let expected = [
             (3, true, error("cannot read /data/1.png: 3 bytes")),
@@ -472,7 +501,8 @@ mod tests {
         let attempt = failed(0, 1, false, 1);
         failures.attempt_failed(&attempt);
         failures.job_ended_by(attempt.error.as_deref().expect("failed"));
-        let groups: Vec<_> = failures.groups().iter().map(|group| (group.ended_job, group.count)).collect();
+        let groups: Vec<_> =
+            failures.groups().iter().map(|group| (group.ended_job, group.count)).collect();
         assert_eq!(groups, [(true, 1), (false, 1)]);
     }
 
@@ -486,7 +516,10 @@ mod tests {
         failures.attempt_failed(&attempt);
         failures.given_up(&attempt);
         let given_up = failures.given_up_first().next().expect("one");
-        assert_eq!((&*given_up.detail, &*given_up.error.category, &*given_up.error.log), ("a.png", "Error", "x"));
+        assert_eq!(
+            (&*given_up.detail, &*given_up.error.category, &*given_up.error.log),
+            ("a.png", "Error", "x")
+        );
         assert_eq!(failures.groups()[0].category, "Error");
     }
 
@@ -498,7 +531,10 @@ mod tests {
         assert_eq!(failures.dominant(), None, "half is not more than half");
         failures.attempt_failed(&failed(1, 1, true, 1));
         let dominant = failures.dominant().expect("two of three");
-        assert_eq!((dominant.count, dominant.attempts, &*dominant.cause), (2, 3, "ValueError: bad value"));
+        assert_eq!(
+            (dominant.count, dominant.attempts, &*dominant.cause),
+            (2, 3, "ValueError: bad value")
+        );
     }
 
     #[test]

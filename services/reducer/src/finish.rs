@@ -62,7 +62,11 @@ impl Reducer {
         let has_earlier = state != JobState::Completed && self.tally.written().is_some();
         let earlier = has_earlier.then(|| {
             let output = &self.spec.output;
-            format!("the output of an earlier round stays: {}/{}", output.folder.display(), output.file_name)
+            format!(
+                "the output of an earlier round stays: {}/{}",
+                output.folder.display(),
+                output.file_name
+            )
         });
         self.spec.notes.iter().cloned().chain(left_out).chain(unimproved).chain(earlier).collect()
     }
@@ -89,18 +93,29 @@ impl Reducer {
                     (JobState::Completed, None, Some(output))
                 }
                 Output::Unwritable(state, cause) => (state, Some(cause), None),
-                Output::EndedElsewhere(result) => return Ok(Some(self.ended_elsewhere(*result).await)),
+                Output::EndedElsewhere(result) => {
+                    return Ok(Some(self.ended_elsewhere(*result).await));
+                }
                 Output::Abandoned => return Ok(None),
             },
-            End::Failed(cause) | End::Stalled(Stall { cause, .. }) => (JobState::Failed, Some(cause), None),
-            End::Canceled(reason) => (JobState::Canceled, Some(reason.unwrap_or_else(|| "canceled".into())), None),
+            End::Failed(cause) | End::Stalled(Stall { cause, .. }) => {
+                (JobState::Failed, Some(cause), None)
+            }
+            End::Canceled(reason) => {
+                (JobState::Canceled, Some(reason.unwrap_or_else(|| "canceled".into())), None)
+            }
         };
-        if !self.spec.limits.is_empty() && !self.tally.asked_limits() && self.tally.mini_batches().succeeded > 0 {
+        if !self.spec.limits.is_empty()
+            && !self.tally.asked_limits()
+            && self.tally.mini_batches().succeeded > 0
+        {
             warnings.push(LIMITS_UNUSED.to_owned());
         }
         let written = (|| Box::pin(self.write_rejects())).retry(FOR_SECONDS).when(may_pass).await;
         let rejects = written.unwrap_or_else(|error| {
-            warnings.push(format!("{error:#}; the rejects of the job can still be counted by their causes"));
+            warnings.push(format!(
+                "{error:#}; the rejects of the job can still be counted by their causes"
+            ));
             None
         });
         let outputs = self.spec.outputs.iter().filter(|_| state == JobState::Completed);
@@ -127,7 +142,11 @@ impl Reducer {
             waited,
             items_rejected: self.tally.items_rejected(),
             copies: self.copies(),
-            headline: if state == JobState::Completed { headline(&self.tally, &self.spec.thresholds) } else { None },
+            headline: if state == JobState::Completed {
+                headline(&self.tally, &self.spec.thresholds)
+            } else {
+                None
+            },
             failures: self.tally.failures().causes(),
             rejects,
             elapsed_seconds,
@@ -142,7 +161,13 @@ impl Reducer {
             warning_kinds: self.tally.warnings().kinds(),
             duplicates_dropped: self.tally.duplicates() + self.duplicates,
             notes: self.notes(state).await.into_iter().chain(self.tally.nodes().notes()).collect(),
-            failed_mini_batches: self.tally.failures().given_up_first().take(FAILED_NAMED_MAX).map(named).collect(),
+            failed_mini_batches: self
+                .tally
+                .failures()
+                .given_up_first()
+                .take(FAILED_NAMED_MAX)
+                .map(named)
+                .collect(),
             rounds: self.tally.round_results(),
             reused: false,
             command: self.spec.is_command(),
@@ -170,7 +195,9 @@ impl Reducer {
                 tracing::error!(error = %format!("{error:#}"), "cannot record the failure of the job");
                 return Ok(Some(result));
             }
-            Err(error) => return Err(anyhow::Error::from(error).context("record the result of the job")),
+            Err(error) => {
+                return Err(anyhow::Error::from(error).context("record the result of the job"));
+            }
         }
         (self.options.crash)(CrashPoint::AfterResult);
         self.tidy(state).await;
@@ -183,7 +210,8 @@ impl Reducer {
         if state != JobState::Completed {
             return;
         }
-        let is_done = self.tally.mini_batches().failed == 0 && !self.rejects.may_run_again(&self.tally);
+        let is_done =
+            self.tally.mini_batches().failed == 0 && !self.rejects.may_run_again(&self.tally);
         if is_done && let Err(error) = self.store.delete_parts().await {
             tracing::warn!(error = %format!("{error:#}"), "cannot delete parts, which are no longer needed");
         }
@@ -240,7 +268,8 @@ impl Reducer {
             let pause = pauses.next().expect("the number of retries has no limit");
             tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot write the output, trying again");
             self.trouble.send_modify(|trouble| {
-                let reason = one_line(&format!("the output cannot be written yet, trying again: {error:#}"));
+                let reason =
+                    one_line(&format!("the output cannot be written yet, trying again: {error:#}"));
                 *trouble = Some(Trouble::continuing(trouble.as_ref(), reason));
             });
             let until = Instant::now() + pause;
@@ -279,7 +308,11 @@ impl Reducer {
         let options = self.options.clone();
         let earlier = self.tally.written().cloned();
         let runtime = Handle::current();
-        let abandon = Abandon { stop: stop.clone(), grace: options.output_grace, stopped_at: OnceLock::new() };
+        let abandon = Abandon {
+            stop: stop.clone(),
+            grace: options.output_grace,
+            stopped_at: OnceLock::new(),
+        };
         let out_of_time = abandon.out_of_time();
         self.progress.send_modify(|progress| progress.step = Some("writing the output".to_owned()));
         let mut looks = ticks(self.options.progress_interval);
@@ -338,7 +371,10 @@ enum Output {
 
 /// Returns the cause of a job that was canceled while the store of its output did not answer.
 fn canceled_before_the_output(reason: Option<&str>, cause: &str) -> String {
-    format!("{}; its output had not been written: {cause} No result is lost.", reason.unwrap_or("canceled"))
+    format!(
+        "{}; its output had not been written: {cause} No result is lost.",
+        reason.unwrap_or("canceled")
+    )
 }
 
 /// Decides when a reducer abandons a final file.
@@ -351,7 +387,8 @@ struct Abandon {
 impl Abandon {
     /// Whether the writer should stop. It asks between mini-batches.
     fn is_due(&self) -> bool {
-        self.stop.is_cancelled() && self.stopped_at.get_or_init(Instant::now).elapsed() >= self.grace
+        self.stop.is_cancelled()
+            && self.stopped_at.get_or_init(Instant::now).elapsed() >= self.grace
     }
 
     /// Waits until the writer should have stopped.

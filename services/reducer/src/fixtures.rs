@@ -4,8 +4,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Phases, Record, ResultEvent, Rows, decode_records,
-    encode_record,
+    Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Phases, Record, ResultEvent, Rows,
+    decode_records, encode_record,
 };
 use storage::{JobStore, PlanComplete};
 
@@ -14,7 +14,10 @@ use crate::{Begun, Reducer, ScriptOfRound, Selection, Tally};
 
 /// Begins another round of a job, with everything that its output lacks.
 pub(crate) async fn reopen(reducer: &mut Reducer) -> Begun {
-    reducer.begin_round(Selection::ALL, &ScriptOfRound::default(), false, |_| Ok(())).await.expect("writable")
+    reducer
+        .begin_round(Selection::ALL, &ScriptOfRound::default(), false, |_| Ok(()))
+        .await
+        .expect("writable")
 }
 
 pub(crate) fn fold(events: &[ResultEvent]) -> Tally {
@@ -35,7 +38,11 @@ pub(crate) fn attempt(
 ) -> Attempt {
     let error = (status != AttemptStatus::Succeeded).then(|| {
         Box::new(ErrorReport {
-            category: if status == AttemptStatus::RunTimedOut { "RunTimeout".into() } else { "ValueError".into() },
+            category: if status == AttemptStatus::RunTimedOut {
+                "RunTimeout".into()
+            } else {
+                "ValueError".into()
+            },
             message: "bad value".into(),
             traceback: "Traceback: bad value".into(),
             log: "user/error/0/process000.txt".into(),
@@ -80,7 +87,13 @@ pub(crate) fn attempt(
 }
 
 pub(crate) fn started(node: &str, process: &str) -> ResultEvent {
-    ResultEvent::ProcessStarted { node: node.into(), process: process.into(), pid: 1, gpus: None, at: 0 }
+    ResultEvent::ProcessStarted {
+        node: node.into(),
+        process: process.into(),
+        pid: 1,
+        gpus: None,
+        at: 0,
+    }
 }
 
 pub(crate) fn succeeded(mini_batch: u64, try_number: u32, total: u64, succeeded: u64) -> Attempt {
@@ -109,7 +122,9 @@ pub(crate) fn batch(messages: &[Vec<u8>]) -> Batch {
 
 /// The records of a batch, with the places of their rows in its segment.
 pub(crate) fn records(batch: &Batch) -> Vec<Record> {
-    decode_records(&batch.segment().concat().into()).collect::<Result<_, _>>().expect("what was read before")
+    decode_records(&batch.segment().concat().into())
+        .collect::<Result<_, _>>()
+        .expect("what was read before")
 }
 
 pub(crate) fn spec(output: &Path) -> JobSpec {

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use protocol::{
-    JobState, Schedule, ScheduledJob, Trouble, job_of_queues, milliseconds_since_epoch, one_line, queues_of,
+    JobState, Schedule, ScheduledJob, Trouble, job_of_queues, milliseconds_since_epoch, one_line,
+    queues_of,
 };
 use queue::{Broker, JobQueues, Queue, Receive};
 use storage::{JobStore, TargetStore};
@@ -48,7 +49,11 @@ const LEAVE_TIME: Duration = Duration::from_secs(90);
 /// Publishes the mini-batches of jobs.
 pub trait Publisher: Send + Sync {
     /// Publishes what has not ended of a job, and follows its plan until that is complete.
-    fn publish(&self, job: JobStore, queues: JobQueues) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
+    fn publish(
+        &self,
+        job: JobStore,
+        queues: JobQueues,
+    ) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 }
 
 /// How a [`Fleet`] works.
@@ -117,11 +122,19 @@ impl Fleet {
         let health = self.options.health.clone();
         let alive = health.coming_round("the loop of the reducer");
         let told = Told::default();
-        let (outlooks, schedules, planning) = plan(&self, told.clone(), health.answering("the store"));
-        let tidying =
-            delete_unused_queues(self.target.clone(), self.broker.clone(), schedules, self.options.delete_after);
+        let (outlooks, schedules, planning) =
+            plan(&self, told.clone(), health.answering("the store"));
+        let tidying = delete_unused_queues(
+            self.target.clone(),
+            self.broker.clone(),
+            schedules,
+            self.options.delete_after,
+        );
         let _keeping = [planning, AbortOnDropHandle::new(tokio::spawn(tidying))];
-        let _hearing = AbortOnDropHandle::new(tokio::spawn(hear(self.control.clone(), self.options.news.clone())));
+        let _hearing = AbortOnDropHandle::new(tokio::spawn(hear(
+            self.control.clone(),
+            self.options.news.clone(),
+        )));
         let mut running = Running {
             jobs: HashMap::new(),
             publishing: HashMap::new(),
@@ -136,7 +149,9 @@ impl Fleet {
         running.leave().await;
         let Running { fleet, .. } = running;
         if fleet.options.tidies && timeout(TIDY_TIME, fleet.tidy()).await.is_err() {
-            tracing::warn!("the queues of ended jobs stay until the next reducer runs: store or queue do not answer");
+            tracing::warn!(
+                "the queues of ended jobs stay until the next reducer runs: store or queue do not answer"
+            );
         }
         worked
     }
@@ -144,7 +159,10 @@ impl Fleet {
     /// Deletes the queues of ended jobs.
     async fn tidy(&self) {
         let tidied = async {
-            let schedule = Planner::new(self.target.clone(), self.broker.jobs_max()).look(|_| None).await?.schedule;
+            let schedule = Planner::new(self.target.clone(), self.broker.jobs_max())
+                .look(|_| None)
+                .await?
+                .schedule;
             let mut queues = KnownQueues::default();
             queues.add(self.target.queues().await?);
             queues.delete_unused(&schedule, Duration::ZERO, &self.target, &*self.broker).await;
@@ -158,13 +176,15 @@ impl Fleet {
 
 /// Receives messages that tell of news, until it is dropped. Their loss costs a second.
 async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
-    let request = Receive { messages_max: 10, visibility: Duration::from_secs(30), wait: CONTROL_WAIT };
+    let request =
+        Receive { messages_max: 10, visibility: Duration::from_secs(30), wait: CONTROL_WAIT };
     loop {
         let heard = async {
             let deliveries = control.receive(request).await?;
             if !deliveries.is_empty() {
                 news.notify_one();
-                let receipts: Vec<_> = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
+                let receipts: Vec<_> =
+                    deliveries.into_iter().map(|delivery| delivery.receipt).collect();
                 control.acknowledge(&receipts).await?;
             }
             Ok::<_, queue::Error>(())
@@ -215,7 +235,9 @@ fn plan(
     let planning = async move {
         loop {
             store_answers.asked(Duration::ZERO);
-            for (job_id, admitted_in) in std::mem::take(&mut *told.published.lock().expect("no holder panics")) {
+            for (job_id, admitted_in) in
+                std::mem::take(&mut *told.published.lock().expect("no holder panics"))
+            {
                 planner.published(&job_id, admitted_in);
             }
             let pause = match planner.look(|job_id| told.backlog(job_id)).await {
@@ -276,19 +298,31 @@ impl KnownQueues {
     }
 
     /// Deletes those that have not been in use for this long.
-    async fn delete_unused(&mut self, schedule: &Schedule, after: Duration, target: &TargetStore, broker: &dyn Broker) {
+    async fn delete_unused(
+        &mut self,
+        schedule: &Schedule,
+        after: Duration,
+        target: &TargetStore,
+        broker: &dyn Broker,
+    ) {
         let now = Instant::now();
         let used: HashSet<String> = schedule.jobs.iter().filter_map(ScheduledJob::queues).collect();
         for (name, unused_since) in &mut self.0 {
             // A name that is not of this form, or newer than the schedule, says nothing about a job that has ended.
-            let is_known = job_of_queues(name).is_some_and(|(_, admitted_in)| admitted_in <= schedule.number);
+            let is_known =
+                job_of_queues(name).is_some_and(|(_, admitted_in)| admitted_in <= schedule.number);
             *unused_since = match is_known && !used.contains(name) {
                 true => unused_since.or(Some(now)),
                 false => None,
             };
         }
         let is_due = |since: &Option<Instant>| since.is_some_and(|since| now - since >= after);
-        let due: Vec<String> = self.0.iter().filter(|(_, since)| is_due(since)).map(|(name, _)| name.clone()).collect();
+        let due: Vec<String> = self
+            .0
+            .iter()
+            .filter(|(_, since)| is_due(since))
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in due {
             let deleted = async {
                 broker.delete(&name).await?;
@@ -299,7 +333,9 @@ impl KnownQueues {
             };
             match deleted.await {
                 Ok(()) => drop(self.0.remove(&name)),
-                Err(error) => tracing::warn!("cannot delete the queues of an ended job, trying again: {error:#}"),
+                Err(error) => tracing::warn!(
+                    "cannot delete the queues of an ended job, trying again: {error:#}"
+                ),
             }
         }
     }
@@ -387,8 +423,11 @@ impl Running {
     /// Serves and publishes the jobs that the schedule has admitted.
     fn looked(&mut self, Outlook { schedule, to_publish }: Outlook) {
         let now = Instant::now();
-        let admitted: HashMap<&str, u64> =
-            schedule.jobs.iter().filter_map(|job| Some((job.job_id.as_str(), job.admitted_in?))).collect();
+        let admitted: HashMap<&str, u64> = schedule
+            .jobs
+            .iter()
+            .filter_map(|job| Some((job.job_id.as_str(), job.admitted_in?)))
+            .collect();
         self.jobs.retain(|job_id, job| match (&job.serving, admitted.get(&**job_id)) {
             (Some(serving), Some(admitted_in)) if *admitted_in != job.admitted_in => {
                 serving.cancel();
@@ -422,10 +461,19 @@ impl Running {
         let backlog = watch::Sender::default();
         let (workers, seen) = watch::channel(Arc::<Workers>::default());
         let in_queue = InQueue { backlog: backlog.subscribe(), workers: seen.clone() };
-        self.told.jobs.lock().expect("no holder panics").insert(job_id.clone(), (backlog.subscribe(), workers));
+        self.told
+            .jobs
+            .lock()
+            .expect("no holder panics")
+            .insert(job_id.clone(), (backlog.subscribe(), workers));
         let workers = Arc::new(move || seen.borrow().clone());
         let Fleet { target, broker, dead_letters, options, .. } = &self.fleet;
-        let options = Options { dead_letters: Some(dead_letters.clone()), backlog, workers, ..options.reducer.clone() };
+        let options = Options {
+            dead_letters: Some(dead_letters.clone()),
+            backlog,
+            workers,
+            ..options.reducer.clone()
+        };
         let task = Task {
             job: target.job(&job_id),
             target: target.clone(),
@@ -438,9 +486,14 @@ impl Running {
         };
         // A panic ends only this job's task.
         self.tasks.spawn(async move {
-            let span = tracing::error_span!("reducer", job.id = job_id, node.id = task.options.writer);
+            let span =
+                tracing::error_span!("reducer", job.id = job_id, node.id = task.options.writer);
             let outcome = AbortOnDropHandle::new(tokio::spawn(task.run().instrument(span))).await;
-            Report::Served { job_id, admitted_in, outcome: outcome.context("the reducer panicked").flatten() }
+            Report::Served {
+                job_id,
+                admitted_in,
+                outcome: outcome.context("the reducer panicked").flatten(),
+            }
         });
     }
 
@@ -478,7 +531,8 @@ impl Running {
             }
             Err(error) => {
                 tracing::error!(job.id = job_id, "cannot publish the job, trying again: {error:#}");
-                self.publishing.insert(job_id, Some(Instant::now() + self.fleet.options.trouble_interval));
+                self.publishing
+                    .insert(job_id, Some(Instant::now() + self.fleet.options.trouble_interval));
             }
         }
     }
@@ -517,7 +571,10 @@ impl Running {
         if before.as_ref() == Some(&trouble) {
             return;
         }
-        tracing::error!(job.id = job_id, "the job cannot be served, trying again from time to time: {trouble}");
+        tracing::error!(
+            job.id = job_id,
+            "the job cannot be served, trying again from time to time: {trouble}"
+        );
         show_trouble(self.fleet.target.job(job_id), job_id.to_owned(), trouble);
     }
 
@@ -533,7 +590,9 @@ impl Running {
             }
         };
         if timeout(LEAVE_TIME, left).await.is_err() {
-            tracing::warn!("store or queue do not answer; the queue will redeliver uncommitted messages");
+            tracing::warn!(
+                "store or queue do not answer; the queue will redeliver uncommitted messages"
+            );
         }
     }
 }
@@ -625,7 +684,11 @@ enum Lost {
 }
 
 /// Creates queues of this name that do not exist.
-async fn create(target: &TargetStore, broker: &dyn Broker, name: &str) -> anyhow::Result<JobQueues> {
+async fn create(
+    target: &TargetStore,
+    broker: &dyn Broker,
+    name: &str,
+) -> anyhow::Result<JobQueues> {
     target.put_queues(name).await.context("note that the job has queues")?;
     let queues = broker.create(name).await.context("create the queues of the job")?;
     // If the job has just ended, another reducer may have removed the note before the queues were created.
@@ -701,7 +764,10 @@ impl Task {
             }
             let lost = "the queue of the job has lost its messages, somebody may have emptied it";
             if let Err(error) = self.publish_again(lost).await {
-                tracing::warn!(job.id = self.job_id, "{lost}; they cannot be published again: {error:#}");
+                tracing::warn!(
+                    job.id = self.job_id,
+                    "{lost}; they cannot be published again: {error:#}"
+                );
             }
         }
     }

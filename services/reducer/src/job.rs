@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backon::Retryable;
-use protocol::{JobResult, JobSpec, Members, Progress, ResultEvent, Trouble, milliseconds_since_epoch};
+use protocol::{
+    JobResult, JobSpec, Members, Progress, ResultEvent, Trouble, milliseconds_since_epoch,
+};
 use queue::pauses::FOR_SECONDS;
 use queue::{Delivery, MemoryOptions, MemoryQueue, Queue, Receive};
 use storage::JobStore;
@@ -101,7 +103,10 @@ struct Times {
 impl Times {
     fn of(progress: &Progress) -> Self {
         let duration = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        Self { elapsed: duration(progress.elapsed_seconds), worked: duration(progress.worked_seconds) }
+        Self {
+            elapsed: duration(progress.elapsed_seconds),
+            worked: duration(progress.worked_seconds),
+        }
     }
 }
 
@@ -117,7 +122,11 @@ enum Exit {
 
 impl Reducer {
     /// Reads specification and ledger, and continues where the previous reducer stopped.
-    pub async fn open(store: JobStore, results: Arc<dyn Queue>, options: Options) -> anyhow::Result<Self> {
+    pub async fn open(
+        store: JobStore,
+        results: Arc<dyn Queue>,
+        options: Options,
+    ) -> anyhow::Result<Self> {
         let spec = store.spec().await.context("read the job")?;
         let peers = options.peers;
         let began = Moment::now();
@@ -234,7 +243,9 @@ impl Reducer {
         let mut messages = 0;
         loop {
             let receive = || self.results.receive(self.request(Duration::ZERO));
-            let received = receive.retry(FOR_SECONDS).when(|error| matches!(error, queue::Error::Unavailable { .. }));
+            let received = receive
+                .retry(FOR_SECONDS)
+                .when(|error| matches!(error, queue::Error::Unavailable { .. }));
             let deliveries = received.await.context("receive results")?;
             if deliveries.is_empty() {
                 self.acknowledged().await;
@@ -254,11 +265,16 @@ impl Reducer {
     /// disk, or because the job has completed before. Returns their mini-batches, which are pending again.
     pub async fn forget_lost_rows(&mut self) -> anyhow::Result<Vec<u64>> {
         let parts = self.ledger.index.parts();
-        let mut lost = self.store.lost_parts(parts).await.context("look for the parts of committed mini-batches")?;
+        let mut lost = self
+            .store
+            .lost_parts(parts)
+            .await
+            .context("look for the parts of committed mini-batches")?;
         lost.sort_unstable();
         lost.dedup();
         if lost.is_empty()
-            || self.append_event(&ResultEvent::RowsLost { mini_batches: lost.clone() }).await? == Appended::TooLate
+            || self.append_event(&ResultEvent::RowsLost { mini_batches: lost.clone() }).await?
+                == Appended::TooLate
         {
             return Ok(Vec::new());
         }
@@ -295,7 +311,9 @@ impl Reducer {
             // Boxed: the compiler limits how deeply the futures of a caller may contain each other.
             let end = match Box::pin(self.work(cancel, stop)).await {
                 Ok(Exit::Ends(end)) => end,
-                Ok(Exit::EndedElsewhere(result)) => return Ok(Some(self.ended_elsewhere(*result).await)),
+                Ok(Exit::EndedElsewhere(result)) => {
+                    return Ok(Some(self.ended_elsewhere(*result).await));
+                }
                 Ok(Exit::Stopped) => {
                     self.leave().await;
                     return Ok(None);
@@ -315,7 +333,11 @@ impl Reducer {
         }
     }
 
-    async fn work(&mut self, cancel: &CancellationToken, stop: &CancellationToken) -> anyhow::Result<Exit> {
+    async fn work(
+        &mut self,
+        cancel: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Exit> {
         let (sender, mut incoming) = mpsc::channel(RECEIVES_AHEAD_MAX);
         let mut wait = self.options.receive_wait;
         if !self.results.limits().timed_lease {
@@ -325,7 +347,8 @@ impl Reducer {
         let request = self.request(wait);
         let pause = self.peers.receive_pause(&self.options);
         let receiving =
-            receive_all(self.results.clone(), request, pause, sender, self.trouble.clone()).in_current_span();
+            receive_all(self.results.clone(), request, pause, sender, self.trouble.clone())
+                .in_current_span();
         let receiver = AbortOnDropHandle::new(tokio::spawn(receiving));
         let mut failure = self.failure.subscribe();
         let mut progress = ticks(self.options.progress_interval);
@@ -394,7 +417,8 @@ impl Reducer {
     fn verdict(&self, polled: bool) -> Option<End> {
         let end = self.judge.end(&self.tally, polled, Moment::now())?;
         // A second start may still succeed.
-        let waits = self.tally.ended_as().is_none() && self.speculation.holds(&self.tally, polled, Instant::now());
+        let waits = self.tally.ended_as().is_none()
+            && self.speculation.holds(&self.tally, polled, Instant::now());
         (!waits).then_some(end)
     }
 
@@ -417,7 +441,11 @@ impl Reducer {
             let is_new = (known.planned, known.ended) != (planned, ended)
                 || !known.excluded.iter().eq(self.members.excluded.keys());
             if is_new {
-                *known = Backlog { planned, ended, excluded: self.members.excluded.keys().cloned().collect() };
+                *known = Backlog {
+                    planned,
+                    ended,
+                    excluded: self.members.excluded.keys().cloned().collect(),
+                };
             }
             is_new
         });
@@ -432,7 +460,9 @@ impl Reducer {
     fn next_look(&self) -> Instant {
         let now = Instant::now();
         let next = now + self.options.progress_interval;
-        Some(self.judge.presence.silent_at()).filter(|silent_at| *silent_at > now).map_or(next, |at| at.min(next))
+        Some(self.judge.presence.silent_at())
+            .filter(|silent_at| *silent_at > now)
+            .map_or(next, |at| at.min(next))
     }
 
     /// Performs the periodic checks and updates.
@@ -441,7 +471,10 @@ impl Reducer {
             return Ok(Some(Exit::EndedElsewhere(Box::new(result))));
         }
         if let Err(error) = self.look_for_rounds().await {
-            tracing::warn!(job.id = self.spec.job_id, "cannot begin another round now, trying again: {error:#}");
+            tracing::warn!(
+                job.id = self.spec.job_id,
+                "cannot begin another round now, trying again: {error:#}"
+            );
         }
         self.tell_failed_starts(false);
         self.look_for_workers().await;
@@ -465,7 +498,10 @@ impl Reducer {
 
     /// Logs that processes do not start. `all`: also what has just happened.
     pub(crate) fn tell_failed_starts(&mut self, all: bool) {
-        self.failed_starts.due(Instant::now(), all).iter().for_each(|line| tracing::warn!("{line}"));
+        self.failed_starts
+            .due(Instant::now(), all)
+            .iter()
+            .for_each(|line| tracing::warn!("{line}"));
     }
 
     /// Whether a mini-batch exists, even if none has ended yet.

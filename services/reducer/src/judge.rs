@@ -27,15 +27,18 @@ impl From<Stall> for End {
 
 impl End {
     /// Reads an end from the ledger.
-    pub fn committed((state, cause, error): (JobState, Option<&str>, Option<&ErrorReport>)) -> Self {
+    pub fn committed(
+        (state, cause, error): (JobState, Option<&str>, Option<&ErrorReport>),
+    ) -> Self {
         let cause = cause.map(str::to_owned);
         match (state, error) {
             (JobState::Completed, _) => Self::Complete,
             (JobState::Canceled, _) => Self::Canceled(cause),
             (_, None) => Self::Failed(cause.unwrap_or_default()),
-            (_, Some(error)) => {
-                Self::Stalled(Stall { cause: cause.unwrap_or_default(), error: Some(error.clone().into()) })
-            }
+            (_, Some(error)) => Self::Stalled(Stall {
+                cause: cause.unwrap_or_default(),
+                error: Some(error.clone().into()),
+            }),
         }
     }
 
@@ -44,7 +47,9 @@ impl End {
         let (state, cause, error) = match self {
             Self::Complete => (JobState::Completed, None, None),
             Self::Failed(cause) => (JobState::Failed, Some(cause.clone()), None),
-            Self::Stalled(Stall { cause, error }) => (JobState::Failed, Some(cause.clone()), error.clone()),
+            Self::Stalled(Stall { cause, error }) => {
+                (JobState::Failed, Some(cause.clone()), error.clone())
+            }
             Self::Canceled(cause) => (JobState::Canceled, cause.clone(), None),
         };
         ResultEvent::Ended { state, cause, error }
@@ -111,7 +116,8 @@ impl Judge {
             // Between two looks, a process may have been ready and replaced.
             self.in_init_since = None;
         }
-        self.in_init_since = tally.nodes().is_in_init().then(|| self.in_init_since.unwrap_or(attended));
+        self.in_init_since =
+            tally.nodes().is_in_init().then(|| self.in_init_since.unwrap_or(attended));
     }
 
     /// Restarts the limit on time without progress, when a reducer takes over.
@@ -156,12 +162,14 @@ impl Judge {
             return Some(End::Failed(cause));
         }
         if tally.is_complete() {
-            let needs_rows = self.collects_rows && !(self.runs_without_rows && thresholds::has_no_items(tally));
+            let needs_rows =
+                self.collects_rows && !(self.runs_without_rows && thresholds::has_no_items(tally));
             let nothing = if needs_rows { thresholds::nothing_succeeded(tally) } else { None };
             return Some(nothing.map_or(End::Complete, End::Failed));
         }
         let waiting = || self.waits.at(now.instant, tally.nodes());
-        stalls::init_failure(tally.nodes(), waiting, &self.limits, &self.elapsed(now)).map(End::from)
+        stalls::init_failure(tally.nodes(), waiting, &self.limits, &self.elapsed(now))
+            .map(End::from)
     }
 
     /// Returns the end of a job without progress.
@@ -188,11 +196,13 @@ mod tests {
     use crate::fixtures::{failed, spec, started, succeeded};
 
     const SILENCE: Duration = Duration::from_secs(5);
-    const PROGRESSED: News = News { has_arrived: false, has_progressed: true, is_from_worker: true };
+    const PROGRESSED: News =
+        News { has_arrived: false, has_progressed: true, is_from_worker: true };
 
     fn judge(options: Options) -> (Judge, Moment) {
         let began = Moment::now();
-        let spec = JobSpec { progress_update_timeout_seconds: 60, ..spec(std::path::Path::new("/out")) };
+        let spec =
+            JobSpec { progress_update_timeout_seconds: 60, ..spec(std::path::Path::new("/out")) };
         (Judge::new(&spec, &Options { silence: SILENCE, ..options }, began), began)
     }
 
@@ -215,11 +225,18 @@ mod tests {
     #[test]
     fn committed_end_precedes_every_limit() {
         let (judge, now) = judge(Options::default());
-        let ended = |state, cause: &str| ResultEvent::Ended { state, cause: Some(cause.to_owned()), error: None };
+        let ended = |state, cause: &str| ResultEvent::Ended {
+            state,
+            cause: Some(cause.to_owned()),
+            error: None,
+        };
         let all_failed = [planned(1), attempt(failed(0, 3, true, 1))];
         assert!(matches!(judge.end(&tally(all_failed.clone()), false, now), Some(End::Failed(_))));
         let canceled = all_failed.into_iter().chain([ended(JobState::Canceled, "by the user")]);
-        assert_eq!(judge.end(&tally(canceled), false, now), Some(End::Canceled(Some("by the user".into()))));
+        assert_eq!(
+            judge.end(&tally(canceled), false, now),
+            Some(End::Canceled(Some("by the user".into())))
+        );
         let hung = Stall { cause: "z".into(), error: Some(Box::default()) };
         let failed = [End::Failed("x".into()), End::Stalled(hung)];
         let canceled = [End::Canceled(None), End::Canceled(Some("y".into()))];
@@ -235,7 +252,10 @@ mod tests {
         assert!(matches!(judge.end(&empty, false, now), Some(End::Failed(_))));
         judge.collects_rows = false;
         assert_eq!(judge.end(&empty, false, now), Some(End::Complete));
-        assert_eq!(judge.end(&tally([planned(2), attempt(succeeded(0, 1, 5, 0))]), false, now), None);
+        assert_eq!(
+            judge.end(&tally([planned(2), attempt(succeeded(0, 1, 5, 0))]), false, now),
+            None
+        );
     }
 
     #[test]
@@ -264,11 +284,24 @@ mod tests {
             assert_eq!(judge.end(&tally, false, now), None, "after {number} replacements");
             let ready = |process: &str| {
                 let (node, process, notice) = ("0".into(), process.into(), String::new());
-                ResultEvent::ProcessReady { node, process, init_seconds: 1.0, start: Start::default(), notice }
+                ResultEvent::ProcessReady {
+                    node,
+                    process,
+                    init_seconds: 1.0,
+                    start: Start::default(),
+                    notice,
+                }
             };
             tally.apply(&ready("process000"));
             let (node, process, notice) = ("0".into(), "process000".into(), String::new());
-            tally.apply(&ResultEvent::ProcessEnded { node, process, return_code: 0, at: 0, wear: None, notice });
+            tally.apply(&ResultEvent::ProcessEnded {
+                node,
+                process,
+                return_code: 0,
+                at: 0,
+                wear: None,
+                notice,
+            });
             tally.apply(&started("0", "process000"));
         }
     }
@@ -286,8 +319,10 @@ mod tests {
             stack: String::new(),
             printed: String::new(),
         };
-        let stalls =
-            [(SlotPhase::Init, 53, "in init() for 3 min 40 s"), (SlotPhase::Run, 16, "in run() for 1 min 12 s")];
+        let stalls = [
+            (SlotPhase::Init, 53, "in init() for 3 min 40 s"),
+            (SlotPhase::Run, 16, "in run() for 1 min 12 s"),
+        ];
         for (phase, looks, expected) in stalls {
             let (mut judge, mut now) = judge(Options::default());
             let reported = waiting(phase);
@@ -300,7 +335,11 @@ mod tests {
                 now = now.after(Duration::from_secs(4));
                 judge.presence.heard(now);
             }
-            let end = if phase == SlotPhase::Init { judge.end(&tally, false, now) } else { judge.stalled(&tally, now) };
+            let end = if phase == SlotPhase::Init {
+                judge.end(&tally, false, now)
+            } else {
+                judge.stalled(&tally, now)
+            };
             let Some(End::Stalled(Stall { cause, error })) = end else { panic!("{end:?}") };
             let error = error.expect("a process waits").message;
             assert!(cause.contains(expected) && error.contains(expected), "{cause} {error}");
@@ -323,7 +362,9 @@ mod tests {
         assert_eq!(judge.stalled(&tally, now), None, "60 s are allowed");
         now = now.after(Duration::from_secs(1));
         judge.presence.heard(now);
-        assert!(matches!(judge.stalled(&tally, now), Some(End::Stalled(stall)) if stall.cause.contains("60 seconds")));
+        assert!(
+            matches!(judge.stalled(&tally, now), Some(End::Stalled(stall)) if stall.cause.contains("60 seconds"))
+        );
         judge.resume();
         judge.task_created();
         assert_eq!(judge.stalled(&tally, now), None, "the limit restarts");

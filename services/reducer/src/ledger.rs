@@ -93,7 +93,10 @@ impl Index {
             },
             Rows::Part { name, bytes } => {
                 self.parts.push(PartFile { name: name.into(), bytes });
-                RowsAt::Part(u32::try_from(self.parts.len() - 1).expect("fewer than 4 thousand million parts"))
+                RowsAt::Part(
+                    u32::try_from(self.parts.len() - 1)
+                        .expect("fewer than 4 thousand million parts"),
+                )
             }
         };
         let columns = columns.map_or(0, |columns| self.columns_position(columns) + 1);
@@ -121,7 +124,9 @@ impl Index {
     pub fn remove(&mut self, mini_batch: u64) {
         self.joined.remove(&mini_batch);
         self.rejected.remove(&mini_batch);
-        if let Some(entry) = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index)) {
+        if let Some(entry) =
+            usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index))
+        {
             *entry = MiniBatchRows::default();
         }
     }
@@ -130,7 +135,8 @@ impl Index {
         if let Some(position) = self.columns_known.get(columns) {
             return *position;
         }
-        let position = u32::try_from(self.columns.len()).expect("fewer column lists than mini-batches");
+        let position =
+            u32::try_from(self.columns.len()).expect("fewer column lists than mini-batches");
         self.columns.push(columns.to_owned());
         self.columns_known.insert(columns.to_owned(), position);
         position
@@ -150,10 +156,9 @@ impl Index {
 
     /// Returns the column lists of the mini-batches that returned a DataFrame, in order.
     pub fn column_lists(&self) -> impl Iterator<Item = (u64, &[String])> + '_ {
-        (0..)
-            .zip(&self.entries)
-            .filter(|(_, entry)| entry.columns > 0)
-            .map(|(mini_batch, entry)| (mini_batch, self.columns[entry.columns as usize - 1].as_slice()))
+        (0..).zip(&self.entries).filter(|(_, entry)| entry.columns > 0).map(
+            |(mini_batch, entry)| (mini_batch, self.columns[entry.columns as usize - 1].as_slice()),
+        )
     }
 
     /// Returns the number of distinct column lists.
@@ -220,7 +225,15 @@ impl Ledger {
     /// Opens the ledger before its first segment.
     pub fn new(store: JobStore, job_id: &str, patience: Duration) -> Self {
         let (reading, index) = (VecDeque::new(), Arc::default());
-        Self { store, job_id: job_id.to_owned(), patience, reading, repairs: false, repaired: 0, index }
+        Self {
+            store,
+            job_id: job_id.to_owned(),
+            patience,
+            reading,
+            repairs: false,
+            repaired: 0,
+            index,
+        }
     }
 
     /// Returns the ledger of a job that no other reducer serves. A machine that stops may leave the last segments empty,
@@ -236,7 +249,8 @@ impl Ledger {
 
     /// Returns the number of known segments, which is the number of the next segment.
     pub fn segments(&self) -> u32 {
-        u32::try_from(self.index.segment_bytes.len()).expect("fewer than 4 thousand million segments")
+        u32::try_from(self.index.segment_bytes.len())
+            .expect("fewer than 4 thousand million segments")
     }
 
     /// Reads the next committed segment. Returns `None` at the end of the ledger. `ahead`: number of concurrent reads.
@@ -247,7 +261,8 @@ impl Ledger {
             let read = tokio::spawn(async move { store.segment(u64::from(next)).await });
             self.reading.push_back(AbortOnDropHandle::new(read));
         }
-        let read = self.reading.pop_front().expect("one at least").await.context("read the ledger")?;
+        let read =
+            self.reading.pop_front().expect("one at least").await.context("read the ledger")?;
         let bytes = match read {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => {
@@ -283,7 +298,10 @@ impl Ledger {
         let mut bytes = Vec::new();
         encode_record(&ResultEvent::CutShort, b"", &mut bytes);
         let bytes = Bytes::from(bytes);
-        self.store.replace_segment(u64::from(segment), bytes.clone()).await.context("repair the ledger")?;
+        self.store
+            .replace_segment(u64::from(segment), bytes.clone())
+            .await
+            .context("repair the ledger")?;
         self.repaired += 1;
         Ok(bytes)
     }
@@ -293,8 +311,10 @@ impl Ledger {
         let sequence = self.segments();
         let (segment, bytes) = (batch.segment(), batch.bytes() as u64);
         let began = Instant::now();
-        let commit =
-            self.commit_patiently(u64::from(sequence), segment).await.context("commit results to the ledger")?;
+        let commit = self
+            .commit_patiently(u64::from(sequence), segment)
+            .await
+            .context("commit results to the ledger")?;
         let outcome = if commit == Commit::Committed { "committed" } else { "lost" };
         let seconds = began.elapsed().as_secs_f64();
         metrics().commit_seconds.get_or_create(&[(OUTCOME, outcome)]).observe(seconds);
@@ -308,7 +328,11 @@ impl Ledger {
         }
     }
 
-    async fn commit_patiently(&self, sequence: u64, segment: Vec<Bytes>) -> storage::Result<Commit> {
+    async fn commit_patiently(
+        &self,
+        sequence: u64,
+        segment: Vec<Bytes>,
+    ) -> storage::Result<Commit> {
         let commit = || self.store.commit_segment(sequence, segment.clone());
         commit
             .retry(UNTIL_IT_ANSWERS.with_total_delay(Some(self.patience)))
@@ -385,7 +409,9 @@ mod tests {
         let Committed::Lost(batch) = lost else { panic!("segment 0 was taken: {lost:?}") };
         assert_eq!(first.read_next(4).await.expect("readable").expect("of the second").len(), 1);
         let committed = first.commit(batch).await.expect("writable");
-        let Committed::Ours(committed) = committed else { panic!("segment 1 is free: {committed:?}") };
+        let Committed::Ours(committed) = committed else {
+            panic!("segment 1 is free: {committed:?}")
+        };
         let records = records(&committed);
         let segment = store.segment(1).await.expect("readable").expect("committed");
         assert_eq!(&segment[records[0].rows.clone()], b"first\n");
@@ -401,13 +427,17 @@ mod tests {
         for ahead in [1, 3, 100] {
             let mut again = ledger(&store);
             for expected in 0..10 {
-                let segment = again.read_next(ahead).await.expect("readable").expect("there are ten");
+                let segment =
+                    again.read_next(ahead).await.expect("readable").expect("there are ten");
                 let attempted: Vec<_> = segment.events().map(Event::attempted).collect();
                 assert_eq!(attempted, [Some(expected)]);
             }
             assert!(again.read_next(ahead).await.expect("readable").is_none());
             commit(&mut first, &[message(99, b"row\n")]).await;
-            assert!(again.read_next(ahead).await.expect("readable").is_some(), "the end is looked for anew");
+            assert!(
+                again.read_next(ahead).await.expect("readable").is_some(),
+                "the end is looked for anew"
+            );
             fs::remove_file(store.segment_file(10).expect("local")).expect("there");
             first = again;
             first.index_mut().segment_bytes.pop();
@@ -440,7 +470,8 @@ mod tests {
         commit(&mut ledger(&whole), &[message(0, b"zero\n"), message(1, b"one\n")]).await;
         let bytes = fs::read(whole.segment_file(0).expect("local")).expect("readable");
         let cut = (0..bytes.len()).map(|end| bytes[..end].to_vec());
-        let blank = (0..bytes.len()).map(|from| [&bytes[..from], &vec![0; bytes.len() - from]].concat());
+        let blank =
+            (0..bytes.len()).map(|from| [&bytes[..from], &vec![0; bytes.len() - from]].concat());
         let changed = (0..bytes.len()).map(|at| {
             let mut bytes = bytes.clone();
             bytes[at] ^= 1;
@@ -452,11 +483,18 @@ mod tests {
             fs::write(store.segment_file(0).expect("local"), damaged).expect("writable");
             ledger(&store).read_next(1).await.expect_err("others may serve the job");
             let mut repairing = ledger(&store).repairing();
-            let repaired = records(&repairing.read_next(1).await.expect("repaired").expect("one segment"));
-            assert_eq!(repaired.iter().map(|record| &record.event).collect::<Vec<_>>(), [&ResultEvent::CutShort]);
+            let repaired =
+                records(&repairing.read_next(1).await.expect("repaired").expect("one segment"));
+            assert_eq!(
+                repaired.iter().map(|record| &record.event).collect::<Vec<_>>(),
+                [&ResultEvent::CutShort]
+            );
             assert_eq!(repairing.repaired, 1);
             let mut again = ledger(&store).repairing();
-            assert_eq!(records(&again.read_next(1).await.expect("readable").expect("one segment")), repaired);
+            assert_eq!(
+                records(&again.read_next(1).await.expect("readable").expect("one segment")),
+                repaired
+            );
             assert_eq!((again.repaired, again.segments()), (0, 1));
             commit(&mut again, &[message(1, b"one\n")]).await;
         }

@@ -29,7 +29,10 @@ impl Reducer {
             return;
         }
         if let Err(error) = self.store.put_members(&members).await {
-            tracing::warn!(job.id = self.spec.job_id, "cannot tell nodes which of them work on the job: {error:#}");
+            tracing::warn!(
+                job.id = self.spec.job_id,
+                "cannot tell nodes which of them work on the job: {error:#}"
+            );
             return;
         }
         for line in changes(&self.members.excluded, &members.excluded) {

@@ -60,7 +60,8 @@ impl Nodes {
         match event {
             ResultEvent::ProcessStarted { node, process, at, .. } => {
                 self.started_at(node, process, *at);
-                self.began_at = [self.began_at, Some(*at).filter(|at| *at > 0)].into_iter().flatten().min();
+                self.began_at =
+                    [self.began_at, Some(*at).filter(|at| *at > 0)].into_iter().flatten().min();
                 self.no_longer_waiting(node, "");
             }
             ResultEvent::ProcessReady { node, process, notice, .. } => {
@@ -77,7 +78,10 @@ impl Nodes {
             ResultEvent::InitFailed { node, process, error } => {
                 let on = self.nodes.entry(node.clone()).or_default();
                 // A queue may deliver it again, or after what followed it.
-                if !on.left && number(process) > number(&on.last_ready) && on.init_failed.insert(process.clone()) {
+                if !on.left
+                    && number(process) > number(&on.last_ready)
+                    && on.init_failed.insert(process.clone())
+                {
                     self.init_failures += 1;
                     self.init_error = Some((**error).clone());
                 }
@@ -92,7 +96,8 @@ impl Nodes {
                 self.no_longer_waiting(node, process);
             }
             ResultEvent::NodeStopped { node, cause } => {
-                let processes: Vec<_> = self.up.keys().filter(|(on, _)| on == node).cloned().collect();
+                let processes: Vec<_> =
+                    self.up.keys().filter(|(on, _)| on == node).cloned().collect();
                 for process in &processes {
                     // Its own event tells when.
                     self.ended(process, u64::MAX);
@@ -102,7 +107,8 @@ impl Nodes {
                     Some(node) => {
                         node.left = cause.is_none();
                         if node.left {
-                            self.init_failures -= std::mem::take(&mut node.init_failed).len() as u64;
+                            self.init_failures -=
+                                std::mem::take(&mut node.init_failed).len() as u64;
                         }
                     }
                     // Without a cause, the job has only waited there.
@@ -136,13 +142,16 @@ impl Nodes {
 
     pub(crate) fn attempt_ended(&mut self, node: &str, process: &str) {
         if !self.waiting.is_empty() {
-            self.waiting.retain(|waiting| waiting.node != node || ![process, ""].contains(&&*waiting.process));
+            self.waiting.retain(|waiting| {
+                waiting.node != node || ![process, ""].contains(&&*waiting.process)
+            });
         }
     }
 
     fn started_at(&mut self, node: &str, process: &str, at: u64) {
         if let Some(on) = self.nodes.get_mut(node)
-            && let Some(position) = on.ended.iter().position(|(name, ended_at)| name == process && at > *ended_at)
+            && let Some(position) =
+                on.ended.iter().position(|(name, ended_at)| name == process && at > *ended_at)
         {
             // A restarted node counts its processes from the beginning.
             on.ended.remove(position);
@@ -152,7 +161,8 @@ impl Nodes {
     }
 
     fn started(&mut self, node: &str, process: &str) {
-        let has_ended = self.nodes.get(node).is_some_and(|on| on.ended.iter().any(|(name, _)| name == process));
+        let has_ended =
+            self.nodes.get(node).is_some_and(|on| on.ended.iter().any(|(name, _)| name == process));
         if has_ended || self.up.contains_key(&(node.to_owned(), process.to_owned())) {
             return;
         }
@@ -252,7 +262,9 @@ impl Nodes {
 
     /// Returns the nodes that have processes of the job.
     pub(crate) fn working(&self) -> impl Iterator<Item = &str> {
-        let works = |(name, node): &(&String, &Node)| node.up > 0 && !node.left && !self.stopped.contains_key(*name);
+        let works = |(name, node): &(&String, &Node)| {
+            node.up > 0 && !node.left && !self.stopped.contains_key(*name)
+        };
         self.nodes.iter().filter(works).map(|(name, _)| name.as_str())
     }
 
@@ -265,12 +277,19 @@ impl Nodes {
     /// noticed.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let total: u64 = self.replaced.values().sum();
-        let why: Vec<_> = self.replaced.iter().map(|(word, count)| format!("{count} {}", cause(word))).collect();
+        let why: Vec<_> =
+            self.replaced.iter().map(|(word, count)| format!("{count} {}", cause(word))).collect();
         let were = if total == 1 { "was" } else { "were" };
         let replaced = format!("{} {were} replaced: {}", counted(total, "process"), why.join(", "));
-        let excluded =
-            self.exclusions.excluded().map(|(node, why)| format!("node {node} is excluded from the job: {why}"));
-        (total > 0).then_some(replaced).into_iter().chain(excluded).chain(self.notices.iter().cloned())
+        let excluded = self
+            .exclusions
+            .excluded()
+            .map(|(node, why)| format!("node {node} is excluded from the job: {why}"));
+        (total > 0)
+            .then_some(replaced)
+            .into_iter()
+            .chain(excluded)
+            .chain(self.notices.iter().cloned())
     }
 
     /// Returns the processes and nodes that take unusually long, latest first.
@@ -312,7 +331,13 @@ mod tests {
 
     fn ready_with(process: &str, notice: &str) -> ResultEvent {
         let (node, process, notice) = ("0".into(), process.into(), notice.into());
-        ResultEvent::ProcessReady { node, process, init_seconds: 0.1, start: Start::default(), notice }
+        ResultEvent::ProcessReady {
+            node,
+            process,
+            init_seconds: 0.1,
+            start: Start::default(),
+            notice,
+        }
     }
 
     fn ready(process: &str) -> ResultEvent {
@@ -354,18 +379,36 @@ mod tests {
 
     #[test]
     fn repeated_starts_and_ends_count_once() {
-        let events = [started("a"), started("b"), started("b"), ready("a"), ended("b"), ended("b"), started("c")];
+        let events = [
+            started("a"),
+            started("b"),
+            started("b"),
+            ready("a"),
+            ended("b"),
+            ended("b"),
+            started("c"),
+        ];
         let nodes = nodes_after(&events);
-        assert_eq!((nodes.processes_up(), nodes.processes_ready(), nodes.processes_per_node_seen()), (2, 1, 2));
+        assert_eq!(
+            (nodes.processes_up(), nodes.processes_ready(), nodes.processes_per_node_seen()),
+            (2, 1, 2)
+        );
         assert!(!nodes.is_in_init());
     }
 
     #[test]
     fn replaced_processes_are_counted_once_and_notices_kept_once() {
         let runs = || Some(Wear::Runs { runs: 9 });
-        let events = [started("a"), started("b"), ready_with("a", "too large"), ready_with("b", "too large")];
+        let events = [
+            started("a"),
+            started("b"),
+            ready_with("a", "too large"),
+            ready_with("b", "too large"),
+        ];
         let mut nodes = nodes_after(&events);
-        for (process, wear) in [("a", runs()), ("a", runs()), ("b", Some(Wear::Failures { failures: 11 }))] {
+        for (process, wear) in
+            [("a", runs()), ("a", runs()), ("b", Some(Wear::Failures { failures: 11 }))]
+        {
             nodes.apply(&worn_out(process, wear));
         }
         let notes: Vec<_> = nodes.notes().collect();
@@ -380,7 +423,8 @@ mod tests {
             node: node.into(),
             cause: cause.map(str::to_owned),
         };
-        let mut nodes = nodes_after(&[started("a"), stopped("0", None), stopped("1", Some("no Python"))]);
+        let mut nodes =
+            nodes_after(&[started("a"), stopped("0", None), stopped("1", Some("no Python"))]);
         assert_eq!((nodes.nodes_seen(), nodes.nodes_present(), nodes.stopped().len()), (2, 1, 1));
         nodes.apply(&started("b"));
         assert_eq!((nodes.nodes_seen(), nodes.nodes_present()), (2, 2));
@@ -412,12 +456,21 @@ mod tests {
     #[test]
     fn processes_of_a_node_that_has_lost_its_log_files_run_again() {
         let at = |moment: u64| {
-            let ResultEvent::ProcessStarted { node, process, pid, gpus, .. } = started("a") else { unreachable!() };
+            let ResultEvent::ProcessStarted { node, process, pid, gpus, .. } = started("a") else {
+                unreachable!()
+            };
             ResultEvent::ProcessStarted { node, process, pid, gpus, at: moment }
         };
         let ended_at = |moment: u64| {
             let (node, process, notice) = ("0".into(), "a".into(), String::new());
-            ResultEvent::ProcessEnded { node, process, return_code: -9, at: moment, wear: None, notice }
+            ResultEvent::ProcessEnded {
+                node,
+                process,
+                return_code: -9,
+                at: moment,
+                wear: None,
+                notice,
+            }
         };
         let events = [at(10), ready("a"), ended_at(20), at(10)];
         assert_eq!(nodes_after(&events).processes_up(), 0, "it is delivered again");
@@ -431,7 +484,17 @@ mod tests {
         for (events, failures) in [
             (vec![started("a"), init_failed("a"), init_failed("a"), ended("a")], 1),
             (vec![started("b"), ready("b"), ended("b"), init_failed("a")], 0),
-            (vec![init_failed("a"), started("b"), ready("b"), ended("b"), init_failed("a"), init_failed("c")], 1),
+            (
+                vec![
+                    init_failed("a"),
+                    started("b"),
+                    ready("b"),
+                    ended("b"),
+                    init_failed("a"),
+                    init_failed("c"),
+                ],
+                1,
+            ),
             (vec![started("a"), ended("a"), left(), init_failed("a")], 0),
             (vec![started("a"), init_failed("a"), ended("a"), left()], 0),
         ] {
@@ -441,9 +504,15 @@ mod tests {
 
     #[test]
     fn stopped_node_that_returns_is_not_stopped() {
-        let stopped = ResultEvent::NodeStopped { node: "0".into(), cause: Some("init() keeps failing".into()) };
+        let stopped = ResultEvent::NodeStopped {
+            node: "0".into(),
+            cause: Some("init() keeps failing".into()),
+        };
         let mut nodes = nodes_after(&[started("a"), waiting("a"), stopped]);
-        assert_eq!((nodes.stopped().len(), nodes.processes_up(), nodes.waiting().count()), (1, 0, 0));
+        assert_eq!(
+            (nodes.stopped().len(), nodes.processes_up(), nodes.waiting().count()),
+            (1, 0, 0)
+        );
         nodes.apply(&started("b"));
         assert!(nodes.stopped().is_empty());
     }
@@ -463,7 +532,10 @@ mod tests {
     #[test]
     fn wait_of_a_process_ends_with_its_attempt() {
         let mut nodes = nodes_after(&[waiting("a"), waiting("b"), waiting("a")]);
-        assert_eq!(nodes.waiting().map(|waiting| &*waiting.process).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(
+            nodes.waiting().map(|waiting| &*waiting.process).collect::<Vec<_>>(),
+            ["a", "b"]
+        );
         nodes.attempt_ended("0", "a");
         assert_eq!(nodes.waiting().count(), 1);
     }

@@ -84,7 +84,9 @@ struct Abandoned;
 /// Whether the cause of an error is a store that may answer later.
 pub(crate) fn may_pass(error: &anyhow::Error) -> bool {
     // An `io::Error` that wraps another error leaves it out of the chain.
-    let within = |error: &'_ io::Error| error.get_ref()?.downcast_ref::<storage::Error>().map(storage::Error::may_pass);
+    let within = |error: &'_ io::Error| {
+        error.get_ref()?.downcast_ref::<storage::Error>().map(storage::Error::may_pass)
+    };
     error.chain().any(|cause| match cause.downcast_ref::<storage::Error>() {
         Some(error) => error.may_pass(),
         None => cause.downcast_ref().and_then(within).unwrap_or(false),
@@ -107,7 +109,10 @@ struct InOrder<'a> {
 
 impl InOrder<'_> {
     /// Calls `take` with each mini-batch that has rows, a reader of them, and whether they may come from several runs.
-    fn for_each(&mut self, take: &mut dyn FnMut(u64, Box<dyn Read>, bool) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    fn for_each(
+        &mut self,
+        take: &mut dyn FnMut(u64, Box<dyn Read>, bool) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         for (mini_batch, place) in self.index.rows() {
             let rows = self.source.reader(place).with_context(|| rows_of(mini_batch))?;
             take(mini_batch, rows, self.index.is_joined(mini_batch))?;
@@ -133,21 +138,25 @@ impl Assembly<'_> {
             }));
         }
         let context = || format!("write {}", self.output.file_name);
-        let table = Table::of(&mut self.in_order(), self.output.format, self.declared()).with_context(context)?;
+        let table = Table::of(&mut self.in_order(), self.output.format, self.declared())
+            .with_context(context)?;
         if self.output.format != OutputFormat::Parquet {
-            let contents = schema_file::contents(&table).context("write the schema of the output")?;
+            let contents =
+                schema_file::contents(&table).context("write the schema of the output")?;
             let name = schema_file::name(&self.output.file_name);
             self.write_file(&name, &|sink| Ok(sink.write_all(&contents)?), &|_| Ok(()))?;
         }
         let lacking = RefCell::new(Vec::new());
         let written = self.write_output(&|sink| {
             let between = |position| self.between(position);
-            *lacking.borrow_mut() = native::write(&table, sink, self.output.format, &mut self.in_order(), &between)?;
+            *lacking.borrow_mut() =
+                native::write(&table, sink, self.output.format, &mut self.in_order(), &between)?;
             Ok(())
         })?;
         let columns = schema_file::columns(&table);
         Ok(written.map(|(path, edited)| {
-            let warnings = edited.into_iter().chain(table.warnings()).chain(lacking.into_inner()).collect();
+            let warnings =
+                edited.into_iter().chain(table.warnings()).chain(lacking.into_inner()).collect();
             Written { path, columns, warnings }
         }))
     }
@@ -166,7 +175,9 @@ impl Assembly<'_> {
         let Some(path) = path else { return Ok(None) };
         (self.crash)(CrashPoint::AfterRename);
         let edited = kept.into_inner();
-        let warning = edited.map(|edited| self.warn_of_edited(&path.display().to_string(), edited)).transpose()?;
+        let warning = edited
+            .map(|edited| self.warn_of_edited(&path.display().to_string(), edited))
+            .transpose()?;
         Ok(Some((path, warning.flatten())))
     }
 
@@ -200,8 +211,11 @@ impl Assembly<'_> {
                 Ok((folder.join(name), Sink::File(file)))
             }
             Destination::Url(url) => {
-                let upload = self.runtime.block_on(self.store.stores().upload(&url, self.index.rows_bytes()))?;
-                let object = Object::new(upload, self.store.clone(), url.clone(), self.runtime.clone());
+                let upload = self
+                    .runtime
+                    .block_on(self.store.stores().upload(&url, self.index.rows_bytes()))?;
+                let object =
+                    Object::new(upload, self.store.clone(), url.clone(), self.runtime.clone());
                 Ok((url.into(), Sink::Object(Box::new(object))))
             }
         }
@@ -223,14 +237,17 @@ impl Assembly<'_> {
         if self.output.header
             && let Some((_, columns)) = self.index.column_lists().next()
         {
-            sink.write_all(header::line(self.output, columns).as_bytes()).context("write the header")?;
+            sink.write_all(header::line(self.output, columns).as_bytes())
+                .context("write the header")?;
         }
         let parts = Source::new(self.store, self.index, self.runtime.clone());
         thread::scope(|scope| {
             let (sender, pieces) = mpsc::sync_channel(PIECES_AHEAD_MAX);
             let index = self.index;
             scope.spawn(move || {
-                if let Err(error) = gather(index, &mut source, |piece| sender.send(Ok(piece)).is_ok()) {
+                if let Err(error) =
+                    gather(index, &mut source, |piece| sender.send(Ok(piece)).is_ok())
+                {
                     let _ = sender.send(Err(error));
                 }
             });
@@ -263,7 +280,11 @@ impl Assembly<'_> {
         if self.index.column_lists_distinct() < 2 {
             return vec![];
         }
-        let whose = if self.output.header { "the header has those of" } else { "the file begins with those of" };
+        let whose = if self.output.header {
+            "the header has those of"
+        } else {
+            "the file begins with those of"
+        };
         let mut lists = self.index.column_lists();
         let Some((first, columns)) = lists.next() else { return vec![] };
         let mut differing = lists.filter(|(_, other)| *other != columns);
@@ -288,7 +309,11 @@ impl Assembly<'_> {
 }
 
 /// Reads rows in the order of the file, until `take` returns `false`.
-fn gather(index: &Index, source: &mut Source<'_>, take: impl Fn(Piece) -> bool) -> anyhow::Result<()> {
+fn gather(
+    index: &Index,
+    source: &mut Source<'_>,
+    take: impl Fn(Piece) -> bool,
+) -> anyhow::Result<()> {
     let mut rows = Vec::with_capacity(PIECE_CAPACITY);
     for (mini_batch, place) in index.rows() {
         if let RowsAt::Inline { .. } = place {

@@ -46,7 +46,9 @@ impl Pace {
         }
         match self.marks.len() {
             0 | 1 => self.marks.push_back((attended, ended)),
-            last if attended - self.marks[last - 2].0 < STEP => self.marks[last - 1] = (attended, ended),
+            last if attended - self.marks[last - 2].0 < STEP => {
+                self.marks[last - 1] = (attended, ended)
+            }
             _ => self.marks.push_back((attended, ended)),
         }
         while let Some((began, before)) = self.marks.get(1)
@@ -62,7 +64,8 @@ impl Pace {
         let ((began, before), (now, ended)) = (*self.marks.front()?, *self.marks.back()?);
         let (time, ended) = (now - began, ended - before);
         // The next reducer measures for a while before it knows better.
-        let (least_time, rounds) = if self.before.is_some() { (SPAN / 6, ROUNDS) } else { (STEP, 1) };
+        let (least_time, rounds) =
+            if self.before.is_some() { (SPAN / 6, ROUNDS) } else { (STEP, 1) };
         let is_known = time >= least_time && ended >= rounds * self.processes.max(1);
         if is_known { Some(ended as f64 / time.as_secs_f64()) } else { self.before }
     }
@@ -117,7 +120,10 @@ mod tests {
         for second in 0..500 {
             pace.note(Duration::from_secs(3000 + second), 20, 4, true);
             let rate = pace.rate().expect("known");
-            assert!((8.0 / 1700.0..=4.0 / 600.0 + 1e-9).contains(&rate), "after {second} s: {rate}");
+            assert!(
+                (8.0 / 1700.0..=4.0 / 600.0 + 1e-9).contains(&rate),
+                "after {second} s: {rate}"
+            );
         }
     }
 

@@ -145,7 +145,10 @@ impl Reducer {
     }
 
     /// Removes the records of a message that contradict the plan.
-    pub(crate) async fn take_rejected(&mut self, records: &mut Batch) -> storage::Result<Vec<Unreadable>> {
+    pub(crate) async fn take_rejected(
+        &mut self,
+        records: &mut Batch,
+    ) -> storage::Result<Vec<Unreadable>> {
         match self.peers {
             Peers::Alone => Ok(Vec::new()),
             Peers::Many => self.published.take_rejected(records, &self.store).await,
@@ -157,7 +160,10 @@ impl Reducer {
         if self.peers == Peers::Many
             && let Some(reason) = self.published.contradicted(segment, &self.store).await?
         {
-            bail!("the ledger and the plan of job {} contradict each other: {reason}", self.spec.job_id);
+            bail!(
+                "the ledger and the plan of job {} contradict each other: {reason}",
+                self.spec.job_id
+            );
         }
         Ok(())
     }
@@ -288,7 +294,9 @@ impl Reducer {
             match self.catch_up().await {
                 Ok(_) => self.reports.ended_elsewhere(&result, &self.tally).await,
                 Err(error) => {
-                    tracing::warn!("reports of the job may lack the last commits of other reducers: {error:#}")
+                    tracing::warn!(
+                        "reports of the job may lack the last commits of other reducers: {error:#}"
+                    )
                 }
             }
         }

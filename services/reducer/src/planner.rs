@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{Demand, LimitShare, NodeState, PLAN_CHUNK_MINI_BATCHES, Quotas, Schedule, ScheduledJob};
+use protocol::{
+    Demand, LimitShare, NodeState, PLAN_CHUNK_MINI_BATCHES, Quotas, Schedule, ScheduledJob,
+};
 use storage::{Commit, JobStore, OpenJob, ScheduleFollower, TargetStore, WorkerWatch};
 use telemetry::metrics;
 use tokio::time::Instant;
@@ -111,7 +113,10 @@ impl Planner {
     /// Commits the next schedule, if it says something new. Returns the last one, and which jobs to publish.
     ///
     /// `backlog`: what is left of a job; `None`: this process does not serve it yet.
-    pub async fn look(&mut self, backlog: impl Fn(&str) -> Option<Backlog>) -> storage::Result<Outlook> {
+    pub async fn look(
+        &mut self,
+        backlog: impl Fn(&str) -> Option<Backlog>,
+    ) -> storage::Result<Outlook> {
         if self.follower.look().await?
             && let Some(damage) = self.follower.damage()
         {
@@ -134,7 +139,8 @@ impl Planner {
             job.demand_now(backlog)
         };
         let demands: Vec<Demand> = self.jobs.values_mut().map(demand).collect();
-        let mut next = schedule(&demands, &self.nodes, &self.quotas, self.follower.known(), self.now());
+        let mut next =
+            schedule(&demands, &self.nodes, &self.quotas, self.follower.known(), self.now());
         for job in &mut next.jobs {
             job.ended = ended.get(&job.job_id).copied().unwrap_or_default();
         }
@@ -143,7 +149,9 @@ impl Planner {
         let builds: BTreeSet<&String> = self.nodes.iter().map(|node| &node.build).collect();
         next.node_builds = builds.into_iter().cloned().collect();
         metrics().want(&wanted(&demands, &next, &self.quotas));
-        metrics().mini_batches_unfinished.set(demands.iter().map(|job| job.unfinished as i64).sum());
+        metrics()
+            .mini_batches_unfinished
+            .set(demands.iter().map(|job| job.unfinished as i64).sum());
         let reasons: Vec<_> = next.jobs.iter().filter_map(|job| job.waits_for.as_ref()).collect();
         metrics().wait(&reasons);
         if !says_the_same(&next, self.follower.known()) {
@@ -151,7 +159,8 @@ impl Planner {
             if self.follower.commit(next).await? == Commit::Committed {
                 self.committed.insert(number);
             }
-            let admitted: HashSet<u64> = self.follower.known().jobs.iter().filter_map(|job| job.admitted_in).collect();
+            let admitted: HashSet<u64> =
+                self.follower.known().jobs.iter().filter_map(|job| job.admitted_in).collect();
             self.committed.retain(|number| admitted.contains(number));
         }
         let to_publish = self.unpublished().await?;
@@ -165,7 +174,8 @@ impl Planner {
             return Ok(());
         }
         let seen = self.workers.look().await?;
-        self.silent = self.attendance.looked(&seen, self.follower.known(), self.now(), Moment::now());
+        self.silent =
+            self.attendance.looked(&seen, self.follower.known(), self.now(), Moment::now());
         self.nodes = seen.into_iter().map(|worker| worker.state).collect();
         self.nodes
             .iter_mut()
@@ -209,9 +219,11 @@ impl Planner {
     /// author of the last schedule knows otherwise: two reducers that disagree would undo each other's schedules.
     async fn read_jobs(&mut self) -> storage::Result<()> {
         let open = self.target.open_jobs().await?;
-        let marks: HashMap<&str, &str> = open.iter().map(|job| (job.job_id.as_str(), job.mark.as_str())).collect();
+        let marks: HashMap<&str, &str> =
+            open.iter().map(|job| (job.job_id.as_str(), job.mark.as_str())).collect();
         let last = self.follower.known();
-        let by_author: HashMap<&str, &ScheduledJob> = last.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
+        let by_author: HashMap<&str, &ScheduledJob> =
+            last.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
         self.jobs.retain(|job_id, job| {
             let is_known_otherwise = job.read_after < last.number
                 && by_author.get(job_id.as_str()).is_some_and(|theirs| job.differs(theirs));
@@ -227,7 +239,10 @@ impl Planner {
         for (job_id, job) in self.jobs.iter_mut().filter(|(_, job)| job.planned.is_none()) {
             let store = self.target.job(job_id);
             job.planned = planned(&store).await?;
-            if job.planned.is_none() && job.demand.unfinished <= 1 && store.plan_chunk(0).await.is_ok() {
+            if job.planned.is_none()
+                && job.demand.unfinished <= 1
+                && store.plan_chunk(0).await.is_ok()
+            {
                 // A chunk is complete before the plan is, if there are more.
                 job.demand.unfinished = PLAN_CHUNK_MINI_BATCHES;
             }
@@ -265,8 +280,14 @@ impl Planner {
         let mut due = Vec::new();
         for scheduled in &self.follower.known().jobs {
             let Some(job) = self.jobs.get_mut(&scheduled.job_id) else { continue };
-            let Some(admitted_in) = scheduled.admitted_in.filter(|_| !job.demand.is_canceled) else { continue };
-            if job.is_missing(admitted_in, &self.target, self.committed.contains(&admitted_in)).await? {
+            let Some(admitted_in) = scheduled.admitted_in.filter(|_| !job.demand.is_canceled)
+            else {
+                continue;
+            };
+            if job
+                .is_missing(admitted_in, &self.target, self.committed.contains(&admitted_in))
+                .await?
+            {
                 due.push((scheduled.job_id.clone(), admitted_in));
             }
         }
@@ -280,7 +301,8 @@ impl Planner {
         let known: HashMap<&str, Option<u64>> =
             last.jobs.iter().map(|job| (job.job_id.as_str(), job.admitted_in)).collect();
         let is_new_job = |job_id: &String| !known.contains_key(job_id.as_str());
-        let author_knows_others = self.quotas_read_after < last.number && last.quotas != self.quotas;
+        let author_knows_others =
+            self.quotas_read_after < last.number && last.quotas != self.quotas;
         let every = match known.values().any(Option::is_none) {
             _ if author_knows_others || self.jobs.keys().any(is_new_job) => Duration::ZERO,
             true => QUOTAS_EVERY_IN_NEED,
@@ -318,18 +340,27 @@ impl KnownJob {
             self.excluded.entry(node).or_insert(now);
         }
         // Only a success ends an exclusion, so the node must have another chance.
-        let is_recent = |(node, since): (&String, &Instant)| (now - *since < EXCLUDED_FOR).then(|| node.clone());
+        let is_recent = |(node, since): (&String, &Instant)| {
+            (now - *since < EXCLUDED_FOR).then(|| node.clone())
+        };
         let excluded = self.excluded.iter().filter_map(is_recent).collect();
         Demand { unfinished, excluded, ..self.demand.clone() }
     }
 
     /// Returns whether the job has to be published by this process. `is_own`: it has committed the schedule that admits it.
-    async fn is_missing(&mut self, admitted_in: u64, target: &TargetStore, is_own: bool) -> storage::Result<bool> {
+    async fn is_missing(
+        &mut self,
+        admitted_in: u64,
+        target: &TargetStore,
+        is_own: bool,
+    ) -> storage::Result<bool> {
         let now = Instant::now();
         match &self.publication {
             Publication::Complete(number) if *number == admitted_in => return Ok(false),
             // The publisher may have finished since then, which the next look shows.
-            Publication::Missing { looked_at, .. } if now - *looked_at < SIGNS_EVERY => return Ok(false),
+            Publication::Missing { looked_at, .. } if now - *looked_at < SIGNS_EVERY => {
+                return Ok(false);
+            }
             _ => {}
         }
         let store = target.job(&self.demand.job_id);
@@ -361,11 +392,14 @@ async fn planned(store: &JobStore) -> storage::Result<Option<u64>> {
 /// Returns whether two schedules differ only in their numbers, times and authors, and in counts of ended mini-batches.
 fn says_the_same(one: &Schedule, other: &Schedule) -> bool {
     // What is lent follows from what nodes confirm.
-    let is_same_share =
-        |(one, other): (&LimitShare, &LimitShare)| *one == LimitShare { lent: one.lent, ..other.clone() };
-    let is_same =
-        |(one, other): (&ScheduledJob, &ScheduledJob)| *one == ScheduledJob { ended: one.ended, ..other.clone() };
-    (&one.allocations, &one.revoked, &one.silent) == (&other.allocations, &other.revoked, &other.silent)
+    let is_same_share = |(one, other): (&LimitShare, &LimitShare)| {
+        *one == LimitShare { lent: one.lent, ..other.clone() }
+    };
+    let is_same = |(one, other): (&ScheduledJob, &ScheduledJob)| {
+        *one == ScheduledJob { ended: one.ended, ..other.clone() }
+    };
+    (&one.allocations, &one.revoked, &one.silent)
+        == (&other.allocations, &other.revoked, &other.silent)
         && one.node_builds == other.node_builds
         && one.jobs.len() == other.jobs.len()
         && one.jobs.iter().zip(&other.jobs).all(is_same)
@@ -398,7 +432,13 @@ mod tests {
     /// A node with this many processors, which follows a schedule.
     async fn node(target: &TargetStore, name: &str, processors: u32, schedule: u64) {
         let offer = Offer { processors, ..Offer::default() };
-        let state = NodeState { name: name.to_owned(), offer, schedule, accepts_work: true, ..NodeState::default() };
+        let state = NodeState {
+            name: name.to_owned(),
+            offer,
+            schedule,
+            accepts_work: true,
+            ..NodeState::default()
+        };
         target.put_worker(&state).await.expect("memory is always there");
     }
 
@@ -406,7 +446,10 @@ mod tests {
     async fn one_job_at_a_time() -> TargetStore {
         let target = target();
         let each_owner = OwnerQuota { max_jobs: Some(1), ..OwnerQuota::default() };
-        target.put_quotas(&Quotas { each_owner, ..Quotas::default() }).await.expect("memory is always there");
+        target
+            .put_quotas(&Quotas { each_owner, ..Quotas::default() })
+            .await
+            .expect("memory is always there");
         enqueue(&target, "one").await;
         enqueue(&target, "two").await;
         node(&target, "a", 2, 0).await;
@@ -426,27 +469,47 @@ mod tests {
         let target = target();
         let mut planner = Planner::new(target.clone(), 100);
         let known = |_: &str| left(100);
-        assert_eq!(planner.look(known).await.expect("readable").schedule.number, 0, "there is nothing to say");
+        assert_eq!(
+            planner.look(known).await.expect("readable").schedule.number,
+            0,
+            "there is nothing to say"
+        );
         enqueue(&target, "one").await;
         enqueue(&target, "two").await;
         let first = planner.look(known).await.expect("readable").schedule;
         assert_eq!((first.number, processes(&first)), (1, vec![]));
-        assert!(first.jobs.iter().all(|job| job.waits_for == Some(WaitsFor::Worker(Default::default()))), "{first:?}");
+        assert!(
+            first
+                .jobs
+                .iter()
+                .all(|job| job.waits_for == Some(WaitsFor::Worker(Default::default()))),
+            "{first:?}"
+        );
         node(&target, "a", 2, 1).await;
         node(&target, "b", 2, 1).await;
         let second = planner.look(known).await.expect("readable").schedule;
-        let mut of_jobs: Vec<_> = processes(&second).into_iter().map(|(_, job, processes)| (job, processes)).collect();
+        let mut of_jobs: Vec<_> =
+            processes(&second).into_iter().map(|(_, job, processes)| (job, processes)).collect();
         of_jobs.sort_unstable();
         assert_eq!(of_jobs, [("one", 2), ("two", 2)], "each has a node");
         node(&target, "a", 2, 2).await;
         node(&target, "b", 2, 2).await;
         let third = planner.look(known).await.expect("readable").schedule.number;
         assert!(third >= 2);
-        assert_eq!(planner.look(known).await.expect("readable").schedule.number, third, "it has nothing more to say");
+        assert_eq!(
+            planner.look(known).await.expect("readable").schedule.number,
+            third,
+            "it has nothing more to say"
+        );
 
         target.mark_ended("one").await.expect("memory is always there");
         let after = planner.look(known).await.expect("readable").schedule;
-        let of_two: u32 = after.allocations.iter().filter(|one| one.job_id == "two").map(|one| one.processes).sum();
+        let of_two: u32 = after
+            .allocations
+            .iter()
+            .filter(|one| one.job_id == "two")
+            .map(|one| one.processes)
+            .sum();
         assert_eq!((of_two, after.jobs.len()), (4, 1), "{after:?}");
         target.remove_worker("a").await.expect("memory is always there");
         let after = planner.look(known).await.expect("readable").schedule;
@@ -463,7 +526,12 @@ mod tests {
             node(&target, "a", 4, round).await;
             let [one, other] = &mut planners;
             let (one, other) = tokio::join!(one.look(|_| left(5)), other.look(|_| left(5)));
-            committed.push(one.expect("readable").schedule.number.max(other.expect("readable").schedule.number));
+            committed.push(
+                one.expect("readable")
+                    .schedule
+                    .number
+                    .max(other.expect("readable").schedule.number),
+            );
         }
         for planner in &mut planners {
             let last = planner.look(|_| left(5)).await.expect("readable").schedule.number;
@@ -480,13 +548,14 @@ mod tests {
     #[tokio::test]
     async fn schedule_names_the_builds_of_nodes_and_reducers_of_several_builds_do_not_replace_it() {
         let target = target();
-        let mut planners =
-            ["0.1.0 (a)", "0.1.0 (b)"].map(|build| Planner::new(target.clone(), 100).of_build(build.into()));
+        let mut planners = ["0.1.0 (a)", "0.1.0 (b)"]
+            .map(|build| Planner::new(target.clone(), 100).of_build(build.into()));
         enqueue(&target, "one").await;
         for (name, build) in [("a", "0.1.0 (a)"), ("b", "0.1.0 (b)"), ("c", "0.1.0 (a)")] {
             let offer = Offer { processors: 4, ..Offer::default() };
             let (name, build) = (name.to_owned(), build.to_owned());
-            let state = NodeState { name, build, offer, accepts_work: true, ..NodeState::default() };
+            let state =
+                NodeState { name, build, offer, accepts_work: true, ..NodeState::default() };
             target.put_worker(&state).await.expect("memory is always there");
         }
         let first = planners[0].look(|_| left(100)).await.expect("readable").schedule;
@@ -495,7 +564,10 @@ mod tests {
             ("0.1.0 (a)", &["0.1.0 (a)".into(), "0.1.0 (b)".into()][..])
         );
         for turn in 0..4 {
-            assert_eq!(planners[turn % 2].look(|_| left(100)).await.expect("readable").schedule.number, first.number);
+            assert_eq!(
+                planners[turn % 2].look(|_| left(100)).await.expect("readable").schedule.number,
+                first.number
+            );
         }
         target.remove_worker("b").await.expect("memory is always there");
         let next = planners[1].look(|_| left(100)).await.expect("readable").schedule;
@@ -514,7 +586,9 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(2)).await;
         target.mark_open("two").await.expect("memory is always there");
         let schedule = planner.look(|_| left(100)).await.expect("readable").schedule;
-        let of = |job: &str| processes(&schedule).iter().find(|(_, name, _)| *name == job).map_or(0, |one| one.2);
+        let of = |job: &str| {
+            processes(&schedule).iter().find(|(_, name, _)| *name == job).map_or(0, |one| one.2)
+        };
         assert!(of("two") >= 6 && of("one") >= 1, "{schedule:?}");
     }
 
@@ -547,7 +621,9 @@ mod tests {
         let target = one_job_at_a_time().await;
         let mut planner = Planner::new(target.clone(), 100);
         let schedule = planner.look(|_| left(100)).await.expect("readable").schedule;
-        let admitted = |schedule: &Schedule| schedule.jobs.iter().filter(|job| job.admitted_in.is_some()).count();
+        let admitted = |schedule: &Schedule| {
+            schedule.jobs.iter().filter(|job| job.admitted_in.is_some()).count()
+        };
         assert_eq!(admitted(&schedule), 1);
         target.put_quotas(&Quotas::default()).await.expect("memory is always there");
         tokio::time::sleep(QUOTAS_EVERY_IN_NEED).await;
@@ -562,9 +638,17 @@ mod tests {
         target.job("two").request_cancel("by the user").await.expect("memory is always there");
         target.mark_open("two").await.expect("memory is always there");
         let outlook = planner.look(|_| left(100)).await.expect("readable");
-        assert!(outlook.schedule.jobs.iter().all(|job| job.admitted_in.is_some()), "{:?}", outlook.schedule);
+        assert!(
+            outlook.schedule.jobs.iter().all(|job| job.admitted_in.is_some()),
+            "{:?}",
+            outlook.schedule
+        );
         assert_eq!(processes(&outlook.schedule), [("a", "one", 2)]);
-        assert!(outlook.to_publish.iter().all(|(job_id, _)| job_id == "one"), "{:?}", outlook.to_publish);
+        assert!(
+            outlook.to_publish.iter().all(|(job_id, _)| job_id == "one"),
+            "{:?}",
+            outlook.to_publish
+        );
         let demand = planner.jobs.get_mut("two").expect("open").demand_now(Backlog::default());
         assert_eq!(demand.unfinished, 0, "a fleet does not grow for it");
     }
@@ -595,8 +679,12 @@ mod tests {
         let mut early = Planner::new(target.clone(), 100);
         early.look(|_| left(100)).await.expect("readable");
         let each_owner = OwnerQuota { max_in_flight: Some(1), ..OwnerQuota::default() };
-        target.put_quotas(&Quotas { each_owner, ..Quotas::default() }).await.expect("memory is always there");
-        let changed = Planner::new(target.clone(), 100).look(|_| left(100)).await.expect("readable").schedule;
+        target
+            .put_quotas(&Quotas { each_owner, ..Quotas::default() })
+            .await
+            .expect("memory is always there");
+        let changed =
+            Planner::new(target.clone(), 100).look(|_| left(100)).await.expect("readable").schedule;
         assert_eq!(processes(&changed), [("a", "one", 1)]);
         assert_eq!(early.look(|_| left(100)).await.expect("readable").schedule, changed);
     }
@@ -611,7 +699,8 @@ mod tests {
         let before = planner.look(|_| left(100)).await.expect("readable").schedule;
         let path = Path::from(format!("schedule/{}", before.number + 1));
         objects.put(&path, "{".into()).await.expect("memory is always there");
-        let after = Planner::new(target.clone(), 100).look(|_| left(100)).await.expect("readable").schedule;
+        let after =
+            Planner::new(target.clone(), 100).look(|_| left(100)).await.expect("readable").schedule;
         assert_eq!((after.number, processes(&after)), (before.number + 2, processes(&before)));
     }
 }

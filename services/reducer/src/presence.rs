@@ -92,7 +92,12 @@ impl Presence {
     /// Returns the total time with at least one worker, the time since its last sign included.
     pub fn attended_until(&self, now: Moment) -> Duration {
         let is_there = self.has_heard() && !self.is_silent(now);
-        self.attended + if is_there { now.instant.saturating_duration_since(self.heard) } else { Duration::ZERO }
+        self.attended
+            + if is_there {
+                now.instant.saturating_duration_since(self.heard)
+            } else {
+                Duration::ZERO
+            }
     }
 
     /// Returns the total time with at least one worker.
@@ -121,7 +126,11 @@ mod tests {
         }
         assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (30, false));
         assert_eq!(presence.attended_until(now.after(Duration::from_secs(2))).as_secs(), 32);
-        assert_eq!(presence.attended_until(now.after(Duration::from_secs(9))).as_secs(), 30, "it is silent");
+        assert_eq!(
+            presence.attended_until(now.after(Duration::from_secs(9))).as_secs(),
+            30,
+            "it is silent"
+        );
         let heard_at = now.epoch_milliseconds;
         seconds(&mut now, 3600);
         assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (30, true));

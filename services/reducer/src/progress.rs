@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use protocol::{Copies, ProcessUsage, Progress, RunningMiniBatch, Waiting, milliseconds_since_epoch};
+use protocol::{
+    Copies, ProcessUsage, Progress, RunningMiniBatch, Waiting, milliseconds_since_epoch,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -25,7 +27,8 @@ impl Waits {
     /// Records the time of a new report.
     pub fn note(&mut self, waiting: &Waiting, nodes: &Nodes) {
         if self.0.len() >= WAITS_MAX {
-            let now: HashSet<_> = nodes.waiting().map(|waiting| (&*waiting.node, &*waiting.process)).collect();
+            let now: HashSet<_> =
+                nodes.waiting().map(|waiting| (&*waiting.node, &*waiting.process)).collect();
             self.0.retain(|(node, process), _| now.contains(&(&**node, &**process)));
         }
         self.0.insert((waiting.node.clone(), waiting.process.clone()), Instant::now());
@@ -37,7 +40,8 @@ impl Waits {
             let noted = self.0.get(&(waiting.node.clone(), waiting.process.clone()));
             let more = noted.map_or(Duration::ZERO, |noted| now.saturating_duration_since(*noted));
             let is_over = waiting.process.is_empty() && more > WAIT_OF_NODE_MAX;
-            (!is_over).then(|| Waiting { seconds: waiting.seconds + more.as_secs(), ..waiting.clone() })
+            (!is_over)
+                .then(|| Waiting { seconds: waiting.seconds + more.as_secs(), ..waiting.clone() })
         };
         nodes.waiting().filter_map(until_now).collect()
     }
@@ -95,7 +99,12 @@ impl Reducer {
         self.has_entries |= !workers.nodes.is_empty();
         let (processes, nodes_at_work) = self.at_work(&workers);
         let runs = running(&workers);
-        self.pace.note(self.judge.presence.attended(), self.tally.ended(), processes, !runs.is_empty());
+        self.pace.note(
+            self.judge.presence.attended(),
+            self.tally.ended(),
+            processes,
+            !runs.is_empty(),
+        );
         let nodes = self.tally.nodes();
         let [elapsed, worked] = [self.elapsed(), self.worked()].map(seconds);
         self.progress.send_modify(|progress| {
@@ -109,7 +118,8 @@ impl Reducer {
             let is_at_work = progress.nodes > 0 && progress.silent_since.is_none();
             progress.rate = self.pace.rate().filter(|_| is_at_work);
             let remaining = self.remaining().filter(|_| is_at_work);
-            progress.remaining_seconds = remaining.map(|remaining| remaining.as_secs_f64().ceil() as u64);
+            progress.remaining_seconds =
+                remaining.map(|remaining| remaining.as_secs_f64().ceil() as u64);
             progress.run_seconds = self.speculation.run_times.most();
             progress.copies = self.copies();
             (progress.processes, progress.nodes_at_work) = (processes, nodes_at_work);
@@ -131,7 +141,8 @@ impl Reducer {
     fn at_work(&self, workers: &Workers) -> (u64, u64) {
         match self.peers {
             Peers::Many if self.has_entries => {
-                let processes = || workers.nodes.values().map(|running| u64::from(running.processes));
+                let processes =
+                    || workers.nodes.values().map(|running| u64::from(running.processes));
                 (processes().sum(), processes().filter(|processes| *processes > 0).count() as u64)
             }
             Peers::Alone | Peers::Many => {
@@ -163,7 +174,8 @@ fn usage(workers: &Workers) -> Vec<ProcessUsage> {
 
 /// Returns the mini-batches that run, those that began first at the beginning.
 fn running(workers: &Workers) -> Vec<RunningMiniBatch> {
-    let mut running: Vec<_> = workers.nodes.values().flat_map(|running| running.activity.running.clone()).collect();
+    let mut running: Vec<_> =
+        workers.nodes.values().flat_map(|running| running.activity.running.clone()).collect();
     running.sort_by_key(|running| (running.since, running.mini_batch));
     running.truncate(RUNNING_MAX);
     running
@@ -176,7 +188,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn seconds_of_a_wait_advance_between_its_reports_and_a_node_that_reports_no_more_has_left() {
+    async fn seconds_of_a_wait_advance_between_its_reports_and_a_node_that_reports_no_more_has_left()
+     {
         let (mut waits, mut nodes) = (Waits::default(), Nodes::default());
         let reported = Waiting {
             node: "0".into(),
@@ -193,17 +206,29 @@ mod tests {
         waits.note(&reported, &nodes);
         tokio::time::advance(Duration::from_secs(25)).await;
         let seconds = |waits: &Waits, nodes: &Nodes| {
-            waits.at(Instant::now(), nodes).iter().map(|waiting| waiting.seconds).collect::<Vec<_>>()
+            waits
+                .at(Instant::now(), nodes)
+                .iter()
+                .map(|waiting| waiting.seconds)
+                .collect::<Vec<_>>()
         };
         assert_eq!(seconds(&waits, &nodes), [41]);
         waits.note(&reported, &nodes);
         assert_eq!(seconds(&waits, &nodes), [16], "a new report counts from its own time");
-        let of_node = Waiting { process: String::new(), detail: "its memory is short".into(), ..reported.clone() };
+        let of_node = Waiting {
+            process: String::new(),
+            detail: "its memory is short".into(),
+            ..reported.clone()
+        };
         nodes.apply(&ResultEvent::Waiting(Box::new(of_node.clone())));
         waits.note(&of_node, &nodes);
         tokio::time::advance(Duration::from_secs(150)).await;
         assert_eq!(seconds(&waits, &nodes), [166, 166]);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(seconds(&waits, &nodes), [167], "a node reports every minute, and a process has no more to report");
+        assert_eq!(
+            seconds(&waits, &nodes),
+            [167],
+            "a node reports every minute, and a process has no more to report"
+        );
     }
 }

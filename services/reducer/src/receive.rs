@@ -71,7 +71,11 @@ pub(crate) async fn receive_all(
     let mut gathering = pause_between / FIRST_PAUSE_PART;
     loop {
         // A short wait, so that a queue that is back answers soon.
-        let wait = if trouble.borrow().is_some() { request.wait.min(WAIT_IN_TROUBLE) } else { request.wait };
+        let wait = if trouble.borrow().is_some() {
+            request.wait.min(WAIT_IN_TROUBLE)
+        } else {
+            request.wait
+        };
         let receiving = results.receive(Receive { wait, ..request });
         tokio::pin!(receiving);
         let answer = tokio::select! {
@@ -95,7 +99,10 @@ pub(crate) async fn receive_all(
             }
             Err(error @ queue::Error::Unavailable { .. }) => {
                 let pause = pauses.next().expect("the number of retries has no limit");
-                tell(&trouble, one_line(&format!("the queue of results does not answer: {error:#}")));
+                tell(
+                    &trouble,
+                    one_line(&format!("the queue of results does not answer: {error:#}")),
+                );
                 tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot receive results, trying again");
                 sleep(pause).await;
                 continue;

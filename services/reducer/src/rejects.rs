@@ -24,7 +24,8 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use protocol::{
-    Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, Rejected, UnreadRecord, Work,
+    Attempt, AttemptStatus, Block, BlockRange, Descriptor, ErrorReport, FailedRun, Input, Rejected,
+    UnreadRecord, Work,
 };
 use storage::JobStore;
 
@@ -108,8 +109,13 @@ static NOTHING_RETURNED: LazyLock<ErrorReport> =
 
 impl RejectedMiniBatch {
     /// Returns a mini-batch with all its rejected items, given the attempt that decided about it.
-    pub async fn of(store: &JobStore, mut attempt: Attempt, descriptor: Option<Descriptor>) -> anyhow::Result<Self> {
-        let list_lost = complete(store, &mut attempt).await?.err().map(|error| format!("{error:#}"));
+    pub async fn of(
+        store: &JobStore,
+        mut attempt: Attempt,
+        descriptor: Option<Descriptor>,
+    ) -> anyhow::Result<Self> {
+        let list_lost =
+            complete(store, &mut attempt).await?.err().map(|error| format!("{error:#}"));
         Ok(Self { attempt, descriptor, list_lost })
     }
 
@@ -124,7 +130,10 @@ impl RejectedMiniBatch {
             let parts = files.unwrap_or(1);
             (0..parts).map(move |part| self.reject(&range, files.map(|_| part), &key, inputs))
         });
-        let unread = self.unread().iter().map(move |record| self.unread_reject(record, &key_of_unread, inputs));
+        let unread = self
+            .unread()
+            .iter()
+            .map(move |record| self.unread_reject(record, &key_of_unread, inputs));
         let unnamed = Some(self.attempt.unnamed()).filter(|items| *items > 0);
         let unnamed = unnamed.map(move |items| self.unnamed_reject(items, &key_of_unnamed, inputs));
         rejected.chain(unread).chain(unnamed)
@@ -151,7 +160,8 @@ impl RejectedMiniBatch {
     /// Whether all its items are rejected for one cause.
     pub fn is_rejected_whole(&self) -> bool {
         // In a job of rejected items, a failed mini-batch names its items.
-        let has_failed = self.attempt.status != AttemptStatus::Succeeded && self.attempt.rejected.is_empty();
+        let has_failed =
+            self.attempt.status != AttemptStatus::Succeeded && self.attempt.rejected.is_empty();
         has_failed || self.attempt.returned_nothing()
     }
 
@@ -160,7 +170,12 @@ impl RejectedMiniBatch {
         if self.attempt.status == AttemptStatus::Succeeded { &self.attempt.unread } else { &[] }
     }
 
-    fn unread_reject<'a>(&'a self, record: &'a UnreadRecord, key: &str, inputs: &'a [Input]) -> Reject<'a> {
+    fn unread_reject<'a>(
+        &'a self,
+        record: &'a UnreadRecord,
+        key: &str,
+        inputs: &'a [Input],
+    ) -> Reject<'a> {
         let error = ErrorReport {
             category: UnreadRecord::CATEGORY.to_owned(),
             message: record.message.clone(),
@@ -182,8 +197,13 @@ impl RejectedMiniBatch {
     fn unnamed_reject<'a>(&'a self, items: u64, key: &str, inputs: &'a [Input]) -> Reject<'a> {
         let attempt = &self.attempt;
         let (status, message) = match (attempt.rejected.last(), &self.list_lost) {
-            (Some(last), Some(why)) => (last.status, format!("the list of these items cannot be read: {why}")),
-            _ => (AttemptStatus::IllegalResult, "run() returned no result for them, and did not say which".to_owned()),
+            (Some(last), Some(why)) => {
+                (last.status, format!("the list of these items cannot be read: {why}"))
+            }
+            _ => (
+                AttemptStatus::IllegalResult,
+                "run() returned no result for them, and did not say which".to_owned(),
+            ),
         };
         let error = ErrorReport::no_result(&message);
         Reject {
@@ -249,16 +269,18 @@ impl RejectedMiniBatch {
             run: None,
         });
         let has_succeeded = whole.is_none();
-        let isolated = attempt.rejected.iter().filter(move |rejected| has_succeeded && rejected.items > 0);
-        let isolated = isolated.map(|Rejected { item, items, detail, values, status, error, run }| Range {
-            item: *item,
-            items: *items,
-            detail,
-            values,
-            status: *status,
-            error: Some(error),
-            run: run.as_ref(),
-        });
+        let isolated =
+            attempt.rejected.iter().filter(move |rejected| has_succeeded && rejected.items > 0);
+        let isolated =
+            isolated.map(|Rejected { item, items, detail, values, status, error, run }| Range {
+                item: *item,
+                items: *items,
+                detail,
+                values,
+                status: *status,
+                error: Some(error),
+                run: run.as_ref(),
+            });
         whole.into_iter().chain(isolated)
     }
 
@@ -280,7 +302,13 @@ impl RejectedMiniBatch {
     }
 
     /// Returns one item of a range of files, or a whole range of rows (`file`: `None`).
-    fn reject<'a>(&'a self, range: &Range<'a>, file: Option<u64>, key: &str, inputs: &'a [Input]) -> Reject<'a> {
+    fn reject<'a>(
+        &'a self,
+        range: &Range<'a>,
+        file: Option<u64>,
+        key: &str,
+        inputs: &'a [Input],
+    ) -> Reject<'a> {
         let attempt = &self.attempt;
         let item = range.item + file.unwrap_or_default();
         let work = self.descriptor.as_ref().map(|descriptor| &descriptor.work);
@@ -312,7 +340,8 @@ impl RejectedMiniBatch {
                 let block = block_of(blocks, item);
                 reject.path = block.map_or_else(String::new, |block| block.path.display());
                 // Several blocks have several ranges.
-                reject.bytes = block.filter(|_| blocks.len() == 1 || reject.items == 1).and_then(bytes_of);
+                reject.bytes =
+                    block.filter(|_| blocks.len() == 1 || reject.items == 1).and_then(bytes_of);
             }
             _ => {}
         }
@@ -351,6 +380,7 @@ fn key(descriptor: Option<&Descriptor>) -> String {
         return String::new();
     }
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
-    let fields: Vec<_> = values.iter().map(|(name, value)| format!("{}: {}", quoted(name), quoted(value))).collect();
+    let fields: Vec<_> =
+        values.iter().map(|(name, value)| format!("{}: {}", quoted(name), quoted(value))).collect();
     format!("{{{}}}", fields.join(", "))
 }

@@ -89,7 +89,12 @@ impl Reports {
 
     fn in_folder(logs: Option<&Path>, options: &Options) -> Self {
         let files = logs.map(|logs| Files::new(logs, &options.writer));
-        Self { files, writing: None, turns: Arc::new(Semaphore::new(SEGMENTS_BEHIND_MAX)), upload: None }
+        Self {
+            files,
+            writing: None,
+            turns: Arc::new(Semaphore::new(SEGMENTS_BEHIND_MAX)),
+            upload: None,
+        }
     }
 
     /// Returns the files once all segments are written.
@@ -136,7 +141,10 @@ impl Reports {
 
     /// Reports an unreadable message and keeps it.
     pub async fn unreadable(&mut self, unreadable: &Unreadable) {
-        tracing::error!(error = unreadable.reason, "cannot read a result message, which is kept for inspection");
+        tracing::error!(
+            error = unreadable.reason,
+            "cannot read a result message, which is kept for inspection"
+        );
         if let Some(files) = self.files().await {
             files.unreadable(unreadable);
         }
@@ -179,7 +187,13 @@ impl Reports {
     }
 
     /// Reports the end of the job, which may still wait for processes.
-    pub async fn ended(&mut self, result: &JobResult, tally: &Tally, waits: &[Waiting], warnings: &[String]) {
+    pub async fn ended(
+        &mut self,
+        result: &JobResult,
+        tally: &Tally,
+        waits: &[Waiting],
+        warnings: &[String],
+    ) {
         let Some(files) = self.files().await else { return };
         files.ended(result, tally);
         replace(
@@ -225,7 +239,8 @@ impl Files {
         let stamp = stamp(started);
         let job_report = logs.join("sys/job_report");
         replace(&logs.join("readme.txt"), include_str!("reports/readme.txt"));
-        let mut metrics = ReportFile::create(logs.join(format!("sys/metrics/{stamp}/progress.csv")));
+        let mut metrics =
+            ReportFile::create(logs.join(format!("sys/metrics/{stamp}/progress.csv")));
         metrics.write(
             "Datetime,Total Tasks,Scheduled Tasks,Completed Tasks,Failed Tasks,Elapsed Time,Estimated Remaining Time\n",
         );
@@ -238,7 +253,8 @@ impl Files {
             overview: ReportFile::append(overview_path(logs, started)),
             master: ReportFile::append(logs.join("sys/master_role.txt")),
             processed: Processed::create(job_report.join("processed_mini-batches.csv")),
-            warnings: ReportFile::create(logs.join("sys/warning/mini-batch_warnings.txt")).capped(WARNINGS_BYTES_MAX),
+            warnings: ReportFile::create(logs.join("sys/warning/mini-batch_warnings.txt"))
+                .capped(WARNINGS_BYTES_MAX),
             metrics,
             unreadable,
             unreadable_count: 0,
@@ -265,7 +281,9 @@ impl Files {
         }
         match event {
             ResultEvent::Planned(planned) => {
-                let items = planned.items.map_or_else(String::new, |items| format!(" with {}", counted(items, "item")));
+                let items = planned
+                    .items
+                    .map_or_else(String::new, |items| format!(" with {}", counted(items, "item")));
                 let (mini_batches, seconds) = (planned.mini_batches, elapsed.as_secs());
                 let are = if mini_batches == 1 { "is" } else { "are" };
                 self.overview_line(&format!(
@@ -277,20 +295,30 @@ impl Files {
             }
             ResultEvent::ProcessStarted { node, process, pid, gpus, .. } => {
                 let gpus = gpus.as_ref().map_or_else(String::new, |gpus| format!(" and {gpus}"));
-                self.master.line(&format!("{process} on node {node} started with process id {pid}{gpus}."));
+                self.master.line(&format!(
+                    "{process} on node {node} started with process id {pid}{gpus}."
+                ));
             }
             ResultEvent::ProcessReady { node, process, init_seconds, notice, .. } => {
-                self.master.line(&format!("{process} on node {node} is ready after {init_seconds:.3} seconds."));
+                self.master.line(&format!(
+                    "{process} on node {node} is ready after {init_seconds:.3} seconds."
+                ));
                 self.notice(notice);
             }
             ResultEvent::ProcessEnded { node, process, return_code, wear, notice, .. } => {
-                let why = wear.as_ref().map_or_else(String::new, |wear| format!(" It is replaced: it {wear}."));
-                self.master.line(&format!("{process} on node {node} exits with returncode {return_code}.{why}"));
+                let why = wear
+                    .as_ref()
+                    .map_or_else(String::new, |wear| format!(" It is replaced: it {wear}."));
+                self.master.line(&format!(
+                    "{process} on node {node} exits with returncode {return_code}.{why}"
+                ));
                 self.notice(notice);
             }
             ResultEvent::InitFailed { node, process, error } => {
                 let error = error_sentence(error);
-                self.overview_line(&format!("{process} on node {node} failed before its first mini batch: {error}"));
+                self.overview_line(&format!(
+                    "{process} on node {node} failed before its first mini batch: {error}"
+                ));
             }
             ResultEvent::NodeStopped { node, cause } => match cause {
                 Some(cause) => self.overview_line(&format!("Node {node} stopped: {cause}")),
@@ -300,16 +328,24 @@ impl Files {
                 self.overview_line(&format!("Waiting for {waiting}."));
                 waiting.stack.lines().for_each(|line| self.master.line(line));
             }
-            ResultEvent::PlanFailed { cause } => self.overview_line(&format!("Scheduling failed: {cause}")),
-            ResultEvent::Round(round) if round.goes_on => self.overview_line("The interrupted job goes on."),
+            ResultEvent::PlanFailed { cause } => {
+                self.overview_line(&format!("Scheduling failed: {cause}"))
+            }
+            ResultEvent::Round(round) if round.goes_on => {
+                self.overview_line("The interrupted job goes on.")
+            }
             ResultEvent::Round(round) => {
                 let of_rejects = (round.rejects.len() + round.whole.len()) as u64;
                 let rejects = match of_rejects {
                     0 => String::new(),
-                    _ => format!(", and the rejected items of {}", counted(of_rejects, "mini batch")),
+                    _ => {
+                        format!(", and the rejected items of {}", counted(of_rejects, "mini batch"))
+                    }
                 };
                 let failed = if round.failed { " and failed" } else { "" };
-                self.overview_line(&format!("Another round begins: unfinished{failed} mini batches run{rejects}."));
+                self.overview_line(&format!(
+                    "Another round begins: unfinished{failed} mini batches run{rejects}."
+                ));
             }
             ResultEvent::RowsLost { mini_batches } => {
                 let count = counted(mini_batches.len() as u64, "mini batch");
@@ -336,7 +372,8 @@ impl Files {
         for warning in &attempt.warnings {
             let message = warning.message.replace(['\n', '\r'], " ");
             let detail = one_line(&attempt.detail);
-            self.warnings.write(&format!("mini-batch {} ({detail}): {message}\n", attempt.mini_batch));
+            self.warnings
+                .write(&format!("mini-batch {} ({detail}): {message}\n", attempt.mini_batch));
         }
         let carried = attempt.warnings.len() as u64;
         if attempt.warnings_total > carried {
@@ -358,7 +395,10 @@ impl Files {
         } else {
             "not kept: there are too many".to_owned()
         };
-        self.unreadable.line(&format!("A result message of {} bytes cannot be read: {reason} ({kept})", bytes.len()));
+        self.unreadable.line(&format!(
+            "A result message of {} bytes cannot be read: {reason} ({kept})",
+            bytes.len()
+        ));
         self.unreadable.flush();
     }
 
@@ -381,11 +421,14 @@ impl Files {
             self.overview = ReportFile::append(overview_path(&self.logs, now));
         }
         self.overview_line(&text::progress(tally, elapsed, remaining));
-        let total = tally.planned().map_or_else(|| "N/A".to_owned(), |planned| planned.mini_batches.to_string());
+        let total = tally
+            .planned()
+            .map_or_else(|| "N/A".to_owned(), |planned| planned.mini_batches.to_string());
         let remaining = remaining.map_or_else(|| "N/A".to_owned(), text::duration);
         let (succeeded, failed) = (tally.mini_batches().succeeded, tally.mini_batches().failed);
         let (now, elapsed) = (timestamp(now), text::duration(elapsed));
-        self.metrics.write(&format!("{now},{total},{total},{succeeded},{failed},{elapsed},{remaining}\n"));
+        self.metrics
+            .write(&format!("{now},{total},{total},{succeeded},{failed},{elapsed},{remaining}\n"));
         let job_report = self.logs.join("sys/job_report");
         replace(&job_report.join("process_summary.csv"), &self.summaries.process_csv());
         replace(&job_report.join("node_summary.csv"), &self.summaries.node_csv());
@@ -398,7 +441,8 @@ impl Files {
     fn ended(&mut self, result: &JobResult, tally: &Tally) {
         let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
         self.tick(tally, elapsed, tally.is_complete().then_some(Duration::ZERO));
-        let cause = result.cause.as_ref().map_or_else(String::new, |cause| format!(" {}", sentence(cause)));
+        let cause =
+            result.cause.as_ref().map_or_else(String::new, |cause| format!(" {}", sentence(cause)));
         self.overview_line(&format!("The job ended: {:?}.{cause}", result.state));
         if let Some(headline) = &result.headline {
             self.overview_line(&format!("The job {}", sentence(headline)));

@@ -14,7 +14,8 @@ use std::io::Read;
 
 use anyhow::Context;
 use protocol::{
-    Descriptor, ErrorThresholds, Kept, OutputAction, PlanPosition, ResultEvent, Round, Work, milliseconds_since_epoch,
+    Descriptor, ErrorThresholds, Kept, OutputAction, PlanPosition, ResultEvent, Round, Work,
+    milliseconds_since_epoch,
 };
 use queue::Message;
 use storage::JobStore;
@@ -115,16 +116,20 @@ impl Reducer {
     ) -> anyhow::Result<Begun> {
         let (begun, round) = loop {
             let is_live = is_running && self.tally.ended_as().is_none();
-            let mut round = Round { failed: selection.failed, is_live, ..self.round(script).await? };
+            let mut round =
+                Round { failed: selection.failed, is_live, ..self.round(script).await? };
             let failed = if selection.failed { self.tally.mini_batches().failed } else { 0 };
             let collects_rows = self.spec.output.action == OutputAction::AppendRow;
-            let fail_again = |round: &Round| that_fail_again(&self.tally, round, &self.spec.thresholds, collects_rows);
+            let fail_again = |round: &Round| {
+                that_fail_again(&self.tally, round, &self.spec.thresholds, collects_rows)
+            };
             let mut items = 0;
             // Rejects that would fail the job at once run even if the selection leaves them out.
             if selection.rejects || !fail_again(&round).is_empty() {
                 let rejected = self.keep_rejected(&round.id, &check).await?;
                 items = rejected.items + rejected.whole_items;
-                (round.rejects, round.items, round.whole) = (rejected.kept, rejected.items, rejected.whole);
+                (round.rejects, round.items, round.whole) =
+                    (rejected.kept, rejected.items, rejected.whole);
             }
             round.whole.extend(fail_again(&round));
             (self.options.crash)(CrashPoint::BeforeRound);
@@ -159,14 +164,19 @@ impl Reducer {
     /// Publishes what runs again in rounds that have begun while the job runs. If that fails, the next look tries again.
     pub(crate) async fn publish_rounds(&mut self) -> anyhow::Result<()> {
         let rounds = self.tally.rounds();
-        let again =
-            if rounds > self.rounds_published { self.tally.run_again_since(self.rounds_published) } else { vec![] };
+        let again = if rounds > self.rounds_published {
+            self.tally.run_again_since(self.rounds_published)
+        } else {
+            vec![]
+        };
         if let Some(tasks) = self.options.tasks.clone().filter(|_| !again.is_empty()) {
-            let is_claimed = self.peers == Peers::Alone || self.store.claim_round(rounds, &self.options.writer).await?;
+            let is_claimed = self.peers == Peers::Alone
+                || self.store.claim_round(rounds, &self.options.writer).await?;
             let message = |&mini_batch: &u64| {
                 let PlanPosition { chunk, line } = PlanPosition::of(mini_batch);
                 // A descriptor may be too large for the queue.
-                let planned = Descriptor::new(&*self.spec.job_id, mini_batch, Work::Planned { chunk, line });
+                let planned =
+                    Descriptor::new(&*self.spec.job_id, mini_batch, Work::Planned { chunk, line });
                 let descriptor = Descriptor { again: self.tally.again(mini_batch), ..planned };
                 Message::new(serde_json::to_vec(&descriptor).expect("descriptors always serialise"))
             };
@@ -182,7 +192,8 @@ impl Reducer {
     pub(crate) async fn take_round_request(&mut self) -> anyhow::Result<()> {
         if let Some(request) = self.store.round_requested().await? {
             let selection = Selection { failed: request.failed, rejects: request.rejects };
-            let script = ScriptOfRound { digest: self.spec.snapshot_digest.clone(), is_other: false };
+            let script =
+                ScriptOfRound { digest: self.spec.snapshot_digest.clone(), is_other: false };
             self.begin_round(selection, &script, true, |_| Ok(())).await?;
             self.store.forget_round_request().await?;
         }
@@ -196,7 +207,8 @@ impl Reducer {
         check: &impl Fn(&Descriptor) -> anyhow::Result<()>,
     ) -> anyhow::Result<Rejected> {
         let records = self.rejects.records(&self.tally).into_iter();
-        let records = records.filter(|record| self.tally.state(record.mini_batch) == MiniBatchState::Succeeded);
+        let records = records
+            .filter(|record| self.tally.state(record.mini_batch) == MiniBatchState::Succeeded);
         let mut rejects = Rejects::of(&self.store, records.collect());
         let mut all = Rejected::default();
         loop {
@@ -221,7 +233,9 @@ impl Reducer {
                     }
                 }
             }
-            write(&self.store, kept).await.context("keep what mini-batches with rejected items have")?;
+            write(&self.store, kept)
+                .await
+                .context("keep what mini-batches with rejected items have")?;
         }
     }
 
@@ -230,10 +244,17 @@ impl Reducer {
         let attempt = &rejected.attempt;
         let place = self.ledger.index.rows_of(attempt.mini_batch);
         let has_places = !attempt.pieces.is_empty() || place == RowsAt::None;
-        if attempt.succeeded == 0 || rejected.is_rejected_whole() || rejected.list_lost.is_some() || !has_places {
+        if attempt.succeeded == 0
+            || rejected.is_rejected_whole()
+            || rejected.list_lost.is_some()
+            || !has_places
+        {
             return Ok(None);
         }
-        let rows = self.read_rows(place).await.with_context(|| crate::output::rows_of(attempt.mini_batch))?;
+        let rows = self
+            .read_rows(place)
+            .await
+            .with_context(|| crate::output::rows_of(attempt.mini_batch))?;
         let kept = Kept {
             ranges: rejected.rejected_ranges(),
             succeeded: attempt.succeeded,
@@ -250,7 +271,8 @@ impl Reducer {
         if place == RowsAt::None {
             return Ok(Vec::new());
         }
-        let (store, index, runtime) = (self.store.clone(), self.ledger.index.clone(), Handle::current());
+        let (store, index, runtime) =
+            (self.store.clone(), self.ledger.index.clone(), Handle::current());
         let read = tokio::task::spawn_blocking(move || {
             let mut rows = Vec::new();
             Source::new(&store, &index, runtime).reader(place)?.read_to_end(&mut rows)?;
@@ -262,7 +284,12 @@ impl Reducer {
 
 /// Returns the mini-batches that would fail the job again at once, because they succeeded without some of their items: nothing
 /// could continue it otherwise, however its script was corrected. `collects_rows`: a job without rows fails.
-fn that_fail_again(tally: &Tally, round: &Round, limits: &ErrorThresholds, collects_rows: bool) -> Vec<u64> {
+fn that_fail_again(
+    tally: &Tally,
+    round: &Round,
+    limits: &ErrorThresholds,
+    collects_rows: bool,
+) -> Vec<u64> {
     let mut tally = tally.clone();
     tally.begin_round(round);
     let incomplete = tally.incomplete();
@@ -307,9 +334,16 @@ mod tests {
             let limits = ErrorThresholds { error_threshold, ..ErrorThresholds::default() };
             that_fail_again(tally, &round, &limits, collects_rows)
         };
-        let tally = fold(&[event(succeeded(0, 1, 2, 2)), event(succeeded(1, 1, 3, 1)), event(failed(2, 3, true, 5))]);
+        let tally = fold(&[
+            event(succeeded(0, 1, 2, 2)),
+            event(succeeded(1, 1, 3, 1)),
+            event(failed(2, 3, true, 5)),
+        ]);
         assert_eq!(again(&tally, 1, true), [1], "2 > 1");
-        assert!(again(&tally, 2, true).is_empty() && again(&tally, -1, true).is_empty(), "the failed one runs anyway");
+        assert!(
+            again(&tally, 2, true).is_empty() && again(&tally, -1, true).is_empty(),
+            "the failed one runs anyway"
+        );
         let pending = fold(&[event(succeeded(0, 1, 2, 0))]);
         assert!(again(&pending, -1, true).is_empty(), "others may have rows");
         let planned = ResultEvent::Planned(Planned { mini_batches: 1, items: None });

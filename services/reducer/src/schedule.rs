@@ -29,15 +29,23 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use protocol::{
-    Allocation, Contender, Demand, Full, GpuDemand, NodeState, Quotas, Revoked, Schedule, ScheduledJob, WaitsFor,
+    Allocation, Contender, Demand, Full, GpuDemand, NodeState, Quotas, Revoked, Schedule,
+    ScheduledJob, WaitsFor,
 };
 
 use fill::Fill;
 pub(crate) use wanted::wanted;
 
 /// Computes which node works on which job at `now` (milliseconds since the epoch), given the previous schedule.
-pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous: &Schedule, now: u64) -> Schedule {
-    let before: HashMap<&str, &ScheduledJob> = previous.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
+pub fn schedule(
+    jobs: &[Demand],
+    nodes: &[NodeState],
+    quotas: &Quotas,
+    previous: &Schedule,
+    now: u64,
+) -> Schedule {
+    let before: HashMap<&str, &ScheduledJob> =
+        previous.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
     let full = admitted(jobs, quotas, &before);
     let mut wanting: Vec<usize> =
         (0..jobs.len()).filter(|job| full[*job].is_none() && jobs[*job].unfinished > 0).collect();
@@ -49,7 +57,8 @@ pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous:
     let slots = nodes.iter().filter(|node| node.accepts_work).map(slots).sum();
     let order = slices::order(&demands, &states, &held, slots, now);
     let present = present(&demands, nodes, previous);
-    let occupied: Vec<BTreeSet<usize>> = present.iter().map(|processes| processes.keys().copied().collect()).collect();
+    let occupied: Vec<BTreeSet<usize>> =
+        present.iter().map(|processes| processes.keys().copied().collect()).collect();
     let filled = |held: &[Processes]| {
         let mut fill = Fill::new(&demands, nodes, quotas, held, &occupied);
         fill.run(&order);
@@ -69,7 +78,8 @@ pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous:
 
     let mut allocations = gpus::assigned(&demands, nodes, &shares, previous);
     allocations.sort_unstable();
-    let served: BTreeSet<&str> = allocations.iter().map(|allocation| allocation.job_id.as_str()).collect();
+    let served: BTreeSet<&str> =
+        allocations.iter().map(|allocation| allocation.job_id.as_str()).collect();
     let has = |job: &Demand| served.contains(job.job_id.as_str());
     let mut ahead = 0;
     let mut waits: HashMap<usize, WaitsFor> = HashMap::new();
@@ -98,12 +108,26 @@ pub fn schedule(jobs: &[Demand], nodes: &[NodeState], quotas: &Quotas, previous:
     states.sort_unstable_by(|one, other| one.job_id.cmp(&other.job_id));
     let revoked = revoked(nodes, previous, &allocations, number);
     let limit_shares = limits::shares(nodes, previous, now);
-    Schedule { number, made_at: now, allocations, revoked, limit_shares, jobs: states, ..Schedule::default() }
+    Schedule {
+        number,
+        made_at: now,
+        allocations,
+        revoked,
+        limit_shares,
+        jobs: states,
+        ..Schedule::default()
+    }
 }
 
 /// Returns what nodes must end, and have not confirmed yet.
-fn revoked(nodes: &[NodeState], previous: &Schedule, allocations: &[Allocation], number: u64) -> Vec<Revoked> {
-    let confirmed: HashMap<&str, u64> = nodes.iter().map(|node| (node.name.as_str(), node.schedule)).collect();
+fn revoked(
+    nodes: &[NodeState],
+    previous: &Schedule,
+    allocations: &[Allocation],
+    number: u64,
+) -> Vec<Revoked> {
+    let confirmed: HashMap<&str, u64> =
+        nodes.iter().map(|node| (node.name.as_str(), node.schedule)).collect();
     let kept: HashMap<(&str, &str), u32> =
         allocations.iter().map(|kept| ((&*kept.node, &*kept.job_id), kept.processes)).collect();
     let lost = previous.allocations.iter().map(|before| Revoked {
@@ -130,9 +154,16 @@ fn revoked(nodes: &[NodeState], previous: &Schedule, allocations: &[Allocation],
 
 /// Returns for each job the limit of jobs at a time that is in its way. A job that has been admitted stays so, and a canceled
 /// one is admitted at once, because a reducer ends it.
-fn admitted(jobs: &[Demand], quotas: &Quotas, before: &HashMap<&str, &ScheduledJob>) -> Vec<Option<Full>> {
-    let was = |job: &Demand| before.get(job.job_id.as_str()).is_some_and(|state| state.admitted_in.is_some());
-    let running: Vec<String> = jobs.iter().filter(|job| was(job)).map(|job| job.owner.clone()).collect();
+fn admitted(
+    jobs: &[Demand],
+    quotas: &Quotas,
+    before: &HashMap<&str, &ScheduledJob>,
+) -> Vec<Option<Full>> {
+    let was = |job: &Demand| {
+        before.get(job.job_id.as_str()).is_some_and(|state| state.admitted_in.is_some())
+    };
+    let running: Vec<String> =
+        jobs.iter().filter(|job| was(job)).map(|job| job.owner.clone()).collect();
     let waiting = jobs.iter().filter(|job| !was(job) && !job.is_canceled).map(|job| Contender {
         job_id: job.job_id.clone(),
         owner: job.owner.clone(),
@@ -150,7 +181,8 @@ type Processes = BTreeMap<usize, u32>;
 
 /// Returns the processes that the previous schedule gives each job on nodes that still take work.
 fn held(demands: &[&Demand], nodes: &[NodeState], previous: &Schedule) -> Vec<Processes> {
-    let job_at: HashMap<&str, usize> = demands.iter().enumerate().map(|(at, job)| (job.job_id.as_str(), at)).collect();
+    let job_at: HashMap<&str, usize> =
+        demands.iter().enumerate().map(|(at, job)| (job.job_id.as_str(), at)).collect();
     let node_at: HashMap<&str, usize> = nodes
         .iter()
         .enumerate()
@@ -170,7 +202,8 @@ fn held(demands: &[&Demand], nodes: &[NodeState], previous: &Schedule) -> Vec<Pr
 fn kept(mut held: Vec<Processes>, shares: &[Processes]) -> Vec<Processes> {
     for (held, share) in held.iter_mut().zip(shares) {
         let mut left: u32 = share.values().sum();
-        let mut nodes: Vec<(usize, u32)> = held.iter().map(|(node, processes)| (*node, *processes)).collect();
+        let mut nodes: Vec<(usize, u32)> =
+            held.iter().map(|(node, processes)| (*node, *processes)).collect();
         nodes.sort_by_key(|(node, processes)| (Reverse(*processes), *node));
         for (node, processes) in nodes {
             held.insert(node, processes.min(left));
@@ -183,8 +216,10 @@ fn kept(mut held: Vec<Processes>, shares: &[Processes]) -> Vec<Processes> {
 
 /// Returns the processes that nodes may still run of each job, whatever the new schedule says.
 fn present(demands: &[&Demand], nodes: &[NodeState], previous: &Schedule) -> Vec<Processes> {
-    let job_at: HashMap<&str, usize> = demands.iter().enumerate().map(|(at, job)| (job.job_id.as_str(), at)).collect();
-    let node_at: HashMap<&str, usize> = nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
+    let job_at: HashMap<&str, usize> =
+        demands.iter().enumerate().map(|(at, job)| (job.job_id.as_str(), at)).collect();
+    let node_at: HashMap<&str, usize> =
+        nodes.iter().enumerate().map(|(at, node)| (node.name.as_str(), at)).collect();
     let mut present = vec![Processes::new(); demands.len()];
     let mut add = |job_id: &str, node: &str, processes: u32| {
         if let (Some(job), Some(node)) = (job_at.get(job_id), node_at.get(node)) {
@@ -192,10 +227,18 @@ fn present(demands: &[&Demand], nodes: &[NodeState], previous: &Schedule) -> Vec
             *known = (*known).max(processes);
         }
     };
-    previous.allocations.iter().for_each(|before| add(&before.job_id, &before.node, before.processes));
-    let unconfirmed =
-        |entry: &&Revoked| node_at.get(&*entry.node).is_some_and(|node| nodes[*node].schedule < entry.since);
-    previous.revoked.iter().filter(unconfirmed).for_each(|entry| add(&entry.job_id, &entry.node, entry.processes));
+    previous
+        .allocations
+        .iter()
+        .for_each(|before| add(&before.job_id, &before.node, before.processes));
+    let unconfirmed = |entry: &&Revoked| {
+        node_at.get(&*entry.node).is_some_and(|node| nodes[*node].schedule < entry.since)
+    };
+    previous
+        .revoked
+        .iter()
+        .filter(unconfirmed)
+        .for_each(|entry| add(&entry.job_id, &entry.node, entry.processes));
     for node in nodes {
         let running = node.jobs.iter().filter(|(_, running)| running.processes > 0);
         running.for_each(|(job_id, running)| add(job_id, &node.name, running.processes));
@@ -320,7 +363,13 @@ fn wait_for_reports(
 }
 
 /// Returns why a job has no process.
-fn reason(job: &Demand, nodes: &[NodeState], fill: &Fill<'_>, number: usize, ahead: u64) -> WaitsFor {
+fn reason(
+    job: &Demand,
+    nodes: &[NodeState],
+    fill: &Fill<'_>,
+    number: usize,
+    ahead: u64,
+) -> WaitsFor {
     let present: Vec<&NodeState> = nodes.iter().filter(|node| node.accepts_work).collect();
     if present.is_empty() {
         return WaitsFor::Worker(job.requires.clone());
@@ -330,7 +379,8 @@ fn reason(job: &Demand, nodes: &[NodeState], fill: &Fill<'_>, number: usize, ahe
     }
     let fitting = || present.iter().filter(|node| node.offer.lacks(&job.requires).is_none());
     if fitting().all(|node| Bounds::of(job, node).is_none()) {
-        let reason = fitting().find_map(|node| node.unable.get(&job.job_id)).cloned().unwrap_or_default();
+        let reason =
+            fitting().find_map(|node| node.unable.get(&job.job_id)).cloned().unwrap_or_default();
         return WaitsFor::AbleWorker { workers: fitting().count() as u64, reason };
     }
     if let Some((owner, limit)) = fill.owner_at_its_limit(number) {

@@ -159,13 +159,13 @@ impl Speculation {
     /// Whether the end of the job waits for the copy of a mini-batch that has failed. `polled`: those that have another
     /// try count as failed.
     pub fn holds(&self, tally: &Tally, polled: bool, now: Instant) -> bool {
-        self.copies.iter().filter(|(_, until)| until.is_some_and(|until| until > now)).any(|(&mini_batch, _)| {
-            match tally.state(mini_batch) {
+        self.copies.iter().filter(|(_, until)| until.is_some_and(|until| until > now)).any(
+            |(&mini_batch, _)| match tally.state(mini_batch) {
                 MiniBatchState::Failed => true,
                 MiniBatchState::Retrying => polled,
                 MiniBatchState::Pending | MiniBatchState::Succeeded => false,
-            }
-        })
+            },
+        )
     }
 }
 
@@ -201,7 +201,11 @@ mod tests {
         (0..50).for_each(|_| times.add(10.0, 10));
         let limit = |items| times.slow_after(items).expect("known");
         assert!((seconds(20.0)..seconds(22.0)).contains(&limit(None)));
-        assert!((seconds(200.0)..seconds(220.0)).contains(&limit(Some(100))), "{:?}", limit(Some(100)));
+        assert!(
+            (seconds(200.0)..seconds(220.0)).contains(&limit(Some(100))),
+            "{:?}",
+            limit(Some(100))
+        );
         assert_eq!(limit(Some(1)), limit(None), "a small one may take as long as others");
     }
 
@@ -234,7 +238,10 @@ mod tests {
         let attempt = |attempt| ResultEvent::Attempt(Box::new(attempt));
         tally.apply(&ResultEvent::Planned(Planned { mini_batches: 3, items: None }));
         tally.apply(&attempt(failed(2, 1, false, 1)));
-        assert_eq!((speculation.holds(&tally, false, now), speculation.holds(&tally, true, now)), (false, true));
+        assert_eq!(
+            (speculation.holds(&tally, false, now), speculation.holds(&tally, true, now)),
+            (false, true)
+        );
         tally.apply(&attempt(failed(0, 3, true, 1)));
         assert!(!speculation.holds(&tally, false, now), "mini-batch 0 has no copy");
         tally.apply(&attempt(failed(1, 3, true, 1)));

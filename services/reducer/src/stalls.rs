@@ -77,14 +77,20 @@ pub fn init_failure(
         && elapsed.since_start > limits.init_failure_age
         && nodes.init_failures() >= failures_max
     {
-        let error = nodes.init_error().map_or_else(|| ".".to_owned(), |error| format!(": {}", error_sentence(error)));
+        let error = nodes
+            .init_error()
+            .map_or_else(|| ".".to_owned(), |error| format!(": {}", error_sentence(error)));
         let times = counted(nodes.init_failures(), "time");
-        return Some(Stall::of(format!("init() failed {times} and succeeded in no process{error}")));
+        return Some(Stall::of(format!(
+            "init() failed {times} and succeeded in no process{error}"
+        )));
     }
     let in_init_max = 3 * limits.run_invocation_timeout + Duration::from_secs(30);
     if elapsed.in_init.is_some_and(|in_init| in_init > in_init_max) {
         let seconds = in_init_max.as_secs();
-        let cause = format!("No process finished init() within {seconds} seconds (3 * run_invocation_timeout + 30).");
+        let cause = format!(
+            "No process finished init() within {seconds} seconds (3 * run_invocation_timeout + 30)."
+        );
         return Some(Stall::waiting(&cause, nodes, &waits()));
     }
     None
@@ -108,12 +114,22 @@ pub fn stalled(
         }
         // The first process has its own limit. On a target, workers may start at any time.
         Some(_) if limits.peers.is_deserted(tally.nodes()) => {
-            let longest = limits.peers.first_process_max().filter(|longest| elapsed.since_start > *longest)?;
-            Some(Stall::of(format!("No Python process started within {} seconds.", longest.as_secs())))
+            let longest = limits
+                .peers
+                .first_process_max()
+                .filter(|longest| elapsed.since_start > *longest)?;
+            Some(Stall::of(format!(
+                "No Python process started within {} seconds.",
+                longest.as_secs()
+            )))
         }
         Some(since) if since > limits.progress_update_timeout => {
             let seconds = counted(limits.progress_update_timeout.as_secs(), "second");
-            Some(Stall::waiting(&format!("No progress update in {seconds}."), tally.nodes(), &waits()))
+            Some(Stall::waiting(
+                &format!("No progress update in {seconds}."),
+                tally.nodes(),
+                &waits(),
+            ))
         }
         _ => None,
     }
@@ -123,9 +139,15 @@ pub fn stalled(
 fn waits_for(nodes: &Nodes, waiting: Option<&Waiting>) -> String {
     match waiting {
         Some(waiting) => format!(" Waiting for {waiting}."),
-        None if nodes.processes_up() == 0 => " No Python process is running; see logs/sys/node.".to_owned(),
-        None if nodes.processes_up() == 1 => " 1 Python process is running; see logs/sys/node.".to_owned(),
-        None => format!(" {} Python processes are running; see logs/sys/node.", nodes.processes_up()),
+        None if nodes.processes_up() == 0 => {
+            " No Python process is running; see logs/sys/node.".to_owned()
+        }
+        None if nodes.processes_up() == 1 => {
+            " 1 Python process is running; see logs/sys/node.".to_owned()
+        }
+        None => {
+            format!(" {} Python processes are running; see logs/sys/node.", nodes.processes_up())
+        }
     }
 }
 
@@ -166,7 +188,9 @@ mod tests {
     fn on_node(node: &str, stopped: Option<Option<&str>>) -> ResultEvent {
         match stopped {
             None => started(node, "process000"),
-            Some(cause) => ResultEvent::NodeStopped { node: node.into(), cause: cause.map(str::to_owned) },
+            Some(cause) => {
+                ResultEvent::NodeStopped { node: node.into(), cause: cause.map(str::to_owned) }
+            }
         }
     }
 
@@ -178,7 +202,11 @@ mod tests {
         }
         tally.apply(&on_node("a", Some(Some("init() failed"))));
         for count in [None, Some(2), Some(10)] {
-            assert_eq!(init_failure(tally.nodes(), &many(count), &Elapsed::default()), None, "b still works");
+            assert_eq!(
+                init_failure(tally.nodes(), &many(count), &Elapsed::default()),
+                None,
+                "b still works"
+            );
         }
         tally.apply(&on_node("b", Some(None)));
         for count in [None, Some(1), Some(10)] {
@@ -195,7 +223,9 @@ mod tests {
         let mut tally = Tally::default();
         assert_eq!(stalled(&tally, &limits, &elapsed), None, "no worker has started");
         tally.apply(&on_node("a", None));
-        assert!(stalled(&tally, &limits, &elapsed).expect("stalled").contains("No progress update"));
+        assert!(
+            stalled(&tally, &limits, &elapsed).expect("stalled").contains("No progress update")
+        );
         tally.apply(&on_node("a", Some(None)));
         assert_eq!(stalled(&tally, &limits, &elapsed), None, "all workers have left");
     }
@@ -208,7 +238,11 @@ mod tests {
             log: "user/error/0/process000.txt".into(),
             printed: String::new(),
         };
-        ResultEvent::InitFailed { node: "0".into(), process: format!("process{number:03}"), error: error.into() }
+        ResultEvent::InitFailed {
+            node: "0".into(),
+            process: format!("process{number:03}"),
+            error: error.into(),
+        }
     }
 
     #[test]
@@ -248,8 +282,10 @@ mod tests {
     #[test]
     fn lone_job_fails_once_all_its_nodes_have_stopped() {
         let mut nodes = Nodes::default();
-        let stop =
-            |node: &str| ResultEvent::NodeStopped { node: node.into(), cause: Some("init() keeps failing".into()) };
+        let stop = |node: &str| ResultEvent::NodeStopped {
+            node: node.into(),
+            cause: Some("init() keeps failing".into()),
+        };
         nodes.apply(&stop("0"));
         assert_eq!(init_failure(&nodes, &alone(2), &Elapsed::default()), None);
         nodes.apply(&stop("1"));
@@ -259,9 +295,11 @@ mod tests {
 
     #[test]
     fn hanging_init_fails_the_job() {
-        let in_init = |seconds| Elapsed { in_init: Some(Duration::from_secs(seconds)), ..Elapsed::default() };
+        let in_init =
+            |seconds| Elapsed { in_init: Some(Duration::from_secs(seconds)), ..Elapsed::default() };
         assert_eq!(init_failure(&Nodes::default(), &alone(1), &in_init(210)), None);
-        let cause = init_failure(&Nodes::default(), &alone(1), &in_init(211)).expect("longer than 3 * 60 + 30");
+        let cause = init_failure(&Nodes::default(), &alone(1), &in_init(211))
+            .expect("longer than 3 * 60 + 30");
         assert!(cause.starts_with("No process finished init() within 210 seconds"), "{cause}");
     }
 
@@ -274,7 +312,11 @@ mod tests {
         let cause = "No Python process started within 3600 seconds.";
         assert_eq!(stalled(&tally, &alone(1), &never).as_deref(), Some(cause));
         tally.apply(&started("0", "process001"));
-        assert!(stalled(&tally, &alone(1), &late).expect("late").starts_with("No progress update in 270 seconds."));
+        assert!(
+            stalled(&tally, &alone(1), &late)
+                .expect("late")
+                .starts_with("No progress update in 270 seconds.")
+        );
         tally.apply(&ResultEvent::Waiting(Box::new(Waiting {
             node: "0".into(),
             process: "process001".into(),
@@ -297,7 +339,9 @@ mod tests {
             .and_then(|stall| stall.error)
             .expect("a process waits");
         assert!(
-            error.message.starts_with("mini-batch 7 on node 0, process001, in run() for 4 min 20 s"),
+            error
+                .message
+                .starts_with("mini-batch 7 on node 0, process001, in run() for 4 min 20 s"),
             "{}",
             error.message
         );
@@ -306,7 +350,8 @@ mod tests {
 
     #[test]
     fn first_task_has_its_own_limit() {
-        let at = |seconds| Elapsed { since_start: Duration::from_secs(seconds), ..Elapsed::default() };
+        let at =
+            |seconds| Elapsed { since_start: Duration::from_secs(seconds), ..Elapsed::default() };
         assert_eq!(stalled(&Tally::default(), &alone(1), &at(600)), None);
         assert_eq!(
             stalled(&Tally::default(), &alone(1), &at(601)).as_deref(),

@@ -26,7 +26,8 @@ impl FailedStarts {
         // Processes of one node fail alike.
         let (kind, line) = match event {
             ResultEvent::InitFailed { node, process, error } => {
-                let line = format!("init() failed in {process} on node {node}: {}", error_sentence(error));
+                let line =
+                    format!("init() failed in {process} on node {node}: {}", error_sentence(error));
                 (format!("{node} {}: {}", error.category, error.message).replace(process, ""), line)
             }
             ResultEvent::NodeStopped { node, cause: Some(cause) } => {
@@ -42,7 +43,9 @@ impl FailedStarts {
 
     /// Returns what the log should report now, one line each. `all`: also what has just happened.
     pub fn due(&mut self, now: Instant, all: bool) -> Vec<String> {
-        let is_due = |(noted, _): &mut (Instant, String)| all || now.saturating_duration_since(*noted) >= PATIENCE;
+        let is_due = |(noted, _): &mut (Instant, String)| {
+            all || now.saturating_duration_since(*noted) >= PATIENCE
+        };
         self.pending.extract_if(.., is_due).map(|(_, line)| line).collect()
     }
 }
@@ -54,7 +57,11 @@ mod tests {
     use super::*;
 
     fn failed(process: &str, message: &str) -> ResultEvent {
-        let error = ErrorReport { category: "ImportError".into(), message: message.into(), ..ErrorReport::default() };
+        let error = ErrorReport {
+            category: "ImportError".into(),
+            message: message.into(),
+            ..ErrorReport::default()
+        };
         ResultEvent::InitFailed { node: "0".into(), process: process.into(), error: error.into() }
     }
 
@@ -64,13 +71,17 @@ mod tests {
         for process in ["process000", "process001"] {
             starts.note(&failed(process, &format!("no module x in {process}")), began);
         }
-        let stopped = ResultEvent::NodeStopped { node: "0".into(), cause: Some("the script cannot start".into()) };
+        let stopped = ResultEvent::NodeStopped {
+            node: "0".into(),
+            cause: Some("the script cannot start".into()),
+        };
         starts.note(&stopped, began);
         assert!(starts.due(began, false).is_empty(), "the job may end by them");
         let later = began + PATIENCE;
         starts.note(&failed("process000", "no module y"), later);
         let reported = starts.due(later, false);
-        let expected = "init() failed in process000 on node 0: ImportError: no module x in process000.";
+        let expected =
+            "init() failed in process000 on node 0: ImportError: no module x in process000.";
         assert_eq!(reported, [expected, "node 0 stopped: the script cannot start"]);
         assert_eq!(starts.due(later, true).len(), 1, "the job ends for another reason");
         starts.note(&failed("process002", "no module x in process002"), later);

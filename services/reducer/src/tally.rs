@@ -12,8 +12,8 @@ mod warnings;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use protocol::{
-    Attempt, AttemptCore, AttemptStatus, Counts, ErrorReport, FileVersion, JobState, Planned, ProcessName, Progress,
-    ResultEvent,
+    Attempt, AttemptCore, AttemptStatus, Counts, ErrorReport, FileVersion, JobState, Planned,
+    ProcessName, Progress, ResultEvent,
 };
 
 use crate::batch::{Event, RecordView};
@@ -194,7 +194,11 @@ impl Tally {
     }
 
     /// Applies an ordinary success of this process, in any form of its texts.
-    pub fn apply_success_of<P, T, C>(&mut self, process: ProcessName<&str>, success: &AttemptCore<P, T, C>) -> Effect {
+    pub fn apply_success_of<P, T, C>(
+        &mut self,
+        process: ProcessName<&str>,
+        success: &AttemptCore<P, T, C>,
+    ) -> Effect {
         self.nodes.attempt_ended(process.node, process.process);
         self.nodes.exclusions.succeeded(process.node, success.mini_batch);
         self.apply_success(success)
@@ -212,7 +216,9 @@ impl Tally {
     /// Whether an event would change nothing, because it was committed before or is too late to matter.
     pub(crate) fn is_known(&self, event: &Event) -> bool {
         match event {
-            Event::Success(success) => self.is_known_success(success.mini_batch, 0, success.deliveries_lost),
+            Event::Success(success) => {
+                self.is_known_success(success.mini_batch, 0, success.deliveries_lost)
+            }
             Event::Other(event) => self.is_known_event(event),
         }
     }
@@ -232,15 +238,22 @@ impl Tally {
         let entry = self.entry(mini_batch);
         self.is_outside_plan(mini_batch)
             || self.is_of_earlier_round(mini_batch, round)
-            || entry.state == MiniBatchState::Succeeded && deliveries_lost <= u32::from(entry.deliveries_lost)
+            || entry.state == MiniBatchState::Succeeded
+                && deliveries_lost <= u32::from(entry.deliveries_lost)
     }
 
     fn is_known_attempt(&self, attempt: &Attempt) -> bool {
         if attempt.status == AttemptStatus::Succeeded {
-            return self.is_known_success(attempt.mini_batch, attempt.round, attempt.deliveries_lost);
+            return self.is_known_success(
+                attempt.mini_batch,
+                attempt.round,
+                attempt.deliveries_lost,
+            );
         }
         let entry = self.entry(attempt.mini_batch);
-        if self.is_outside_plan(attempt.mini_batch) || self.is_of_earlier_round(attempt.mini_batch, attempt.round) {
+        if self.is_outside_plan(attempt.mini_batch)
+            || self.is_of_earlier_round(attempt.mini_batch, attempt.round)
+        {
             return true;
         }
         if attempt.deliveries_lost > u32::from(entry.deliveries_lost) {
@@ -265,7 +278,9 @@ impl Tally {
 
     fn apply_attempt(&mut self, attempt: &Attempt) -> Effect {
         self.asked_limits |= attempt.asked_limits;
-        let Some(index) = self.delivered(attempt.mini_batch, attempt.round, attempt.deliveries_lost) else {
+        let Some(index) =
+            self.delivered(attempt.mini_batch, attempt.round, attempt.deliveries_lost)
+        else {
             return Effect::Nothing;
         };
         if attempt.status != AttemptStatus::Succeeded {
@@ -398,14 +413,17 @@ impl Tally {
     fn lose(&mut self, mini_batch: u64) {
         self.loses_earlier(mini_batch);
         let entry = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index));
-        let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else { return };
+        let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else {
+            return;
+        };
         self.succeeded -= 1;
         self.items_succeeded -= u64::from(entry.succeeded);
         self.items_failed -= u64::from(entry.total - entry.succeeded);
         self.items_rejected.remove(&mini_batch);
         self.partly_failed.remove(&mini_batch);
         self.copies_won.remove(&mini_batch);
-        *entry = MiniBatchCounts { state: MiniBatchState::Pending, total: 0, succeeded: 0, ..*entry };
+        *entry =
+            MiniBatchCounts { state: MiniBatchState::Pending, total: 0, succeeded: 0, ..*entry };
     }
 
     /// Returns the state of a mini-batch.
@@ -424,7 +442,11 @@ impl Tally {
     }
 
     fn entry(&self, mini_batch: u64) -> MiniBatchCounts {
-        usize::try_from(mini_batch).ok().and_then(|index| self.entries.get(index)).copied().unwrap_or_default()
+        usize::try_from(mini_batch)
+            .ok()
+            .and_then(|index| self.entries.get(index))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Returns one more than the largest mini-batch with an attempt.
@@ -444,7 +466,9 @@ impl Tally {
 
     /// Returns the committed end of the job, its cause, and the failure behind it that no other event reports.
     pub fn ended_as(&self) -> Option<(JobState, Option<&str>, Option<&ErrorReport>)> {
-        self.ended_as.as_ref().map(|(state, cause, error)| (*state, cause.as_deref(), error.as_deref()))
+        self.ended_as
+            .as_ref()
+            .map(|(state, cause, error)| (*state, cause.as_deref(), error.as_deref()))
     }
 
     /// Returns the counts of mini-batches. `total` is 0 until the plan is complete.
@@ -456,7 +480,11 @@ impl Tally {
     /// Returns the counts of items. `total` is that of the plan if known, else the items of ended mini-batches.
     pub fn items(&self) -> Counts {
         let ended = self.items_succeeded + self.items_failed;
-        let total = self.planned.as_ref().and_then(|planned| planned.items).unwrap_or(ended + self.items_again);
+        let total = self
+            .planned
+            .as_ref()
+            .and_then(|planned| planned.items)
+            .unwrap_or(ended + self.items_again);
         Counts { total, succeeded: self.items_succeeded, failed: self.items_failed }
     }
 
@@ -536,7 +564,8 @@ impl Tally {
         progress.mini_batches = self.mini_batches();
         progress.items = self.items();
         progress.retries = self.retries;
-        (progress.extra_runs, progress.items_kept) = (self.effort.extra_runs, self.effort.items_kept);
+        (progress.extra_runs, progress.items_kept) =
+            (self.effort.extra_runs, self.effort.items_kept);
         progress.waited = self.effort.waited;
         progress.retrying = self.retrying;
         progress.rounds = self.round_results();

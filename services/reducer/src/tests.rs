@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, ErrorReport, JobResult, JobSpec, JobState, OutputAction, Planned, ResultEvent, Rows,
-    SlotPhase, Waiting, encode_record,
+    Attempt, AttemptStatus, ErrorReport, JobResult, JobSpec, JobState, OutputAction, Planned,
+    ResultEvent, Rows, SlotPhase, Waiting, encode_record,
 };
 use queue::{MemoryOptions, MemoryQueue, Message, Queue};
 use storage::JobStore;
@@ -58,7 +58,9 @@ impl Job {
         if self.options.peers == Peers::Many {
             self.store.create_plan_chunk(0, Bytes::from_static(b"{}\n")).await.expect("writable");
         }
-        Reducer::open(self.store.clone(), self.results.clone(), self.options.clone()).await.expect("readable")
+        Reducer::open(self.store.clone(), self.results.clone(), self.options.clone())
+            .await
+            .expect("readable")
     }
 
     async fn run(&self) -> JobResult {
@@ -83,7 +85,8 @@ impl Job {
 
     async fn planned(&self, mini_batches: u64) {
         put_plan(&self.store, mini_batches, Some(mini_batches)).await;
-        self.send_event(ResultEvent::Planned(Planned { mini_batches, items: Some(mini_batches) })).await;
+        self.send_event(ResultEvent::Planned(Planned { mini_batches, items: Some(mini_batches) }))
+            .await;
     }
 
     fn output(&self) -> String {
@@ -92,13 +95,15 @@ impl Job {
     }
 
     fn log(&self, name: &str) -> String {
-        fs::read_to_string(self.folder.path().join("job/logs").join(name)).expect("the report exists")
+        fs::read_to_string(self.folder.path().join("job/logs").join(name))
+            .expect("the report exists")
     }
 
     fn overview(&self) -> String {
         let logs = fs::read_dir(self.folder.path().join("job/logs")).expect("there");
-        let mut names: Vec<_> =
-            logs.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect();
+        let mut names: Vec<_> = logs
+            .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
+            .collect();
         names.retain(|name| name.starts_with("job_progress_overview."));
         names.sort();
         names.iter().map(|name| self.log(name)).collect()

@@ -45,7 +45,9 @@ impl Limits {
             process_count_per_node: spec.process_count_per_node.or(options.process_count_per_node),
             run_invocation_timeout: Duration::from_secs(spec.run_invocation_timeout_seconds),
             progress_update_timeout: Duration::from_secs(spec.progress_update_timeout_seconds),
-            first_task_creation_timeout: Duration::from_secs(spec.first_task_creation_timeout_seconds),
+            first_task_creation_timeout: Duration::from_secs(
+                spec.first_task_creation_timeout_seconds,
+            ),
             init_failure_age: options.init_failure_age,
         }
     }
@@ -60,29 +62,42 @@ impl Limits {
 /// A failed mini-batch that has another try counts towards `allowed_failed_count` only if `polled`. The original polled
 /// every ten seconds, so a quick second try could prevent the failure.
 pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Option<String> {
-    if let Some(repeated) = tally.failures().repeated().filter(|one| is_reached(one.count, thresholds.fail_fast)) {
+    if let Some(repeated) =
+        tally.failures().repeated().filter(|one| is_reached(one.count, thresholds.fail_fast))
+    {
         let (times, limit) = (counted(repeated.count, "time"), thresholds.fail_fast);
-        let text = format!("The same failure occurred {times}, and fail_fast is {limit}: {}", repeated.sentence);
+        let text = format!(
+            "The same failure occurred {times}, and fail_fast is {limit}: {}",
+            repeated.sentence
+        );
         return Some(with_first(text, tally));
     }
     let failed_items = tally.items().failed;
     if is_above(failed_items, thresholds.error_threshold) {
         let threshold = thresholds.error_threshold;
-        let text = format!("The number of failed items is {failed_items}, which exceeds error threshold {threshold}.");
+        let text = format!(
+            "The number of failed items is {failed_items}, which exceeds error threshold {threshold}."
+        );
         return Some(with_cause(text, tally));
     }
     let partly = tally.partly_failed();
-    let failed = partly + if polled { tally.currently_failed() } else { tally.mini_batches().failed };
+    let failed =
+        partly + if polled { tally.currently_failed() } else { tally.mini_batches().failed };
     if is_above(failed, thresholds.allowed_failed_count) {
         let allowed = thresholds.allowed_failed_count;
-        let text =
-            format!("The number of failed mini batches is {failed}, which exceeds allowed failed count {allowed}.");
+        let text = format!(
+            "The number of failed mini batches is {failed}, which exceeds allowed failed count {allowed}."
+        );
         // The counts of the summary do not include them.
         let text = match failed - partly - tally.mini_batches().failed {
             0 => text,
             retrying => format!("{text} {retrying} of them failed a try and had tries left."),
         };
-        let text = if partly > 0 { format!("{text} {partly} of them lost only rejected items.") } else { text };
+        let text = if partly > 0 {
+            format!("{text} {partly} of them lost only rejected items.")
+        } else {
+            text
+        };
         return Some(with_cause(text, tally));
     }
     let counts = tally.mini_batches();
@@ -126,7 +141,9 @@ pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
                 format!("{none}: {}; open logs/rejects.csv.", clause(&few_results(tally)))
             }
             None => {
-                format!("run() returned no results: {none}. Return one result for each item: a list, or a DataFrame.")
+                format!(
+                    "run() returned no results: {none}. Return one result for each item: a list, or a DataFrame."
+                )
             }
         };
         return Some(if mini_batches.failed == 0 { returned } else { with_cause(returned, tally) });
@@ -138,7 +155,8 @@ pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
     let failures = tally.failures();
     let Some((count, cause)) = failures.most_frequent() else { return Some(format!("{all}.")) };
     let attempts = counted(failures.attempts_failed(), "attempt");
-    let open = if cause.log.is_empty() { String::new() } else { format!("; open logs/{}", cause.log) };
+    let open =
+        if cause.log.is_empty() { String::new() } else { format!("; open logs/{}", cause.log) };
     Some(format!("{all}; {count} of {attempts}: {}{open}.", clause(&cause.error())))
 }
 
@@ -177,7 +195,10 @@ fn with_first(text: String, tally: &Tally) -> String {
         }
         Some(first) => {
             let log = &first.error.log;
-            format!(" The first failed mini-batch is {} ({}), open logs/{log}.", first.mini_batch, first.detail)
+            format!(
+                " The first failed mini-batch is {} ({}), open logs/{log}.",
+                first.mini_batch, first.detail
+            )
         }
         None => match rejects(tally) {
             Some(rejects) => format!(" {rejects}"),
@@ -200,14 +221,18 @@ pub(crate) fn few_results(tally: &Tally) -> String {
 
 /// Returns the number of records that could not be read, and the first of them; `None`: all could.
 fn unread(tally: &Tally) -> Option<(u64, String)> {
-    let mut kinds = tally.warnings().kinds_of_successes().iter().filter(|kind| kind.loses_records());
+    let mut kinds =
+        tally.warnings().kinds_of_successes().iter().filter(|kind| kind.loses_records());
     let first = kinds.next()?;
     Some((kinds.fold(first.count, |lost, kind| lost + kind.count), first.first.clone()))
 }
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Attempt, AttemptStatus, ErrorReport, Planned, RECORD_FAILED, Rejected, ResultEvent, WarningKind};
+    use protocol::{
+        Attempt, AttemptStatus, ErrorReport, Planned, RECORD_FAILED, Rejected, ResultEvent,
+        WarningKind,
+    };
 
     use super::*;
     use crate::fixtures::{failed, succeeded};
@@ -221,13 +246,20 @@ mod tests {
     }
 
     fn off() -> ErrorThresholds {
-        ErrorThresholds { error_threshold: -1, allowed_failed_count: -1, allowed_failed_percent: 100.0, fail_fast: 0 }
+        ErrorThresholds {
+            error_threshold: -1,
+            allowed_failed_count: -1,
+            allowed_failed_percent: 100.0,
+            fail_fast: 0,
+        }
     }
 
     #[test]
     fn item_threshold_is_strict_and_counts_missing_results() {
         let tally = tally(vec![succeeded(0, 1, 10, 8), failed(1, 3, true, 1)]);
-        let with = |error_threshold| exceeded(&tally, &ErrorThresholds { error_threshold, ..off() }, false);
+        let with = |error_threshold| {
+            exceeded(&tally, &ErrorThresholds { error_threshold, ..off() }, false)
+        };
         assert_eq!(with(-1), None);
         assert_eq!(with(3), None);
         let cause = with(2).expect("3 > 2");
@@ -242,14 +274,21 @@ mod tests {
     fn failed_command_is_named_by_its_own_error() {
         assert_eq!(command_failed(&tally(vec![succeeded(0, 1, 1, 1)])), None);
         let cause = command_failed(&tally(vec![failed(0, 1, true, 1)])).expect("it has failed");
-        assert_eq!(cause, "The command failed: ValueError: bad value. Open logs/user/error/0/process000.txt.");
+        assert_eq!(
+            cause,
+            "The command failed: ValueError: bad value. Open logs/user/error/0/process000.txt."
+        );
     }
 
     #[test]
     fn missing_results_are_named() {
         let short = tally(vec![succeeded(0, 1, 10, 8)]);
-        let cause = exceeded(&short, &ErrorThresholds { error_threshold: 1, ..off() }, false).expect("2 > 1");
-        assert!(cause.ends_with(" run() returned fewer results than it received items."), "{cause}");
+        let cause = exceeded(&short, &ErrorThresholds { error_threshold: 1, ..off() }, false)
+            .expect("2 > 1");
+        assert!(
+            cause.ends_with(" run() returned fewer results than it received items."),
+            "{cause}"
+        );
         assert_eq!(nothing_succeeded(&short), None);
         let cause = nothing_succeeded(&tally(vec![succeeded(0, 1, 10, 0)])).expect("none of ten");
         let expected = "run() returned no results: 0 of 10 items succeeded. Return one result for each item: a list, or \
@@ -276,8 +315,14 @@ mod tests {
             }]))
         };
         assert_eq!(read(8), "2 records could not be read, first: t.csv, line 335: \"abc\"");
-        assert!(read(7).ends_with("\"abc\"; and run() returned fewer results than it received items"));
-        let none = Attempt { warning_kinds: vec![kind.clone()], warnings_total: 2, ..succeeded(0, 1, 2, 0) };
+        assert!(
+            read(7).ends_with("\"abc\"; and run() returned fewer results than it received items")
+        );
+        let none = Attempt {
+            warning_kinds: vec![kind.clone()],
+            warnings_total: 2,
+            ..succeeded(0, 1, 2, 0)
+        };
         assert_eq!(
             nothing_succeeded(&tally(vec![none])).as_deref(),
             Some(
@@ -291,12 +336,16 @@ mod tests {
     fn failures_that_differ_only_in_numbers_and_paths_are_one_cause() {
         let of_file = |mini_batch| {
             let mut attempt = failed(mini_batch, 1, true, 1);
-            attempt.error.as_mut().expect("failed").message = format!("cannot read /data/{mini_batch}.png");
+            attempt.error.as_mut().expect("failed").message =
+                format!("cannot read /data/{mini_batch}.png");
             attempt
         };
-        let cause = nothing_succeeded(&tally((0..4).map(of_file).collect())).expect("none succeeded");
+        let cause =
+            nothing_succeeded(&tally((0..4).map(of_file).collect())).expect("none succeeded");
         assert!(
-            cause.starts_with("All 4 mini-batches failed; 4 of 4 attempts: ValueError: cannot read /data/0.png"),
+            cause.starts_with(
+                "All 4 mini-batches failed; 4 of 4 attempts: ValueError: cannot read /data/0.png"
+            ),
             "{cause}"
         );
     }
@@ -327,11 +376,15 @@ mod tests {
                     rejected items.";
         assert!(count(1).is_some_and(|cause| cause.starts_with(said)), "{:?}", count(1));
         assert_eq!(count(2), None);
-        let percent = |allowed_failed_percent| cause(ErrorThresholds { allowed_failed_percent, ..off() });
+        let percent =
+            |allowed_failed_percent| cause(ErrorThresholds { allowed_failed_percent, ..off() });
         assert!(percent(66.0).is_some_and(|cause| cause.contains("is 66.67 (2 of 3)")));
         assert_eq!(percent(67.0), None);
         let alike = |fail_fast| cause(ErrorThresholds { fail_fast, ..off() });
-        assert!(alike(2).is_some_and(|cause| cause.contains("occurred 2 times")), "once for each mini-batch");
+        assert!(
+            alike(2).is_some_and(|cause| cause.contains("occurred 2 times")),
+            "once for each mini-batch"
+        );
         assert_eq!(alike(3), None);
     }
 
@@ -351,11 +404,18 @@ mod tests {
                 },
                 run: None,
             };
-            tally(vec![Attempt { rejected: (0..count).map(reject).collect(), ..succeeded(0, 1, 3, 3 - count) }])
+            tally(vec![Attempt {
+                rejected: (0..count).map(reject).collect(),
+                ..succeeded(0, 1, 3, 3 - count)
+            }])
         };
-        let cause = exceeded(&rejected(2), &ErrorThresholds { error_threshold: 1, ..off() }, false).expect("2 > 1");
+        let cause = exceeded(&rejected(2), &ErrorThresholds { error_threshold: 1, ..off() }, false)
+            .expect("2 > 1");
         let said = "2 items rejected: RowDoesNotFit: no total; open logs/rejects.csv.";
-        assert_eq!(cause, format!("The number of failed items is 2, which exceeds error threshold 1. {said}"));
+        assert_eq!(
+            cause,
+            format!("The number of failed items is 2, which exceeds error threshold 1. {said}")
+        );
         assert_eq!(nothing_succeeded(&rejected(2)), None);
         let said = "0 of 3 items succeeded; 3 items rejected: RowDoesNotFit: no total; open logs/rejects.csv.";
         assert_eq!(nothing_succeeded(&rejected(3)).expect("none of three"), said);
@@ -366,20 +426,31 @@ mod tests {
         let open = "open logs/user/error/0/process000.txt.";
         let cause = |attempts| nothing_succeeded(&tally(attempts)).expect("nothing succeeded");
         let one = cause(vec![failed(0, 1, true, 1)]);
-        assert_eq!(one, format!("The only mini-batch failed; 1 of 1 attempt: ValueError: bad value; {open}"));
+        assert_eq!(
+            one,
+            format!("The only mini-batch failed; 1 of 1 attempt: ValueError: bad value; {open}")
+        );
         let tries = (0..7).flat_map(|id| [failed(id, 1, false, 1), failed(id, 2, true, 1)]);
         let all = cause(tries.collect());
-        assert_eq!(all, format!("All 7 mini-batches failed; 14 of 14 attempts: ValueError: bad value; {open}"));
-        let mixed = cause(vec![succeeded(0, 1, 10, 0), failed(1, 1, true, 1)]);
-        assert!(mixed.starts_with("run() returned no results: 0 of 11 items succeeded."), "{mixed}");
-        assert!(
-            mixed.ends_with("The first failed mini-batch is 1 (/data/1.png), open logs/user/error/0/process000.txt.")
+        assert_eq!(
+            all,
+            format!("All 7 mini-batches failed; 14 of 14 attempts: ValueError: bad value; {open}")
         );
+        let mixed = cause(vec![succeeded(0, 1, 10, 0), failed(1, 1, true, 1)]);
+        assert!(
+            mixed.starts_with("run() returned no results: 0 of 11 items succeeded."),
+            "{mixed}"
+        );
+        assert!(mixed.ends_with(
+            "The first failed mini-batch is 1 (/data/1.png), open logs/user/error/0/process000.txt."
+        ));
     }
 
     #[test]
     fn retried_mini_batches_are_counted_separately() {
-        let tally = tally((0..3).map(|id| failed(id, 1, false, 1)).chain([failed(9, 1, true, 1)]).collect());
+        let tally = tally(
+            (0..3).map(|id| failed(id, 1, false, 1)).chain([failed(9, 1, true, 1)]).collect(),
+        );
         let thresholds = ErrorThresholds { allowed_failed_count: 1, ..off() };
         let cause = exceeded(&tally, &thresholds, true).expect("4 > 1");
         let expected = "The number of failed mini batches is 4, which exceeds allowed failed count 1. 3 of them failed a \
@@ -390,20 +461,33 @@ mod tests {
         only_retried.apply(&ResultEvent::Attempt(Box::new(failed(5, 1, false, 1))));
         let thresholds = ErrorThresholds { allowed_failed_count: 0, ..off() };
         let cause = exceeded(&only_retried, &thresholds, true).expect("1 > 0");
-        assert!(cause.contains(" 1 of them failed a try and had tries left. 1 of 1 attempt ended with "), "{cause}");
-        assert!(cause.contains("The first failed mini-batch is 5 (/data/5.png), open logs/"), "{cause}");
+        assert!(
+            cause
+                .contains(" 1 of them failed a try and had tries left. 1 of 1 attempt ended with "),
+            "{cause}"
+        );
+        assert!(
+            cause.contains("The first failed mini-batch is 5 (/data/5.png), open logs/"),
+            "{cause}"
+        );
     }
 
     #[test]
     fn polled_count_includes_retried_mini_batches() {
-        let tally =
-            tally(vec![failed(0, 1, false, 1), failed(1, 3, true, 1), succeeded(2, 1, 1, 1), succeeded(3, 1, 1, 1)]);
-        let with =
-            |allowed_failed_count, polled| exceeded(&tally, &ErrorThresholds { allowed_failed_count, ..off() }, polled);
+        let tally = tally(vec![
+            failed(0, 1, false, 1),
+            failed(1, 3, true, 1),
+            succeeded(2, 1, 1, 1),
+            succeeded(3, 1, 1, 1),
+        ]);
+        let with = |allowed_failed_count, polled| {
+            exceeded(&tally, &ErrorThresholds { allowed_failed_count, ..off() }, polled)
+        };
         assert_eq!(with(1, false), None);
         assert_eq!(with(2, true), None);
         let cause = with(1, true).expect("2 > 1");
-        let expected = "The number of failed mini batches is 2, which exceeds allowed failed count 1.";
+        let expected =
+            "The number of failed mini batches is 2, which exceeds allowed failed count 1.";
         assert!(cause.starts_with(expected), "{cause}");
         assert!(with(0, false).is_some());
     }
@@ -415,21 +499,33 @@ mod tests {
         assert_eq!(exceeded(&tally, &thresholds, true), None);
         tally.apply(&ResultEvent::Planned(Planned { mini_batches: 4, items: None }));
         let cause = exceeded(&tally, &thresholds, true).expect("25 % > 24.9 %");
-        assert!(cause.starts_with("The percentage of failed mini batches is 25.00 (1 of 4)"), "{cause}");
-        assert_eq!(exceeded(&tally, &ErrorThresholds { allowed_failed_percent: 25.0, ..off() }, true), None);
+        assert!(
+            cause.starts_with("The percentage of failed mini batches is 25.00 (1 of 4)"),
+            "{cause}"
+        );
+        assert_eq!(
+            exceeded(&tally, &ErrorThresholds { allowed_failed_percent: 25.0, ..off() }, true),
+            None
+        );
         assert_eq!(exceeded(&tally, &off(), true), None);
     }
 
     #[test]
     fn dominant_cause_is_named() {
-        let tally = tally(vec![failed(0, 1, true, 1), failed(1, 1, true, 1), succeeded(2, 1, 1, 1)]);
-        let cause = exceeded(&tally, &ErrorThresholds { error_threshold: 0, ..off() }, false).expect("exceeded");
-        assert!(cause.contains(" 2 of 3 attempts ended with ValueError: bad value. The first"), "{cause}");
+        let tally =
+            tally(vec![failed(0, 1, true, 1), failed(1, 1, true, 1), succeeded(2, 1, 1, 1)]);
+        let cause = exceeded(&tally, &ErrorThresholds { error_threshold: 0, ..off() }, false)
+            .expect("exceeded");
+        assert!(
+            cause.contains(" 2 of 3 attempts ended with ValueError: bad value. The first"),
+            "{cause}"
+        );
     }
 
     #[test]
     fn equal_failures_end_job_with_fail_fast() {
-        let mut attempts = vec![failed(0, 1, false, 1), succeeded(1, 1, 1, 1), failed(0, 2, false, 1)];
+        let mut attempts =
+            vec![failed(0, 1, false, 1), succeeded(1, 1, 1, 1), failed(0, 2, false, 1)];
         let with = |attempts: &Vec<_>, fail_fast| {
             exceeded(&tally(attempts.clone()), &ErrorThresholds { fail_fast, ..off() }, false)
         };

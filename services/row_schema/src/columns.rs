@@ -44,7 +44,9 @@ fn fits(kind: ColumnKind, value: &Value) -> bool {
         (ColumnKind::Integer, Value::Number(number)) => {
             number.is_i64()
                 || number.is_f64()
-                    && number.as_f64().is_some_and(|number| number.fract() == 0.0 && INTEGERS.contains(&number))
+                    && number
+                        .as_f64()
+                        .is_some_and(|number| number.fract() == 0.0 && INTEGERS.contains(&number))
         }
         (ColumnKind::Timestamp, Value::String(text)) => is_instant(text),
         (ColumnKind::Date, Value::String(text)) => is_day(text),
@@ -95,7 +97,8 @@ mod tests {
 
     #[test]
     fn misfit_names_the_column() {
-        let columns = [column("id", ColumnKind::Integer, false), column("note", ColumnKind::String, true)];
+        let columns =
+            [column("id", ColumnKind::Integer, false), column("note", ColumnKind::String, true)];
         for (row, expected) in [
             (json!({"id": 1, "note": "a"}), None),
             (json!({"id": 1, "note": null}), None),

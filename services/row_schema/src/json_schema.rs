@@ -177,11 +177,15 @@ impl JsonSchema {
         };
         match (rule, value) {
             (Rule::Nothing, _) => Err(Misfit::new("not allowed".to_owned())),
-            (Rule::Types(types), _) => expect(types.iter().any(|kind| kind.has(value)), &|| in_words(types)),
-            (Rule::OneOf(values), _) => expect(values.iter().any(|one| same(one, value)), &|| match &values[..] {
-                [one] => shown(one),
-                several => format!("one of {}", shown(&Value::Array(several.to_vec()))),
-            }),
+            (Rule::Types(types), _) => {
+                expect(types.iter().any(|kind| kind.has(value)), &|| in_words(types))
+            }
+            (Rule::OneOf(values), _) => {
+                expect(values.iter().any(|one| same(one, value)), &|| match &values[..] {
+                    [one] => shown(one),
+                    several => format!("one of {}", shown(&Value::Array(several.to_vec()))),
+                })
+            }
             (Rule::Bound(limit, Bound { words, holds, .. }), Value::Number(number)) => {
                 expect(holds(compare(number, limit)), &|| format!("{words} {limit}"))
             }
@@ -201,12 +205,16 @@ impl JsonSchema {
                 })
             }
             (Rule::Pattern(pattern), Value::String(text)) => {
-                expect(pattern.is_match(text), &|| format!("a text that matches {:?}", pattern.as_str()))
+                expect(pattern.is_match(text), &|| {
+                    format!("a text that matches {:?}", pattern.as_str())
+                })
             }
             (Rule::Format(Format::DateTime), Value::String(text)) => {
                 expect(is_instant(text), &|| "date-time".to_owned())
             }
-            (Rule::Format(Format::Date), Value::String(text)) => expect(is_day(text), &|| "date".to_owned()),
+            (Rule::Format(Format::Date), Value::String(text)) => {
+                expect(is_day(text), &|| "date".to_owned())
+            }
             _ => self.check_parts(rule, value, depth),
         }
     }
@@ -222,20 +230,29 @@ impl JsonSchema {
             }
             (Rule::Properties { named, patterns, others }, Value::Object(properties)) => {
                 properties.iter().try_for_each(|(name, value)| {
-                    let own = named.iter().filter(|(known, _)| known == name).map(|(_, node)| *node);
-                    let matching = patterns.iter().filter(|(pattern, _)| pattern.is_match(name)).map(|(_, node)| *node);
+                    let own =
+                        named.iter().filter(|(known, _)| known == name).map(|(_, node)| *node);
+                    let matching = patterns
+                        .iter()
+                        .filter(|(pattern, _)| pattern.is_match(name))
+                        .map(|(_, node)| *node);
                     let mut nodes: Vec<Node> = own.chain(matching).collect();
                     if nodes.is_empty() {
                         nodes.extend(*others);
                     }
                     let mut checked = nodes.into_iter().map(|node| self.check(node, value, depth));
-                    checked.try_for_each(|checked| checked.map_err(|misfit| misfit.in_property(name)))
+                    checked
+                        .try_for_each(|checked| checked.map_err(|misfit| misfit.in_property(name)))
                 })
             }
-            (Rule::Names(node), Value::Object(properties)) => properties.keys().try_for_each(|name| {
-                let checked = self.check(*node, &Value::String(name.clone()), depth);
-                checked.map_err(|misfit| Misfit::new(format!("name: {}", misfit.reason)).in_property(name))
-            }),
+            (Rule::Names(node), Value::Object(properties)) => {
+                properties.keys().try_for_each(|name| {
+                    let checked = self.check(*node, &Value::String(name.clone()), depth);
+                    checked.map_err(|misfit| {
+                        Misfit::new(format!("name: {}", misfit.reason)).in_property(name)
+                    })
+                })
+            }
             (Rule::Items { first, rest }, Value::Array(items)) => {
                 items.iter().enumerate().try_for_each(|(position, item)| {
                     let Some(node) = first.get(position).or(rest.as_ref()) else { return Ok(()) };
@@ -243,7 +260,8 @@ impl JsonSchema {
                 })
             }
             (Rule::Unique, Value::Array(items)) => {
-                let is_repeated = |at: usize| items[..at].iter().any(|earlier| same(earlier, &items[at]));
+                let is_repeated =
+                    |at: usize| items[..at].iter().any(|earlier| same(earlier, &items[at]));
                 match (1..items.len()).find(|at| is_repeated(*at)) {
                     Some(at) => Err(Misfit::new("repeats an earlier item".to_owned()).in_item(at)),
                     None => Ok(()),
@@ -293,13 +311,17 @@ impl JsonSchema {
     /// checking the value again would double the time with each level.
     fn fits_none(&self, nodes: &[Node], misfits: Vec<Misfit>, value: &Value) -> Misfit {
         let types_of = |node: &Node| {
-            self.nodes[*node].iter().find_map(|rule| if let Rule::Types(types) = rule { Some(types) } else { None })
+            self.nodes[*node]
+                .iter()
+                .find_map(|rule| if let Rule::Types(types) = rule { Some(types) } else { None })
         };
-        let has_type = |node: &Node| types_of(node).is_none_or(|types| types.iter().any(|one| one.has(value)));
+        let has_type =
+            |node: &Node| types_of(node).is_none_or(|types| types.iter().any(|one| one.has(value)));
         let first = nodes.iter().zip(misfits).find(|(node, _)| has_type(node));
         first.map_or_else(
             || {
-                let types: Vec<Type> = nodes.iter().filter_map(types_of).flatten().copied().collect();
+                let types: Vec<Type> =
+                    nodes.iter().filter_map(types_of).flatten().copied().collect();
                 Misfit::expected(&in_words(&types), value)
             },
             |(_, misfit)| misfit,
@@ -356,11 +378,13 @@ fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::Number(left), Value::Number(right)) => compare(left, right).is_eq(),
         (Value::Array(left), Value::Array(right)) => {
-            left.len() == right.len() && left.iter().zip(right).all(|(left, right)| same(left, right))
+            left.len() == right.len()
+                && left.iter().zip(right).all(|(left, right)| same(left, right))
         }
         (Value::Object(left), Value::Object(right)) => {
-            let is_in_right =
-                |(name, value): (&String, &Value)| right.get(name).is_some_and(|other| same(value, other));
+            let is_in_right = |(name, value): (&String, &Value)| {
+                right.get(name).is_some_and(|other| same(value, other))
+            };
             left.len() == right.len() && left.iter().all(is_in_right)
         }
         _ => left == right,

@@ -44,7 +44,9 @@ impl RowSchema {
     pub fn new(schema: &ResultSchema) -> Result<Self, InvalidSchema> {
         match schema {
             ResultSchema::Columns(columns) => Ok(Self(Kind::Columns(columns.clone()))),
-            ResultSchema::Json(schema) => JsonSchema::new(schema).map(|schema| Self(Kind::Json(schema))),
+            ResultSchema::Json(schema) => {
+                JsonSchema::new(schema).map(|schema| Self(Kind::Json(schema)))
+            }
         }
     }
 
@@ -130,7 +132,10 @@ mod tests {
             (json!({"total": -1}), Some("total: expected at least 0, got -1")),
             (json!({}), Some("total: missing")),
             (json!({"total": 1, "day": "1 May"}), Some(r#"day: expected date, got "1 May""#)),
-            (json!({"total": 1, "lines": [{}, {"price": "x"}]}), Some(r#"lines[1].price: expected number, got "x""#)),
+            (
+                json!({"total": 1, "lines": [{}, {"price": "x"}]}),
+                Some(r#"lines[1].price: expected number, got "x""#),
+            ),
             (json!("text"), Some(r#"expected object, got "text""#)),
         ] {
             assert_eq!(invoice().misfit(&row).as_deref(), expected, "{row}");
@@ -164,7 +169,8 @@ mod tests {
 
     #[test]
     fn lines_that_do_not_fit_are_found_by_position() {
-        let found = invoice().misfits(b"{\"total\":1}\n{\"total\":null}\n{\"total\":2}\n{\"total\":\"\xff\"}\n");
+        let found = invoice()
+            .misfits(b"{\"total\":1}\n{\"total\":null}\n{\"total\":2}\n{\"total\":\"\xff\"}\n");
         assert_eq!(found.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [1, 3]);
         assert!(found[1].1.starts_with("the row is no valid JSON"), "{found:?}");
         assert!(invoice().misfits(b"").is_empty());
@@ -183,17 +189,26 @@ mod tests {
     #[test]
     fn invalid_schema_names_the_place() {
         for (schema, place) in [
-            (json!({"properties": {"total": {"type": "decimal"}}}), vec!["properties", "total", "type"]),
+            (
+                json!({"properties": {"total": {"type": "decimal"}}}),
+                vec!["properties", "total", "type"],
+            ),
             (json!({"required": "total"}), vec!["required"]),
             (json!({"$ref": "https://example.com/other.json"}), vec!["$ref"]),
-            (json!({"properties": {"a/b": {"pattern": "("}}}), vec!["properties", "a/b", "pattern"]),
+            (
+                json!({"properties": {"a/b": {"pattern": "("}}}),
+                vec!["properties", "a/b", "pattern"],
+            ),
             (json!({"properties": {"a": {"$ref": "#/$defs/a"}}}), vec!["properties", "a", "$ref"]),
             (json!({"anyOf": [{"type": "string"}, {"tipe": "null"}]}), vec!["anyOf", "1", "tipe"]),
             (json!({"total": "number"}), vec!["total"]),
             (json!(["total"]), vec![]),
             // No check of it would end.
             (json!({"$ref": "#"}), vec![]),
-            (json!({"properties": {"a": {"not": {"$ref": "#/properties/a"}}}}), vec!["properties", "a", "not"]),
+            (
+                json!({"properties": {"a": {"not": {"$ref": "#/properties/a"}}}}),
+                vec!["properties", "a", "not"],
+            ),
             (
                 json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}}),
                 vec!["$defs", "a", "anyOf", "1"],
@@ -212,8 +227,16 @@ mod tests {
                 vec![json!(1.5), json!("1")],
             ),
             (json!({"enum": [1, "a"]}), vec![json!(1.0), json!("a")], vec![json!("b")]),
-            (json!({"const": {"a": [1]}}), vec![json!({"a": [1.0]})], vec![json!({"a": [2]}), json!({})]),
-            (json!({"exclusiveMinimum": 0, "maximum": 2}), vec![json!(2), json!("text")], vec![json!(0), json!(2.5)]),
+            (
+                json!({"const": {"a": [1]}}),
+                vec![json!({"a": [1.0]})],
+                vec![json!({"a": [2]}), json!({})],
+            ),
+            (
+                json!({"exclusiveMinimum": 0, "maximum": 2}),
+                vec![json!(2), json!("text")],
+                vec![json!(0), json!(2.5)],
+            ),
             (json!({"multipleOf": 0.1}), vec![json!(0.3), json!(7)], vec![json!(0.25)]),
             (
                 json!({"minLength": 1, "maxLength": 2}),
@@ -221,9 +244,17 @@ mod tests {
                 vec![json!(""), json!("abc")],
             ),
             (json!({"pattern": "^[a-z]+$"}), vec![json!("abc")], vec![json!("a1")]),
-            (json!({"format": "date-time"}), vec![json!("2026-01-31T12:30:00Z")], vec![json!("2026-01-31")]),
+            (
+                json!({"format": "date-time"}),
+                vec![json!("2026-01-31T12:30:00Z")],
+                vec![json!("2026-01-31")],
+            ),
             (json!({"format": "email"}), vec![json!("anything")], vec![]),
-            (json!({"minItems": 1, "uniqueItems": true}), vec![json!([1, "1"])], vec![json!([]), json!([1, 1.0])]),
+            (
+                json!({"minItems": 1, "uniqueItems": true}),
+                vec![json!([1, "1"])],
+                vec![json!([]), json!([1, 1.0])],
+            ),
             (
                 json!({"prefixItems": [{"type": "string"}], "items": {"type": "number"}}),
                 vec![json!(["a", 1, 2]), json!([])],
@@ -239,14 +270,26 @@ mod tests {
                 vec![json!({"a": null, "x1": 1})],
                 vec![json!({"b": 1}), json!({"x1": "1"})],
             ),
-            (json!({"propertyNames": {"maxLength": 1}}), vec![json!({"a": 1})], vec![json!({"ab": 1})]),
+            (
+                json!({"propertyNames": {"maxLength": 1}}),
+                vec![json!({"a": 1})],
+                vec![json!({"ab": 1})],
+            ),
             (
                 json!({"minProperties": 1, "maxProperties": 1}),
                 vec![json!({"a": 1})],
                 vec![json!({}), json!({"a": 1, "b": 2})],
             ),
-            (json!({"anyOf": [{"type": "number"}, {"type": "null"}]}), vec![json!(1), json!(null)], vec![json!("a")]),
-            (json!({"oneOf": [{"type": "number"}, {"minimum": 5}]}), vec![json!(1)], vec![json!(7)]),
+            (
+                json!({"anyOf": [{"type": "number"}, {"type": "null"}]}),
+                vec![json!(1), json!(null)],
+                vec![json!("a")],
+            ),
+            (
+                json!({"oneOf": [{"type": "number"}, {"minimum": 5}]}),
+                vec![json!(1)],
+                vec![json!(7)],
+            ),
             (
                 json!({"allOf": [{"type": "number"}, {"minimum": 5}], "not": {"const": 6}}),
                 vec![json!(7)],
@@ -264,8 +307,8 @@ mod tests {
             ),
             (json!(true), vec![json!(1)], vec![]),
         ] {
-            let checker =
-                RowSchema::new(&ResultSchema::Json(schema.clone())).unwrap_or_else(|error| panic!("{schema}: {error}"));
+            let checker = RowSchema::new(&ResultSchema::Json(schema.clone()))
+                .unwrap_or_else(|error| panic!("{schema}: {error}"));
             for row in fits {
                 assert_eq!(checker.misfit(&row), None, "{schema}");
             }
@@ -281,8 +324,12 @@ mod tests {
             "total": {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]},
         }});
         let schema = RowSchema::new(&ResultSchema::Json(schema)).expect("valid");
-        let reasons = [json!("x"), json!(-1)].map(|total| schema.misfit(&json!({"total": total})).expect("bad"));
-        assert_eq!(reasons, [r#"total: expected number or null, got "x""#, "total: expected at least 0, got -1"]);
+        let reasons = [json!("x"), json!(-1)]
+            .map(|total| schema.misfit(&json!({"total": total})).expect("bad"));
+        assert_eq!(
+            reasons,
+            [r#"total: expected number or null, got "x""#, "total: expected at least 0, got -1"]
+        );
     }
 
     /// Each level of a list that ends in a misfit must not double the time.
@@ -290,12 +337,15 @@ mod tests {
     fn misfit_behind_many_levels_of_alternatives_is_found_at_once() {
         for keyword in ["anyOf", "oneOf"] {
             let next = json!({keyword: [{"$ref": "#/$defs/node"}, {"type": "null"}]});
-            let node = json!({"type": "object", "properties": {"next": next, "n": {"type": "integer"}}});
+            let node =
+                json!({"type": "object", "properties": {"next": next, "n": {"type": "integer"}}});
             let schema = json!({"$ref": "#/$defs/node", "$defs": {"node": node}});
             let schema = RowSchema::new(&ResultSchema::Json(schema)).expect("valid");
             let row = (0..30).fold(json!({"n": "x"}), |row, _| json!({"n": 1, "next": row}));
             assert!(
-                schema.misfit(&row).is_some_and(|reason| reason.ends_with("expected integer, got \"x\"")),
+                schema
+                    .misfit(&row)
+                    .is_some_and(|reason| reason.ends_with("expected integer, got \"x\"")),
                 "{keyword}"
             );
         }

@@ -43,11 +43,17 @@ impl Aws {
             loader = loader.region(Region::new(region.clone()));
         }
         let config = loader.load().await;
-        let key = ServiceConfigKey::builder().service_id("S3").env("AWS_ENDPOINT_URL").profile("endpoint_url").build();
+        let key = ServiceConfigKey::builder()
+            .service_id("S3")
+            .env("AWS_ENDPOINT_URL")
+            .profile("endpoint_url")
+            .build();
         let key = key.expect("all fields are set");
         let of_s3 = config.service_config().and_then(|settings| settings.load_config(key));
-        let endpoint = options.endpoint.clone().or(of_s3).or_else(|| config.endpoint_url().map(str::to_owned));
-        let endpoint = endpoint.or_else(|| std::env::var("AWS_ENDPOINT").ok().filter(|value| !value.is_empty()));
+        let endpoint =
+            options.endpoint.clone().or(of_s3).or_else(|| config.endpoint_url().map(str::to_owned));
+        let endpoint = endpoint
+            .or_else(|| std::env::var("AWS_ENDPOINT").ok().filter(|value| !value.is_empty()));
         endpoint.as_deref().map_or(Ok(()), check_endpoint)?;
         Ok(Self { config, endpoint })
     }
@@ -60,7 +66,9 @@ impl Aws {
 
     /// Returns a client for requests that `object_store` does not support.
     pub fn s3(&self) -> aws_sdk_s3::Client {
-        let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIME).operation_attempt_timeout(ATTEMPT_TIME);
+        let timeouts = TimeoutConfig::builder()
+            .connect_timeout(CONNECT_TIME)
+            .operation_attempt_timeout(ATTEMPT_TIME);
         let mut config = aws_sdk_s3::config::Builder::from(&self.config)
             .retry_config(RetryConfig::standard().with_max_attempts(ATTEMPTS_MAX))
             .timeout_config(timeouts.build())
@@ -77,9 +85,15 @@ impl Aws {
 
 /// Fails if no requests can be sent to an address. The message does not quote it, because it may contain a password.
 fn check_endpoint(endpoint: &str) -> Result<()> {
-    let url = Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    let url = Url::parse(endpoint)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     match url {
-        Some(url) if url.username().is_empty() && url.password().is_none() && url.query().is_none() => Ok(()),
+        Some(url)
+            if url.username().is_empty() && url.password().is_none() && url.query().is_none() =>
+        {
+            Ok(())
+        }
         _ => Err(Error::unavailable(
             "the endpoint of S3",
             "it is not an address such as https://minio.example:9000, without user, password or query; correct `endpoint` \
@@ -119,11 +133,12 @@ impl CredentialProvider for Credentials {
         {
             return Ok(known.credential.clone());
         }
-        let found =
-            self.provider.provide_credentials().await.map_err(|error| object_store::Error::Unauthenticated {
+        let found = self.provider.provide_credentials().await.map_err(|error| {
+            object_store::Error::Unauthenticated {
                 path: String::new(),
                 source: Box::new(NoCredentials(crate::error::said(&error))),
-            })?;
+            }
+        })?;
         let credential = Arc::new(AwsCredential {
             key_id: found.access_key_id().to_owned(),
             secret_key: found.secret_access_key().to_owned(),
@@ -141,16 +156,32 @@ mod tests {
 
     #[tokio::test]
     async fn invalid_endpoint_is_rejected_and_not_shown() {
-        for endpoint in
-            ["", " ", "minio:9000", "minio", "//minio", "ftp://minio", "http://", "http://u:s3cr3t@minio", "s3cr3t"]
-        {
-            let options = StoreOptions { endpoint: Some(endpoint.to_owned()), region: Some("us-east-1".to_owned()) };
+        for endpoint in [
+            "",
+            " ",
+            "minio:9000",
+            "minio",
+            "//minio",
+            "ftp://minio",
+            "http://",
+            "http://u:s3cr3t@minio",
+            "s3cr3t",
+        ] {
+            let options = StoreOptions {
+                endpoint: Some(endpoint.to_owned()),
+                region: Some("us-east-1".to_owned()),
+            };
             let error = TargetStore::open("s3://bucket/jobs", options).await.expect_err(endpoint);
             let error = format!("{error:#}");
-            assert!(error.starts_with("the endpoint of S3: it is not an address such as"), "{endpoint:?}: {error}");
+            assert!(
+                error.starts_with("the endpoint of S3: it is not an address such as"),
+                "{endpoint:?}: {error}"
+            );
             assert!(!error.contains("s3cr3t"), "{error}");
         }
-        for endpoint in ["http://127.0.0.1:4566", "https://minio.example:9000/path/", "http://[::1]:9000"] {
+        for endpoint in
+            ["http://127.0.0.1:4566", "https://minio.example:9000/path/", "http://[::1]:9000"]
+        {
             check_endpoint(endpoint).expect(endpoint);
         }
     }

@@ -40,7 +40,9 @@ impl fmt::Display for NotConditional {
 
 /// Lets 16 writers race to create one object. Exactly one may win, and the object must contain its bytes. Leaves
 /// nothing behind.
-pub async fn conditional_create_works(target: &TargetStore) -> Result<std::result::Result<(), NotConditional>> {
+pub async fn conditional_create_works(
+    target: &TargetStore,
+) -> Result<std::result::Result<(), NotConditional>> {
     let (store, prefix) = target.objects();
     let path = prefix.join("doctor").join(format!("race-{}", random_name()));
     let name = format!("{}/doctor", target.url());
@@ -57,14 +59,18 @@ async fn race(
     name: &str,
 ) -> Result<std::result::Result<(), NotConditional>> {
     let bytes = |writer: u64| Bytes::from(format!("writer {writer}"));
-    let create =
-        |writer| async move { (writer, store.put_opts(path, bytes(writer).into(), PutMode::Create.into()).await) };
+    let create = |writer| async move {
+        (writer, store.put_opts(path, bytes(writer).into(), PutMode::Create.into()).await)
+    };
     let mut created_by = Vec::new();
     for (writer, created) in join_all((0..WRITERS).map(create)).await {
         match created {
             Ok(_) => created_by.push(writer),
             Err(object_store::Error::AlreadyExists { .. }) => {}
-            Err(error @ (object_store::Error::NotImplemented { .. } | object_store::Error::NotSupported { .. })) => {
+            Err(
+                error @ (object_store::Error::NotImplemented { .. }
+                | object_store::Error::NotSupported { .. }),
+            ) => {
                 return Ok(Err(NotConditional::Unsupported(error.to_string())));
             }
             Err(error) => return Err(Error::from_store(name, error)),

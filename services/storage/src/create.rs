@@ -16,8 +16,10 @@ use crate::{Error, Result};
 
 /// Pauses between tries of a create, until one would be longer than the cause is worth: 3 seconds in all, or 0.3. These are
 /// races of writers, not outages, which the client of the store waits for.
-const RETRY: ExponentialBuilder =
-    ExponentialBuilder::new().with_min_delay(Duration::from_millis(100)).without_max_delay().without_max_times();
+const RETRY: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(100))
+    .without_max_delay()
+    .without_max_times();
 /// The longest pause while another create is in progress, which may be slow.
 const PAUSE_MAX_CONFLICT: Duration = Duration::from_secs(2);
 /// The longest pause after a lost answer. The client has already retried the errors that the store reported.
@@ -42,18 +44,23 @@ pub(crate) async fn create(
 ) -> Result<Commit> {
     let mut pauses = RETRY.build();
     loop {
-        let (error, pause_max) = match store.put_opts(path, bytes.clone(), PutMode::Create.into()).await {
-            Ok(_) => return Ok(Commit::Committed),
-            Err(error @ object_store::Error::AlreadyExists { .. }) => match holds(store, path, &bytes).await {
-                Ok(true) => return Ok(Commit::Committed),
-                Ok(false) => return Ok(Commit::Lost),
-                Err(object_store::Error::NotFound { .. }) => (error, PAUSE_MAX_CONFLICT),
-                Err(error) => (error, PAUSE_MAX_LOST),
-            },
-            // The object may have been created nevertheless.
-            Err(error @ object_store::Error::Generic { .. }) if !is_local(&error) => (error, PAUSE_MAX_LOST),
-            Err(error) => return Err(Error::from_store(name, error)),
-        };
+        let (error, pause_max) =
+            match store.put_opts(path, bytes.clone(), PutMode::Create.into()).await {
+                Ok(_) => return Ok(Commit::Committed),
+                Err(error @ object_store::Error::AlreadyExists { .. }) => {
+                    match holds(store, path, &bytes).await {
+                        Ok(true) => return Ok(Commit::Committed),
+                        Ok(false) => return Ok(Commit::Lost),
+                        Err(object_store::Error::NotFound { .. }) => (error, PAUSE_MAX_CONFLICT),
+                        Err(error) => (error, PAUSE_MAX_LOST),
+                    }
+                }
+                // The object may have been created nevertheless.
+                Err(error @ object_store::Error::Generic { .. }) if !is_local(&error) => {
+                    (error, PAUSE_MAX_LOST)
+                }
+                Err(error) => return Err(Error::from_store(name, error)),
+            };
         match pauses.next().filter(|pause| *pause <= pause_max) {
             Some(pause) => tokio::time::sleep(pause).await,
             None => return Err(Error::from_store(name, error)),
@@ -62,7 +69,11 @@ pub(crate) async fn create(
 }
 
 /// Returns whether an object contains these bytes.
-async fn holds(store: &dyn ObjectStore, path: &ObjectPath, bytes: &PutPayload) -> object_store::Result<bool> {
+async fn holds(
+    store: &dyn ObjectStore,
+    path: &ObjectPath,
+    bytes: &PutPayload,
+) -> object_store::Result<bool> {
     let found = store.get(path).await?.bytes().await?;
     let mut rest = &found[..];
     let is_begun_by = |piece: &Bytes| match rest.strip_prefix(&piece[..]) {

@@ -27,7 +27,9 @@ pub fn begin_writing(file: &File, range: Range<u64>) -> io::Result<()> {
     let offset = |bytes: u64| i64::try_from(bytes).map_err(io::Error::other);
     let (from, bytes) = (offset(range.start)?, offset(range.end - range.start)?);
     // SAFETY: the descriptor is open for as long as `file` is borrowed, and no memory is passed.
-    match unsafe { libc::sync_file_range(file.as_raw_fd(), from, bytes, libc::SYNC_FILE_RANGE_WRITE) } {
+    match unsafe {
+        libc::sync_file_range(file.as_raw_fd(), from, bytes, libc::SYNC_FILE_RANGE_WRITE)
+    } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -37,14 +39,18 @@ pub fn begin_writing(file: &File, range: Range<u64>) -> io::Result<()> {
 pub fn create_folder(path: &Path) -> io::Result<()> {
     let missing = path.ancestors().take_while(|folder| !folder.exists()).count();
     std::fs::create_dir_all(path)?;
-    path.ancestors().skip(1).take(missing).try_for_each(|listing| match listing.as_os_str().is_empty() {
-        true => sync(Path::new(".")),
-        false => sync(listing),
+    path.ancestors().skip(1).take(missing).try_for_each(|listing| {
+        match listing.as_os_str().is_empty() {
+            true => sync(Path::new(".")),
+            false => sync(listing),
+        }
     })
 }
 
 /// Runs a function that blocks on a disk, which may be that of another machine, in a thread of its own.
-pub(crate) async fn blocking<T: Send + 'static>(function: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(
+    function: impl FnOnce() -> T + Send + 'static,
+) -> T {
     match tokio::task::spawn_blocking(function).await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
@@ -73,7 +79,9 @@ pub fn remove_all(path: &Path) -> io::Result<()> {
         false => std::fs::remove_file(path),
     };
     let removed = match remove() {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => make_writable(path).and_then(|()| remove()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            make_writable(path).and_then(|()| remove())
+        }
         removed => removed,
     };
     match removed {
@@ -116,7 +124,8 @@ mod tests {
         std::fs::write(tree.join("a/b/file"), "").expect("writable");
         std::os::unix::fs::symlink(&outside, tree.join("link")).expect("writable");
         for name in ["a/b", "a", ""] {
-            std::fs::set_permissions(tree.join(name), Permissions::from_mode(0o555)).expect("own folder");
+            std::fs::set_permissions(tree.join(name), Permissions::from_mode(0o555))
+                .expect("own folder");
         }
         remove_all(&tree).expect("own files");
         assert!(!tree.exists() && outside.exists());

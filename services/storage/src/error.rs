@@ -76,12 +76,17 @@ impl Display for Error {
         match self {
             Self::NotFound { object } => write!(formatter, "{object} does not exist")?,
             Self::Denied { object, .. } => {
-                write!(formatter, "{object}: access denied; check the credentials and what they allow")?;
+                write!(
+                    formatter,
+                    "{object}: access denied; check the credentials and what they allow"
+                )?;
             }
             Self::Changed { object, expected, found } => {
                 write!(formatter, "{object} has changed: it was {expected}, and is {found} now")?;
             }
-            Self::Superseded { object } => write!(formatter, "another writer has written {object} meanwhile")?,
+            Self::Superseded { object } => {
+                write!(formatter, "another writer has written {object} meanwhile")?
+            }
             Self::Unavailable { object, .. } => write!(formatter, "{object}")?,
             Self::Damaged { object, .. } => write!(formatter, "{object} is damaged")?,
             Self::Foreign { object, format } => write!(
@@ -89,7 +94,9 @@ impl Display for Error {
                 "{object} has format {format}, and this build reads format {FORMAT}: another build has written it; use \
                  that build here, too"
             )?,
-            Self::TooLarge { found, allowed } => write!(formatter, "found {found}; allowed: {allowed}")?,
+            Self::TooLarge { found, allowed } => {
+                write!(formatter, "found {found}; allowed: {allowed}")?
+            }
         }
         match self.source() {
             Some(cause) if formatter.alternate() => write!(formatter, ": {cause}"),
@@ -103,7 +110,8 @@ impl Error {
         let object = object.to_owned();
         match error {
             object_store::Error::NotFound { .. } => Self::NotFound { object },
-            error @ (object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. }) => {
+            error @ (object_store::Error::PermissionDenied { .. }
+            | object_store::Error::Unauthenticated { .. }) => {
                 Self::Denied { object, source: Answer(error).into() }
             }
             error => Self::Unavailable { object, source: Answer(error).into() },
@@ -249,9 +257,14 @@ mod tests {
     #[test]
     fn only_errors_that_end_by_themselves_may_pass() {
         let generic = |source| object_store::Error::Generic { store: "S3", source };
-        let of_system = |kind: io::ErrorKind| Error::from_store("rows", generic(io::Error::from(kind).into()));
-        let of_store =
-            |may_pass| Error::unavailable("rows", Failed { words: "upload".into(), may_pass, error: Box::new(()) });
+        let of_system =
+            |kind: io::ErrorKind| Error::from_store("rows", generic(io::Error::from(kind).into()));
+        let of_store = |may_pass| {
+            Error::unavailable(
+                "rows",
+                Failed { words: "upload".into(), may_pass, error: Box::new(()) },
+            )
+        };
         for error in [
             of_system(io::ErrorKind::ConnectionRefused),
             of_system(io::ErrorKind::TimedOut),
@@ -265,7 +278,10 @@ mod tests {
             of_system(io::ErrorKind::StorageFull),
             of_system(io::ErrorKind::PermissionDenied),
             of_store(false),
-            Error::from_store("rows", object_store::Error::NotSupported { source: "append".into() }),
+            Error::from_store(
+                "rows",
+                object_store::Error::NotSupported { source: "append".into() },
+            ),
             Error::unavailable("rows", url::ParseError::EmptyHost),
             Error::NotFound { object: "rows".into() },
         ] {
@@ -276,14 +292,20 @@ mod tests {
     #[test]
     fn cause_is_kept_and_shown_once() {
         let full = io::Error::from(io::ErrorKind::StorageFull);
-        let error = object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(full) };
+        let error =
+            object_store::Error::Generic { store: "LocalFileSystem", source: Box::new(full) };
         let error = Error::from_store("plan/0", error);
         assert_eq!(error.to_string(), "plan/0");
         assert_eq!(format!("{error:#}"), "plan/0: no storage space");
         let chain = std::iter::successors(Some(&error as &dyn StdError), |error| (*error).source());
-        assert_eq!(chain.map(ToString::to_string).collect::<Vec<_>>().join(": "), format!("{error:#}"));
-        let answer = error.source().and_then(|source| source.downcast_ref::<Answer<object_store::Error>>());
-        let full = deepest_cause(&answer.expect("the answer of the store").0).downcast_ref::<io::Error>();
+        assert_eq!(
+            chain.map(ToString::to_string).collect::<Vec<_>>().join(": "),
+            format!("{error:#}")
+        );
+        let answer =
+            error.source().and_then(|source| source.downcast_ref::<Answer<object_store::Error>>());
+        let full =
+            deepest_cause(&answer.expect("the answer of the store").0).downcast_ref::<io::Error>();
         assert_eq!(full.expect("the system's error").kind(), io::ErrorKind::StorageFull);
     }
 }

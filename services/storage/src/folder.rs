@@ -13,8 +13,9 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::{Path as ObjectPath, PathPart};
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    RenameOptions, Result,
 };
 
 use crate::listing::Unnameable;
@@ -35,9 +36,11 @@ impl Folder {
     /// Lists one folder by its names, without those that no path can have.
     async fn list_by_name(&self, folder: &ObjectPath) -> Result<ListResult> {
         let path = self.files.path_to_filesystem(folder)?;
-        let unreadable = |error| Error::Generic { store: "LocalFileSystem", source: Box::new(error) };
+        let unreadable =
+            |error| Error::Generic { store: "LocalFileSystem", source: Box::new(error) };
         let mut entries = tokio::fs::read_dir(&path).await.map_err(unreadable)?;
-        let mut listed = ListResult { common_prefixes: vec![], objects: vec![], extensions: Default::default() };
+        let mut listed =
+            ListResult { common_prefixes: vec![], objects: vec![], extensions: Default::default() };
         while let Some(entry) = entries.next_entry().await.map_err(unreadable)? {
             let name = entry.file_name();
             let Some(part) = name.to_str().and_then(|name| PathPart::parse(name).ok()) else {
@@ -100,12 +103,19 @@ impl ObjectStore for Folder {
 
     async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
         match self.files.list_with_delimiter(prefix).await {
-            Err(Error::InvalidPath { .. }) => self.list_by_name(&prefix.cloned().unwrap_or_default()).await,
+            Err(Error::InvalidPath { .. }) => {
+                self.list_by_name(&prefix.cloned().unwrap_or_default()).await
+            }
             listed => listed,
         }
     }
 
-    async fn put_opts(&self, location: &ObjectPath, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         self.files.put_opts(location, payload, options).await
     }
 
@@ -132,11 +142,21 @@ impl ObjectStore for Folder {
         self.files.delete_stream(locations)
     }
 
-    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
+    async fn copy_opts(
+        &self,
+        from: &ObjectPath,
+        to: &ObjectPath,
+        options: CopyOptions,
+    ) -> Result<()> {
         self.files.copy_opts(from, to, options).await
     }
 
-    async fn rename_opts(&self, from: &ObjectPath, to: &ObjectPath, options: RenameOptions) -> Result<()> {
+    async fn rename_opts(
+        &self,
+        from: &ObjectPath,
+        to: &ObjectPath,
+        options: RenameOptions,
+    ) -> Result<()> {
         self.files.rename_opts(from, to, options).await
     }
 }
@@ -153,8 +173,12 @@ mod tests {
         let store = Folder::new(LocalFileSystem::new(), Unnameable::default());
         let prefix = ObjectPath::from_absolute_path(folder).expect("a path");
         let name = |path: &ObjectPath| path.as_ref()[prefix.as_ref().len()..].to_owned();
-        let mut all: Vec<_> =
-            store.list(Some(&prefix)).map_ok(|meta| name(&meta.location)).try_collect().await.expect("listed");
+        let mut all: Vec<_> = store
+            .list(Some(&prefix))
+            .map_ok(|meta| name(&meta.location))
+            .try_collect()
+            .await
+            .expect("listed");
         all.sort();
         let one = store.list_with_delimiter(Some(&prefix)).await.expect("listed");
         let mut files: Vec<_> = one.objects.iter().map(|meta| name(&meta.location)).collect();

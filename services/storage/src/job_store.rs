@@ -70,7 +70,8 @@ pub struct RoundRequest {
 impl JobStore {
     /// Opens a job in a local folder, which must exist.
     pub fn local(folder: &Path) -> Result<Self> {
-        let store: Arc<dyn ObjectStore> = Arc::new(Folder::new(open_folder(folder)?, Unnameable::default()));
+        let store: Arc<dyn ObjectStore> =
+            Arc::new(Folder::new(open_folder(folder)?, Unnameable::default()));
         Ok(Self {
             commits: Arc::clone(&store),
             store,
@@ -96,7 +97,8 @@ impl JobStore {
     /// disk before it gets its name, and its folder after that.
     pub fn with_durability(mut self, durability: Durability) -> Result<Self> {
         if let Some(folder) = &self.folder {
-            self.commits = Arc::new(open_folder(folder)?.with_fsync(durability == Durability::Full));
+            self.commits =
+                Arc::new(open_folder(folder)?.with_fsync(durability == Durability::Full));
             self.durability = durability;
         }
         Ok(self)
@@ -341,7 +343,9 @@ impl JobStore {
 
     /// Returns whether this reducer publishes what runs again in a round: the first one that asks.
     pub async fn claim_round(&self, round: u64, writer: &str) -> Result<bool> {
-        let claimed = self.create(&format!("copies/round-{round}"), writer.as_bytes().to_vec().into()).await?;
+        let claimed = self
+            .create(&format!("copies/round-{round}"), writer.as_bytes().to_vec().into())
+            .await?;
         Ok(claimed == Commit::Committed)
     }
 
@@ -433,7 +437,9 @@ impl JobStore {
     /// Returns whether its objects include files that the script wrote, because it has no other output folder.
     pub async fn holds_output(&self) -> Result<bool> {
         let found = self.store.list(Some(&self.path("output"))).try_next().await;
-        found.map(|found| found.is_some()).map_err(|error| Error::from_store(&self.name("output"), error))
+        found
+            .map(|found| found.is_some())
+            .map_err(|error| Error::from_store(&self.name("output"), error))
     }
 
     pub(crate) async fn delete(&self, name: &str) -> Result<()> {
@@ -488,7 +494,8 @@ impl JobStore {
 }
 
 fn open_folder(folder: &Path) -> Result<LocalFileSystem> {
-    LocalFileSystem::new_with_prefix(folder).map_err(|error| Error::from_store(&folder.display().to_string(), error))
+    LocalFileSystem::new_with_prefix(folder)
+        .map_err(|error| Error::from_store(&folder.display().to_string(), error))
 }
 
 /// `spec.json` as it is written.

@@ -86,7 +86,10 @@ fn nameable(body: Bytes) -> (Bytes, Vec<String>) {
 
 /// Returns the text without the entries between `open` and `close` whose name, inside `name` and `name_end`, no path can
 /// have, and these names. It copies only a text that has such an entry.
-fn without_unnameable<'a>(text: &'a str, [open, close, name, name_end]: [&str; 4]) -> (Cow<'a, str>, Vec<String>) {
+fn without_unnameable<'a>(
+    text: &'a str,
+    [open, close, name, name_end]: [&str; 4],
+) -> (Cow<'a, str>, Vec<String>) {
     let (mut kept, mut left_out) = (String::new(), Vec::new());
     let (mut copied, mut read) = (0, 0);
     while let Some(before) = text[read..].find(open) {
@@ -142,8 +145,11 @@ mod tests {
     use super::*;
 
     fn page(keys: &[&str], prefixes: &[&str]) -> String {
-        let contents = keys.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>"));
-        let prefixes = prefixes.iter().map(|key| format!("<CommonPrefixes><Prefix>{key}</Prefix></CommonPrefixes>"));
+        let contents =
+            keys.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>"));
+        let prefixes = prefixes
+            .iter()
+            .map(|key| format!("<CommonPrefixes><Prefix>{key}</Prefix></CommonPrefixes>"));
         let entries = contents.chain(prefixes).collect::<String>();
         format!(
             "<ListBucketResult><Name>b</Name><Prefix>jobs/</Prefix>{entries}<KeyCount>1</KeyCount></ListBucketResult>"
@@ -159,20 +165,26 @@ mod tests {
         keys.splice(1..1, strange);
         let (kept, left_out) = nameable(page(&keys, &["jobs//", "jobs/a/"]).into());
         assert_eq!(kept, page(&["jobs/a", "jobs/z"], &["jobs/a/"]));
-        assert_eq!(left_out, ["jobs//logs/x", "jobs/a\u{1}b", "jobs/../x", "jobs/\n", "jobs/\u{7f}", "jobs//"]);
+        assert_eq!(
+            left_out,
+            ["jobs//logs/x", "jobs/a\u{1}b", "jobs/../x", "jobs/\n", "jobs/\u{7f}", "jobs//"]
+        );
     }
 
     #[test]
     fn blobs_without_a_path_are_left_out() {
         let page = |names: &[&str], prefixes: &[&str]| {
-            let blobs = names.iter().map(|name| format!("<Blob><Name>{name}</Name><Properties /></Blob>"));
-            let prefixes = prefixes.iter().map(|name| format!("<BlobPrefix><Name>{name}</Name></BlobPrefix>"));
+            let blobs =
+                names.iter().map(|name| format!("<Blob><Name>{name}</Name><Properties /></Blob>"));
+            let prefixes =
+                prefixes.iter().map(|name| format!("<BlobPrefix><Name>{name}</Name></BlobPrefix>"));
             format!(
                 "<EnumerationResults><Blobs>{}</Blobs></EnumerationResults>",
                 blobs.chain(prefixes).collect::<String>()
             )
         };
-        let (kept, left_out) = nameable(page(&["jobs//x", "jobs/a"], &["jobs//", "jobs/b/"]).into());
+        let (kept, left_out) =
+            nameable(page(&["jobs//x", "jobs/a"], &["jobs//", "jobs/b/"]).into());
         assert_eq!(kept, page(&["jobs/a"], &["jobs/b/"]));
         assert_eq!(left_out, ["jobs//x", "jobs//"]);
     }

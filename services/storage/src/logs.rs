@@ -41,7 +41,9 @@ impl JobStore {
     pub async fn move_log_file(&self, path: &str, file: &Path) -> Result<()> {
         if let Some(log) = self.folder().map(|folder| folder.join("logs").join(path)) {
             let folder = log.parent().expect("in a folder");
-            if tokio::fs::create_dir_all(folder).await.is_ok() && tokio::fs::rename(file, &log).await.is_ok() {
+            if tokio::fs::create_dir_all(folder).await.is_ok()
+                && tokio::fs::rename(file, &log).await.is_ok()
+            {
                 return Ok(());
             }
         }
@@ -66,11 +68,14 @@ impl JobStore {
                 let parts: Vec<_> = parts.map(|part| part.as_ref().to_owned()).collect();
                 parts.join("/")
             });
-            let file = path.filter(|path| !path.is_empty()).map(|path| LogFile { path, bytes: meta.size });
+            let file =
+                path.filter(|path| !path.is_empty()).map(|path| LogFile { path, bytes: meta.size });
             async { Ok(file) }
         });
-        let mut files: Vec<_> =
-            files.try_collect().await.map_err(|error| Error::from_store(&self.name("logs"), error))?;
+        let mut files: Vec<_> = files
+            .try_collect()
+            .await
+            .map_err(|error| Error::from_store(&self.name("logs"), error))?;
         files.sort();
         Ok(files)
     }

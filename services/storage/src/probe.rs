@@ -25,7 +25,8 @@ pub async fn probe(target: &TargetStore) -> Probe {
     let (store, prefix) = target.objects();
     let folder = prefix.join("doctor");
     let name = format!("probe-{}", random_name());
-    let (whole, parts) = (folder.clone().join(name.as_str()), folder.clone().join(format!("{name}-parts")));
+    let (whole, parts) =
+        (folder.clone().join(name.as_str()), folder.clone().join(format!("{name}-parts")));
     let failed = |error| Error::from_store(&format!("{}/doctor", target.url()), error);
 
     let before = SystemTime::now();
@@ -60,8 +61,13 @@ impl Stores {
     }
 }
 
-async fn list(store: &dyn ObjectStore, folder: &ObjectPath, expected: &ObjectPath) -> object_store::Result<()> {
-    let listed: Vec<_> = store.list(Some(folder)).map_ok(|meta| meta.location).try_collect().await?;
+async fn list(
+    store: &dyn ObjectStore,
+    folder: &ObjectPath,
+    expected: &ObjectPath,
+) -> object_store::Result<()> {
+    let listed: Vec<_> =
+        store.list(Some(folder)).map_ok(|meta| meta.location).try_collect().await?;
     match listed.contains(expected) {
         true => Ok(()),
         false => Err(object_store::Error::Generic {
@@ -101,7 +107,9 @@ async fn delete(store: &dyn ObjectStore, paths: [&ObjectPath; 2]) -> object_stor
 /// Returns the difference of clocks. The store rounds times down to seconds, and wrote between `before` and `after`.
 fn ahead(written: SystemTime, before: SystemTime, after: SystemTime) -> f64 {
     let earliest = before - Duration::from_secs(1);
-    let seconds = |later: SystemTime, earlier: SystemTime| later.duration_since(earlier).map(|gap| gap.as_secs_f64());
+    let seconds = |later: SystemTime, earlier: SystemTime| {
+        later.duration_since(earlier).map(|gap| gap.as_secs_f64())
+    };
     match (seconds(earliest, written), seconds(written, after)) {
         (Ok(behind), _) => -behind,
         (_, Ok(ahead)) => ahead,
@@ -114,7 +122,9 @@ fn ahead(written: SystemTime, before: SystemTime, after: SystemTime) -> f64 {
 pub async fn create_bucket(url: &str, options: StoreOptions) -> Result<bool> {
     let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
     let stores = Stores::new(options);
-    let (Some(bucket), true) = (parsed.host_str(), parsed.scheme() == "s3") else { return Ok(false) };
+    let (Some(bucket), true) = (parsed.host_str(), parsed.scheme() == "s3") else {
+        return Ok(false);
+    };
     let aws = stores.aws().await?;
     if aws.endpoint.is_none() {
         return Ok(false);
@@ -136,7 +146,8 @@ mod tests {
     #[test]
     fn rounding_is_no_difference_of_clocks() {
         let time = |seconds: f64| SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds);
-        let ahead = |written, before, after| ahead(time(written), time(before), time(after)).round();
+        let ahead =
+            |written, before, after| ahead(time(written), time(before), time(after)).round();
         assert_eq!(ahead(100.0, 100.9, 101.2), 0.0);
         assert_eq!(ahead(101.0, 100.9, 101.2), 0.0);
         assert_eq!(ahead(90.0, 101.0, 101.2), -10.0);
@@ -147,15 +158,26 @@ mod tests {
     async fn probe_of_a_folder_passes_and_leaves_nothing() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let url = Url::from_file_path(folder.path()).expect("absolute");
-        let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        let target =
+            TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
         let probe = probe(&target).await;
-        let names: Vec<_> = probe.requests.iter().map(|(name, result)| (*name, result.is_ok())).collect();
+        let names: Vec<_> =
+            probe.requests.iter().map(|(name, result)| (*name, result.is_ok())).collect();
         assert_eq!(
             names,
-            [("put", true), ("get", true), ("list", true), ("multipart upload", true), ("delete", true)],
+            [
+                ("put", true),
+                ("get", true),
+                ("list", true),
+                ("multipart upload", true),
+                ("delete", true)
+            ],
             "{probe:?}"
         );
         assert_eq!(probe.clock_ahead_seconds, Some(0.0));
-        assert_eq!(std::fs::read_dir(folder.path().join("doctor")).map_or(0, |left| left.count()), 0);
+        assert_eq!(
+            std::fs::read_dir(folder.path().join("doctor")).map_or(0, |left| left.count()),
+            0
+        );
     }
 }

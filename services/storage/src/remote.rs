@@ -24,14 +24,24 @@ impl Stores {
     /// size.
     ///
     /// Each caller has a folder of its own and removes it, with what is left there after an error.
-    pub async fn download(&self, url: &str, version: Option<&FileVersion>, to: &Path) -> Result<()> {
+    pub async fn download(
+        &self,
+        url: &str,
+        version: Option<&FileVersion>,
+        to: &Path,
+    ) -> Result<()> {
         let url = parsed(url)?;
         let (store, path) = self.open(&url).await?;
         download(&*store, &path, &shown(&url), version, to).await
     }
 
     /// Reads a range of bytes of an object, which must be within the object.
-    pub async fn read(&self, url: &str, version: Option<&FileVersion>, range: Range<u64>) -> Result<Bytes> {
+    pub async fn read(
+        &self,
+        url: &str,
+        version: Option<&FileVersion>,
+        range: Range<u64>,
+    ) -> Result<Bytes> {
         let url = parsed(url)?;
         let (store, path) = self.open(&url).await?;
         let name = shown(&url);
@@ -52,8 +62,11 @@ impl Stores {
         let name = shown(&url);
         let mut at = range.start;
         let mut pieces = get(&*store, &path, &name, version, Some(range)).await?.into_stream();
-        while let Some(piece) = pieces.try_next().await.map_err(|error| Error::from_store(&name, error))? {
-            file.write_all_at(&piece, at).map_err(|error| Error::unavailable("a file for an input", error))?;
+        while let Some(piece) =
+            pieces.try_next().await.map_err(|error| Error::from_store(&name, error))?
+        {
+            file.write_all_at(&piece, at)
+                .map_err(|error| Error::unavailable("a file for an input", error))?;
             at += piece.len() as u64;
         }
         Ok(())
@@ -73,7 +86,8 @@ impl Stores {
         }
         let url = parsed(path_or_url)?;
         let (store, path) = self.open(&url).await?;
-        let found = store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
+        let found =
+            store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
         Ok(FileVersion { bytes: found.size, etag: found.e_tag, modified: None })
     }
 
@@ -89,7 +103,8 @@ impl Stores {
     pub async fn size(&self, url: &str) -> Result<u64> {
         let url = parsed(url)?;
         let (store, path) = self.open(&url).await?;
-        let found = store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
+        let found =
+            store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
         Ok(found.size)
     }
 }
@@ -112,7 +127,9 @@ impl Destination {
         let mut url = parsed(&folder.display())?;
         if url.scheme() == "file" {
             let path = url.to_file_path();
-            return path.map(Self::Folder).map_err(|()| Error::unavailable(&shown(&url), "not a path of this machine"));
+            return path
+                .map(Self::Folder)
+                .map_err(|()| Error::unavailable(&shown(&url), "not a path of this machine"));
         }
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push(file_name);
@@ -158,7 +175,9 @@ pub(crate) async fn download(
     partial.push(".partial");
     let mut file = tokio::fs::File::create(&partial).await.map_err(local)?;
     let mut pieces = object.into_stream();
-    while let Some(piece) = pieces.try_next().await.map_err(|error| Error::from_store(name, error))? {
+    while let Some(piece) =
+        pieces.try_next().await.map_err(|error| Error::from_store(name, error))?
+    {
         file.write_all(&piece).await.map_err(local)?;
     }
     file.flush().await.map_err(local)?;
@@ -186,7 +205,9 @@ async fn get(
     };
     match (store.get_opts(path, options).await, version) {
         // Some stores ignore If-Match.
-        (Ok(object), Some(version)) if !is_version(&object.meta, version) => Err(changed(version, &object.meta)),
+        (Ok(object), Some(version)) if !is_version(&object.meta, version) => {
+            Err(changed(version, &object.meta))
+        }
         (Ok(object), _) => Ok(object),
         // A missing range may mean another version.
         (Err(error), Some(version)) if !matches!(error, object_store::Error::NotFound { .. }) => {

@@ -188,7 +188,9 @@ fn mode(is_executable: bool) -> u32 {
 /// Returns the name under which a single file is packed. The job contains it as text.
 fn file_name(path: &Path) -> Result<&str> {
     let name = path.file_name().and_then(OsStr::to_str);
-    name.ok_or_else(|| Error::unavailable(&path.display().to_string(), "its name is not valid UTF-8"))
+    name.ok_or_else(|| {
+        Error::unavailable(&path.display().to_string(), "its name is not valid UTF-8")
+    })
 }
 
 /// A file that must be as long as it was when its header was written.
@@ -200,9 +202,15 @@ struct SteadyFile {
 impl Read for SteadyFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
-        let is_whole = if count == 0 { self.left == 0 || buffer.is_empty() } else { count as u64 <= self.left };
+        let is_whole = if count == 0 {
+            self.left == 0 || buffer.is_empty()
+        } else {
+            count as u64 <= self.left
+        };
         if !is_whole {
-            return Err(io::Error::other("it changed during packing; try again once nothing writes to it"));
+            return Err(io::Error::other(
+                "it changed during packing; try again once nothing writes to it",
+            ));
         }
         self.left -= count as u64;
         Ok(count)

@@ -84,8 +84,10 @@ impl Stores {
     }
 
     async fn opened(&self, url: &Url) -> Result<(Opened, ObjectPath)> {
-        let unavailable = |error: object_store::Error| Error::unavailable(&shown(url), Answer(error));
-        let (scheme, path) = ObjectStoreScheme::parse(url).map_err(|error| unavailable(error.into()))?;
+        let unavailable =
+            |error: object_store::Error| Error::unavailable(&shown(url), Answer(error));
+        let (scheme, path) =
+            ObjectStoreScheme::parse(url).map_err(|error| unavailable(error.into()))?;
         let key = key(url);
         if let Some(opened) = self.0.opened.lock().expect("no panic while it was held").get(&key) {
             return Ok((opened.clone(), path));
@@ -107,8 +109,14 @@ impl Stores {
         Ok((all.entry(key).or_insert(opened).clone(), path))
     }
 
-    fn s3(&self, url: &Url, aws: &Aws, connector: Listening) -> object_store::Result<Box<dyn ObjectStore>> {
-        let mut builder = AmazonS3Builder::new().with_url(url.as_str()).with_http_connector(connector);
+    fn s3(
+        &self,
+        url: &Url,
+        aws: &Aws,
+        connector: Listening,
+    ) -> object_store::Result<Box<dyn ObjectStore>> {
+        let mut builder =
+            AmazonS3Builder::new().with_url(url.as_str()).with_http_connector(connector);
         for (name, value) in variables(url) {
             // The endpoint and the credentials are already known.
             if let Ok(key) = name.parse()
@@ -121,7 +129,8 @@ impl Stores {
             builder = builder.with_region(region.as_ref());
         }
         if let Some(endpoint) = &aws.endpoint {
-            builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+            builder =
+                builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
         }
         if let Some(credentials) = aws.credentials() {
             builder = builder.with_credentials(credentials);
@@ -147,7 +156,8 @@ impl Stores {
 }
 
 fn google(url: &Url, connector: Listening) -> object_store::Result<Box<dyn ObjectStore>> {
-    let builder = GoogleCloudStorageBuilder::new().with_url(url.as_str()).with_http_connector(connector);
+    let builder =
+        GoogleCloudStorageBuilder::new().with_url(url.as_str()).with_http_connector(connector);
     let builder = variables(url).fold(builder, |builder, (name, value)| match name.parse() {
         Ok(key) => builder.with_config(key, value),
         Err(_) => builder,
@@ -156,7 +166,8 @@ fn google(url: &Url, connector: Listening) -> object_store::Result<Box<dyn Objec
 }
 
 fn azure(url: &Url, connector: Listening) -> object_store::Result<Box<dyn ObjectStore>> {
-    let builder = MicrosoftAzureBuilder::new().with_url(url.as_str()).with_http_connector(connector);
+    let builder =
+        MicrosoftAzureBuilder::new().with_url(url.as_str()).with_http_connector(connector);
     let builder = variables(url).fold(builder, |builder, (name, value)| match name.parse() {
         Ok(key) => builder.with_config(key, value),
         Err(_) => builder,
@@ -175,11 +186,13 @@ fn key(url: &Url) -> String {
 /// Returns the vendors' variables under the names of their options.
 fn variables(url: &Url) -> impl Iterator<Item = (String, String)> {
     // Options also have short names, but a variable `TOKEN` or `REGION` is not meant for a store.
-    let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
-    let variables =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let variables =
-        variables.filter(move |(name, _)| ours(name)).map(|(name, value)| (name.to_ascii_lowercase(), value));
+    let ours =
+        |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let variables = variables
+        .filter(move |(name, _)| ours(name))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value));
     // An explicit `http` is intentional.
     variables.chain((url.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned())))
 }

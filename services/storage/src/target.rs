@@ -42,7 +42,9 @@ use crate::{Error, JobStore, Result, StoreOptions, Stores, snapshot};
 pub use quotas::OpenJob;
 pub use removal::Removal;
 pub use schedules::ScheduleFollower;
-pub use workers::{SeenWorker, WORKER_ENTRY_LASTS, WORKER_PERIOD, WORKER_PERIOD_AT_WORK, WorkerWatch};
+pub use workers::{
+    SeenWorker, WORKER_ENTRY_LASTS, WORKER_PERIOD, WORKER_PERIOD_AT_WORK, WorkerWatch,
+};
 
 /// All jobs of one compute target.
 #[derive(Clone, Debug)]
@@ -62,14 +64,18 @@ impl TargetStore {
     /// first job, or before the folder is mounted.
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let parsed = Url::parse(url).map_err(|error| {
-            Error::unavailable(url, format!("not a URL of a store such as s3://bucket/prefix: {error}"))
+            Error::unavailable(
+                url,
+                format!("not a URL of a store such as s3://bucket/prefix: {error}"),
+            )
         })?;
         let stores = Stores::new(options);
         let shown = shown(&parsed).trim_end_matches('/').to_owned();
         let folder = match parsed.scheme() {
             "file" => {
-                let folder =
-                    parsed.to_file_path().map_err(|()| Error::unavailable(&shown, "not a path of this machine"))?;
+                let folder = parsed
+                    .to_file_path()
+                    .map_err(|()| Error::unavailable(&shown, "not a path of this machine"))?;
                 Some(folder)
             }
             _ => None,
@@ -110,12 +116,15 @@ impl TargetStore {
     /// Explains a failed listing, which does not say why: asks S3 for the bucket itself.
     async fn explained(&self, url: &Url, error: object_store::Error) -> Error {
         let no_bucket = || {
-            let message = "there is no such bucket; create it, or correct `store` of the compute target";
+            let message =
+                "there is no such bucket; create it, or correct `store` of the compute target";
             Error::unavailable(&self.url, message)
         };
         match (self.stores.bucket_status(url).await, error) {
             (Some(404), _) | (None, object_store::Error::NotFound { .. }) => no_bucket(),
-            (Some(401 | 403), error) => Error::Denied { object: self.url.clone(), source: Answer(error).into() },
+            (Some(401 | 403), error) => {
+                Error::Denied { object: self.url.clone(), source: Answer(error).into() }
+            }
             (_, error) => Error::from_store(&self.url, error),
         }
     }
@@ -172,8 +181,11 @@ impl TargetStore {
     pub async fn job_ids(&self) -> Result<Vec<String>> {
         let listed = self.store.list_with_delimiter(Some(&self.path("jobs"))).await;
         let listed = listed.map_err(|error| Error::from_store(&self.name("jobs"), error))?;
-        let mut ids: Vec<_> =
-            listed.common_prefixes.iter().filter_map(|prefix| prefix.filename().map(str::to_owned)).collect();
+        let mut ids: Vec<_> = listed
+            .common_prefixes
+            .iter()
+            .filter_map(|prefix| prefix.filename().map(str::to_owned))
+            .collect();
         ids.retain(|id| is_job_id(id));
         ids.sort();
         Ok(ids)
@@ -227,10 +239,16 @@ mod tests {
     /// Returns a store in a folder, and one in memory that behaves like a bucket.
     pub(super) async fn targets(folder: &Path) -> [TargetStore; 2] {
         let url = Url::from_file_path(folder).expect("absolute");
-        let local = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        let local =
+            TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
         local.create().expect("writable");
         let store = Arc::new(object_store::memory::InMemory::new());
-        let bucket = TargetStore { store, prefix: ObjectPath::from("prefix"), folder: None, ..local.clone() };
+        let bucket = TargetStore {
+            store,
+            prefix: ObjectPath::from("prefix"),
+            folder: None,
+            ..local.clone()
+        };
         [local, bucket]
     }
 
@@ -239,7 +257,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mount = folder.path().join("mount");
         let url = Url::from_file_path(&mount).expect("absolute");
-        let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("a worker may start before");
+        let target = TargetStore::open(url.as_str(), StoreOptions::default())
+            .await
+            .expect("a worker may start before");
         assert!(!mount.exists(), "opening it creates nothing");
         assert_eq!(target.open_ids().await.expect("nothing there"), [""; 0]);
         let job = target.job("job");
@@ -267,8 +287,11 @@ mod tests {
         let spec = serde_json::to_vec(&protocol::JobSpec::example()).expect("plain data");
         std::fs::write(folder.path().join("spec.json"), spec).expect("writable");
         let url = Url::from_file_path(&root).expect("absolute");
-        let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
-        for id in ["../..", "..", "../../", "a/../../..", "", "/", folder.path().to_str().expect("text")] {
+        let target =
+            TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        for id in
+            ["../..", "..", "../../", "a/../../..", "", "/", folder.path().to_str().expect("text")]
+        {
             let job = target.job(id);
             assert!(matches!(job.spec().await, Err(Error::NotFound { .. })), "{id}");
             let place = job.folder().expect("a folder").canonicalize();

@@ -46,7 +46,8 @@ impl Stores {
         let mut hasher = blake3::Hasher::new();
         hasher.update(url.as_bytes());
         // Some tools create empty objects in place of folders.
-        let folders: BTreeSet<ObjectPath> = metas.iter().flat_map(|meta| folders_of(&meta.location)).collect();
+        let folders: BTreeSet<ObjectPath> =
+            metas.iter().flat_map(|meta| folders_of(&meta.location)).collect();
         let mut objects = Vec::new();
         for meta in metas {
             if meta.size == 0 && folders.contains(&meta.location) {
@@ -102,7 +103,11 @@ impl Tree {
     }
 
     async fn fetch(&self, object: &Object, to: &Path) -> Result<()> {
-        let to = if object.relative.as_os_str().is_empty() { to.to_owned() } else { to.join(&object.relative) };
+        let to = if object.relative.as_os_str().is_empty() {
+            to.to_owned()
+        } else {
+            to.join(&object.relative)
+        };
         let name = match object.relative.as_os_str().is_empty() {
             true => self.url.clone(),
             false => format!("{}/{}", self.url.trim_end_matches('/'), object.relative.display()),
@@ -126,7 +131,11 @@ async fn look(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<V
 }
 
 /// Returns the object of this name; `None` if there may be a folder.
-async fn single(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<Option<ObjectMeta>> {
+async fn single(
+    store: &dyn ObjectStore,
+    path: &ObjectPath,
+    url: &str,
+) -> Result<Option<ObjectMeta>> {
     if url.ends_with('/') || path.as_ref().is_empty() {
         return Ok(None);
     }
@@ -143,8 +152,13 @@ fn not_listed(url: &str, error: object_store::Error) -> Error {
     const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
     let said = crate::error::said(&error);
     match url.starts_with("http") {
-        true => Error::unavailable(url, format!("this server cannot list folders, name one file: {said}")),
-        false if NO_BUCKET.iter().any(|code| said.contains(code)) => Error::NotFound { object: url.to_owned() },
+        true => Error::unavailable(
+            url,
+            format!("this server cannot list folders, name one file: {said}"),
+        ),
+        false if NO_BUCKET.iter().any(|code| said.contains(code)) => {
+            Error::NotFound { object: url.to_owned() }
+        }
         false => Error::from_store(url, error),
     }
 }
@@ -195,7 +209,8 @@ mod tests {
 
     #[tokio::test]
     async fn object_becomes_a_file_and_prefix_a_folder() {
-        let objects = [("ref/a.txt", "a"), ("ref/sub/b.txt", "b"), ("ref/sub", ""), ("reference/c.txt", "c")];
+        let objects =
+            [("ref/a.txt", "a"), ("ref/sub/b.txt", "b"), ("ref/sub", ""), ("reference/c.txt", "c")];
         let (stores, _) = stores(&objects).await;
         let folder = tempfile::tempdir().expect("a folder");
         let file = stores.tree("s3://bucket/ref/a.txt").await.expect("it is there");
@@ -212,9 +227,13 @@ mod tests {
         }
         let missing = stores.tree("s3://bucket/nothing").await.expect_err("it is not there");
         assert_eq!(missing.to_string(), "s3://bucket/nothing does not exist");
-        for (url, is_there) in
-            [("ref/a.txt", true), ("ref", true), ("ref/", true), ("ref/a", false), ("nothing/", false)]
-        {
+        for (url, is_there) in [
+            ("ref/a.txt", true),
+            ("ref", true),
+            ("ref/", true),
+            ("ref/a", false),
+            ("nothing/", false),
+        ] {
             let looked = stores.must_exist(&format!("s3://bucket/{url}")).await;
             assert!(matches!(looked, Ok(()) | Err(Error::NotFound { .. })), "{looked:?}");
             assert_eq!(looked.is_ok(), is_there, "{url}");
@@ -226,7 +245,8 @@ mod tests {
         let below = ObjectPath::from("ref");
         let of = |location: &str| {
             // A listing of a foreign store could contain this.
-            relative(&ObjectPath::parse(location).map_err(|_| ())?, &below, "s3://bucket/ref").map_err(drop)
+            relative(&ObjectPath::parse(location).map_err(|_| ())?, &below, "s3://bucket/ref")
+                .map_err(drop)
         };
         assert_eq!(of("ref/a/b.txt"), Ok("a/b.txt".into()));
         assert_eq!(of("ref/%2E%2E/b.txt"), Ok("%2E%2E/b.txt".into()), "a name as any other");
@@ -238,14 +258,16 @@ mod tests {
     #[tokio::test]
     async fn changed_object_changes_the_digest_and_fails_the_download() {
         let (stores, memory) = stores(&[("ref/a", "1"), ("ref/b", "1")]).await;
-        let digest = async || stores.tree("s3://bucket/ref").await.expect("it is there").digest().to_owned();
+        let digest =
+            async || stores.tree("s3://bucket/ref").await.expect("it is there").digest().to_owned();
         let before = digest().await;
         assert_eq!(before, digest().await);
         let tree = stores.tree("s3://bucket/ref").await.expect("it is there");
         put(&memory, "ref/b", "2").await;
         assert_ne!(before, digest().await);
         let folder = tempfile::tempdir().expect("a folder");
-        let error = tree.download(&folder.path().join("ref")).await.expect_err("it is another one now");
+        let error =
+            tree.download(&folder.path().join("ref")).await.expect_err("it is another one now");
         assert!(matches!(error, Error::Changed { .. }), "{error}");
     }
 }

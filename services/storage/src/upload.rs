@@ -75,20 +75,32 @@ impl Stores {
 
 impl Upload {
     /// Begins an upload to any store. `name` is for messages.
-    pub(crate) fn to(store: Arc<dyn ObjectStore>, path: ObjectPath, name: String, bytes_expected: u64) -> Self {
+    pub(crate) fn to(
+        store: Arc<dyn ObjectStore>,
+        path: ObjectPath,
+        name: String,
+        bytes_expected: u64,
+    ) -> Self {
         Self { name, into: Into::Any(AnyUpload::new(store, path, bytes_expected)) }
     }
 
     /// Appends bytes.
     pub async fn write(&mut self, bytes: Bytes) -> Result<()> {
         match &mut self.into {
-            Into::Any(upload) => upload.write(&bytes).await.map_err(|error| Error::from_store(&self.name, error)),
+            Into::Any(upload) => {
+                upload.write(&bytes).await.map_err(|error| Error::from_store(&self.name, error))
+            }
             Into::S3(upload) => upload.write(&bytes).await,
         }
     }
 
     /// Uploads a local file.
-    pub(crate) async fn file(store: Arc<dyn ObjectStore>, path: ObjectPath, name: String, file: &Path) -> Result<()> {
+    pub(crate) async fn file(
+        store: Arc<dyn ObjectStore>,
+        path: ObjectPath,
+        name: String,
+        file: &Path,
+    ) -> Result<()> {
         let local = |error: std::io::Error| Error::unavailable(&file.display().to_string(), error);
         let mut open = tokio::fs::File::open(file).await.map_err(local)?;
         let bytes = open.metadata().await.map_err(local)?.len();
@@ -125,7 +137,9 @@ impl Upload {
     /// Makes the object appear.
     pub async fn finish(self) -> Result<()> {
         match self.into {
-            Into::Any(upload) => upload.finish().await.map_err(|error| Error::from_store(&self.name, error)),
+            Into::Any(upload) => {
+                upload.finish().await.map_err(|error| Error::from_store(&self.name, error))
+            }
             Into::S3(upload) => upload.finish().await,
         }
     }
@@ -164,9 +178,14 @@ mod tests {
             });
             1 + sums.take_while(|sum| *sum < written).count()
         };
-        for (expected, written) in [(0, 80 * GIB), (20 * GIB, 100 * GIB), (0, 480 * GIB), (1 << 40, 12 << 40)] {
+        for (expected, written) in
+            [(0, 80 * GIB), (20 * GIB, 100 * GIB), (0, 480 * GIB), (1 << 40, 12 << 40)]
+        {
             let parts = parts(expected, written);
-            assert!(parts <= 10_000, "{parts} parts of {written} bytes, of which {expected} were expected");
+            assert!(
+                parts <= 10_000,
+                "{parts} parts of {written} bytes, of which {expected} were expected"
+            );
         }
         for expected in [1, 20 * GIB, 1 << 40] {
             assert!(parts(expected, expected) <= 4500, "equal parts");
@@ -179,7 +198,8 @@ mod tests {
             let store = Arc::new(InMemory::new());
             let path = ObjectPath::from("folder/object");
             let mut upload = Upload::to(store.clone(), path.clone(), "object".into(), 0);
-            let content: Vec<u8> = (0..parts * PART_BYTES + 17).map(|at| (at / 1000) as u8).collect();
+            let content: Vec<u8> =
+                (0..parts * PART_BYTES + 17).map(|at| (at / 1000) as u8).collect();
             for piece in content.chunks(3_000_000) {
                 upload.write(Bytes::copy_from_slice(piece)).await.expect("memory is always there");
             }
@@ -195,7 +215,10 @@ mod tests {
         let store = Arc::new(InMemory::new());
         let path = ObjectPath::from("object");
         let mut upload = Upload::to(store.clone(), path.clone(), "object".into(), 0);
-        upload.write(vec![b'x'; 3 * PART_BYTES as usize].into()).await.expect("memory is always there");
+        upload
+            .write(vec![b'x'; 3 * PART_BYTES as usize].into())
+            .await
+            .expect("memory is always there");
         upload.abort().await;
         assert!(store.head(&path).await.is_err());
     }

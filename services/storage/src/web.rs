@@ -61,18 +61,26 @@ impl HttpConnector for Connector {
             .read_timeout(READ_TIME)
             .https_only(!self.is_plain)
             .redirect(Policy::custom(|attempt| {
-                let is_elsewhere = attempt.previous().first().map(Url::host) != Some(attempt.url().host());
-                let forbidden =
-                    attempt.url().host().filter(|host| is_metadata(host) || is_elsewhere && is_this_machine(host));
+                let is_elsewhere =
+                    attempt.previous().first().map(Url::host) != Some(attempt.url().host());
+                let forbidden = attempt
+                    .url()
+                    .host()
+                    .filter(|host| is_metadata(host) || is_elsewhere && is_this_machine(host));
                 match forbidden.map(|host| host.to_string()) {
                     Some(host) => attempt.error(Forbidden(host)),
-                    None if attempt.previous().len() > REDIRECTS_MAX => attempt.error("it redirects in circles"),
+                    None if attempt.previous().len() > REDIRECTS_MAX => {
+                        attempt.error("it redirects in circles")
+                    }
                     None => attempt.follow(),
                 }
             }))
             .dns_resolver(Arc::new(Resolver))
             .build();
-        let client = client.map_err(|error| object_store::Error::Generic { store: "HTTP", source: Box::new(error) })?;
+        let client = client.map_err(|error| object_store::Error::Generic {
+            store: "HTTP",
+            source: Box::new(error),
+        })?;
         Ok(HttpClient::new(client))
     }
 }
@@ -84,9 +92,13 @@ struct Resolver;
 impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let allowed: Vec<SocketAddr> =
-                found.iter().copied().filter(|address| !is_metadata_address(&address.ip())).collect();
+            let found: Vec<SocketAddr> =
+                tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let allowed: Vec<SocketAddr> = found
+                .iter()
+                .copied()
+                .filter(|address| !is_metadata_address(&address.ip()))
+                .collect();
             match allowed.is_empty() && !found.is_empty() {
                 true => Err(Forbidden(name.as_str().to_owned()).into()),
                 false => Ok(Box::new(allowed.into_iter()) as Addrs),
@@ -122,7 +134,9 @@ fn is_this_machine<T: AsRef<str>>(host: &Host<T>) -> bool {
             name == "localhost" || name.ends_with(".localhost")
         }
         Host::Ipv4(address) => address.is_loopback() || address.is_unspecified(),
-        Host::Ipv6(address) => IpAddr::from(*address).to_canonical().is_loopback() || address.is_unspecified(),
+        Host::Ipv6(address) => {
+            IpAddr::from(*address).to_canonical().is_loopback() || address.is_unspecified()
+        }
     }
 }
 
@@ -138,7 +152,8 @@ mod tests {
     /// Starts a web server that gives every request this answer.
     async fn server(answer: String) -> Url {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = Url::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL");
+        let url = Url::parse(&format!("http://{}", listener.local_addr().expect("bound")))
+            .expect("a URL");
         tokio::spawn(async move {
             while let Ok((mut connection, _)) = listener.accept().await {
                 let mut request = vec![0; 4096];
@@ -150,7 +165,9 @@ mod tests {
     }
 
     fn redirect(to: &str) -> String {
-        format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        format!(
+            "HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
     }
 
     #[tokio::test]
@@ -168,30 +185,46 @@ mod tests {
             "https://100.100.100.200/latest/meta-data",
         ] {
             let error = format!("{:#}", Stores::default().size(url).await.expect_err(url));
-            assert!(error.contains("its metadata service, and cannot be an input"), "{url}: {error}");
+            assert!(
+                error.contains("its metadata service, and cannot be an input"),
+                "{url}: {error}"
+            );
         }
     }
 
     #[tokio::test]
     async fn redirect_to_this_machine_or_its_metadata_is_rejected() {
-        for to in
-            ["http://169.254.169.254/latest/meta-data/", "http://[::1]:1/", "http://localhost:1/", "file:///etc/shadow"]
-        {
+        for to in [
+            "http://169.254.169.254/latest/meta-data/",
+            "http://[::1]:1/",
+            "http://localhost:1/",
+            "file:///etc/shadow",
+        ] {
             let url = server(redirect(to)).await;
-            let error = Stores::default().read(&format!("{url}data.csv"), None, 0..1).await.expect_err(to);
+            let error =
+                Stores::default().read(&format!("{url}data.csv"), None, 0..1).await.expect_err(to);
             let error = format!("{error:#}");
-            let is_named = ["cannot be an input", "302", "redirect", "scheme"].iter().any(|part| error.contains(part));
-            assert!(is_named && !error.contains("refused") && !error.contains("root:"), "{to}: {error}");
+            let is_named = ["cannot be an input", "302", "redirect", "scheme"]
+                .iter()
+                .any(|part| error.contains(part));
+            assert!(
+                is_named && !error.contains("refused") && !error.contains("root:"),
+                "{to}: {error}"
+            );
         }
     }
 
     #[tokio::test]
     async fn other_redirects_are_followed() {
-        let there = server("HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nrows".to_owned()).await;
+        let there = server(
+            "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nrows".to_owned(),
+        )
+        .await;
         // Both servers are on this machine, and the redirect stays on the same host.
         let here = server(redirect(&format!("{there}data.csv"))).await;
         let store = open(&here).expect("it can be opened");
-        let read = store.get(&"data.csv".into()).await.expect("there").bytes().await.expect("whole");
+        let read =
+            store.get(&"data.csv".into()).await.expect("there").bytes().await.expect("whole");
         assert_eq!(&read[..], b"rows");
     }
 

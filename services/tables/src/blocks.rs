@@ -30,7 +30,12 @@ pub fn text_block_range(k: u64, block_bytes: u64) -> BlockRange {
 }
 
 /// Splits rows `from .. from + rows` of one row group into pieces of at most `rows_max` rows.
-pub fn split_row_group(row_group: u32, from: u64, rows: u64, rows_max: u64) -> impl Iterator<Item = BlockRange> {
+pub fn split_row_group(
+    row_group: u32,
+    from: u64,
+    rows: u64,
+    rows_max: u64,
+) -> impl Iterator<Item = BlockRange> {
     let rows_max = rows_max.max(1);
     (0..rows.div_ceil(rows_max)).map(move |piece| {
         let offset = piece * rows_max;
@@ -86,7 +91,12 @@ pub enum RangeSize {
 ///
 /// Each has its number of rows. The iterator reads the file as it advances, in constant memory. A file that can be
 /// split at any line becomes [`BlockRange::Lines`], any other [`BlockRange::Records`].
-pub fn text_ranges(path: &Path, name: &str, options: &TableOptions, size: RangeSize) -> Result<TextRanges> {
+pub fn text_ranges(
+    path: &Path,
+    name: &str,
+    options: &TableOptions,
+    size: RangeSize,
+) -> Result<TextRanges> {
     let file = TextFile::open(path, name, options)?;
     let ends = record_ends(options);
     let stream = TextStream::open_table(&file, options)?;
@@ -233,8 +243,8 @@ impl TextRanges {
             let rest = &self.buffer[self.done..self.filled];
             let end = self.ends.next(rest);
             let seen = &rest[..end.unwrap_or(rest.len())];
-            self.record_is_blank =
-                self.record_is_blank && is_blank(seen.strip_suffix(b"\n").unwrap_or(seen), self.options.delimiter);
+            self.record_is_blank = self.record_is_blank
+                && is_blank(seen.strip_suffix(b"\n").unwrap_or(seen), self.options.delimiter);
             self.done += seen.len();
             let position = self.stream.position() - (self.filled - self.done) as u64;
             if position - self.record > LINE_BYTES_MAX as u64 && !self.is_lines {

@@ -31,30 +31,41 @@ fn is_text(data_type: &DataType) -> bool {
 }
 
 /// Returns the columns whose type in the options differs from that in the file, and that type.
-fn given<'a>(schema: &'a Schema, options: &'a TableOptions) -> impl Iterator<Item = (usize, &'a Field, DataType)> {
+fn given<'a>(
+    schema: &'a Schema,
+    options: &'a TableOptions,
+) -> impl Iterator<Item = (usize, &'a Field, DataType)> {
     schema.fields().iter().enumerate().filter_map(|(index, field)| {
         let wanted = arrow_type(*options.column_types.get(field.name())?)?;
-        let is_same = *field.data_type() == wanted || is_text(field.data_type()) && is_text(&wanted);
+        let is_same =
+            *field.data_type() == wanted || is_text(field.data_type()) && is_text(&wanted);
         (!is_same).then_some((index, field.as_ref(), wanted))
     })
 }
 
 /// Fails if no value of a column can have its type.
 pub(crate) fn check_types(schema: &Schema, options: &TableOptions, name: &str) -> Result<()> {
-    match given(schema, options).find(|(_, field, wanted)| !can_cast_types(field.data_type(), wanted)) {
+    match given(schema, options)
+        .find(|(_, field, wanted)| !can_cast_types(field.data_type(), wanted))
+    {
         None => Ok(()),
         Some((_, field, _)) => Err(refused(name, field, options, "cannot be read as")),
     }
 }
 
 /// Returns the batch with the types in the options.
-pub(crate) fn with_given_types(batch: RecordBatch, options: &TableOptions, name: &str) -> Result<RecordBatch> {
+pub(crate) fn with_given_types(
+    batch: RecordBatch,
+    options: &TableOptions,
+    name: &str,
+) -> Result<RecordBatch> {
     let schema = batch.schema();
     let mut columns = batch.columns().to_vec();
     let mut fields: Vec<Arc<Field>> = schema.fields().to_vec();
     for (index, field, wanted) in given(&schema, options) {
         let cast = exactly(&columns[index], &wanted);
-        columns[index] = cast.ok_or_else(|| refused(name, field, options, "has values that are not"))?;
+        columns[index] =
+            cast.ok_or_else(|| refused(name, field, options, "has values that are not"))?;
         fields[index] = Arc::new(field.clone().with_data_type(wanted));
     }
     let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
@@ -64,8 +75,9 @@ pub(crate) fn with_given_types(batch: RecordBatch, options: &TableOptions, name:
 fn refused(name: &str, field: &Field, options: &TableOptions, how: &str) -> Error {
     let (column, found) = (field.name(), field.data_type());
     let wanted = options.column_types.get(column).map_or("", |wanted| wanted.name());
-    let message =
-        format!("column \"{column}\" is {found} and {how} {wanted}; give it another type in `columns`, or none");
+    let message = format!(
+        "column \"{column}\" is {found} and {how} {wanted}; give it another type in `columns`, or none"
+    );
     Error::Kind { path: format!("{name}:"), message }
 }
 

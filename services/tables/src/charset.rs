@@ -46,9 +46,14 @@ pub fn encoding_for(label: &str) -> Option<&'static Encoding> {
     let label = label.strip_suffix("-sig").unwrap_or(&label);
     let bare = label.replace('-', "");
     let other = OF_PYTHON.iter().find(|(python, _)| *python == bare).map_or("", |(_, other)| other);
-    let big_endian = bare.strip_prefix("utf16").map(|end| format!("utf-16{end}")).unwrap_or_default();
-    let windows = bare.strip_prefix("cp").or(bare.strip_prefix("windows")).map(|page| format!("windows-{page}"));
-    let labels = [label, &label.replace('-', "_"), &bare, other, &big_endian, &windows.unwrap_or_default()];
+    let big_endian =
+        bare.strip_prefix("utf16").map(|end| format!("utf-16{end}")).unwrap_or_default();
+    let windows = bare
+        .strip_prefix("cp")
+        .or(bare.strip_prefix("windows"))
+        .map(|page| format!("windows-{page}"));
+    let labels =
+        [label, &label.replace('-', "_"), &bare, other, &big_endian, &windows.unwrap_or_default()];
     labels.into_iter().find_map(|label| Encoding::for_label_no_replacement(label.as_bytes()))
 }
 
@@ -70,16 +75,28 @@ impl Charset {
     /// Returns the encoding in `options`.
     pub fn of(options: &TableOptions) -> Result<Self> {
         let encoding = encoding_of(options)?;
-        let bare: String = options.encoding.to_ascii_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
+        let bare: String = options
+            .encoding
+            .to_ascii_lowercase()
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .collect();
         let page = encoding.name().strip_prefix("windows-");
         let gaps = match page {
             // WHATWG reads ASCII as windows-1252, so that any byte has a character.
-            _ if ["ascii", "usascii", "646", "ansix341968", "iso646us"].contains(&bare.as_str()) => u128::MAX,
+            _ if ["ascii", "usascii", "646", "ansix341968", "iso646us"]
+                .contains(&bare.as_str()) =>
+            {
+                u128::MAX
+            }
             // Other labels, such as latin-1, do have these control characters.
             Some(page) if encoding.is_single_byte() && bare.ends_with(page) => {
-                let is_gap =
-                    |byte: &u8| encoding.decode_without_bom_handling(&[*byte]).0.chars().eq([char::from(*byte)]);
-                (BEYOND..BEYOND_CONTROLS).filter(is_gap).fold(0, |gaps, byte| gaps | 1 << (byte - BEYOND))
+                let is_gap = |byte: &u8| {
+                    encoding.decode_without_bom_handling(&[*byte]).0.chars().eq([char::from(*byte)])
+                };
+                (BEYOND..BEYOND_CONTROLS)
+                    .filter(is_gap)
+                    .fold(0, |gaps, byte| gaps | 1 << (byte - BEYOND))
             }
             _ => 0,
         };
@@ -98,8 +115,11 @@ impl Charset {
 
     /// Decodes whole characters, and says whether U+FFFD replaces some that are not valid.
     pub fn decode(self, raw: &[u8]) -> (Cow<'_, str>, bool) {
-        let Some(first) = self.first_gap(raw) else { return self.encoding.decode_without_bom_handling(raw) };
-        let (mut text, mut rest, mut gap) = (String::with_capacity(raw.len() + 2), raw, Some(first));
+        let Some(first) = self.first_gap(raw) else {
+            return self.encoding.decode_without_bom_handling(raw);
+        };
+        let (mut text, mut rest, mut gap) =
+            (String::with_capacity(raw.len() + 2), raw, Some(first));
         while let Some(at) = gap {
             text.push_str(&self.encoding.decode_without_bom_handling(&rest[..at]).0);
             text.push(char::REPLACEMENT_CHARACTER);
@@ -121,7 +141,8 @@ mod tests {
     use super::*;
 
     fn decoded(encoding: &str, raw: &[u8]) -> (String, bool) {
-        let charset = Charset::of(&TableOptions { encoding: encoding.to_owned(), ..TableOptions::default() });
+        let charset =
+            Charset::of(&TableOptions { encoding: encoding.to_owned(), ..TableOptions::default() });
         let (text, replaced) = charset.expect("known").decode(raw);
         (text.into_owned(), replaced)
     }

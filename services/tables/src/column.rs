@@ -9,7 +9,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, BooleanBufferBuilder, Float64Array, Int64Array, NullArray, NullBufferBuilder, UInt64Array,
+    ArrayRef, BooleanArray, BooleanBufferBuilder, Float64Array, Int64Array, NullArray,
+    NullBufferBuilder, UInt64Array,
 };
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TypeRules};
@@ -20,8 +21,8 @@ use crate::error::Result;
 use crate::problem::Problem;
 use crate::problems::{Became, Misfit};
 use crate::scalar::{
-    parse_boolean, parse_float, parse_integer, parse_truth, parse_unsigned, quick_decimal, short_decimal, short_digits,
-    trim,
+    parse_boolean, parse_float, parse_integer, parse_truth, parse_unsigned, quick_decimal,
+    short_decimal, short_digits, trim,
 };
 use crate::texts::Texts;
 use crate::times::DateTimes;
@@ -58,7 +59,8 @@ impl Column {
             ColumnType::Unsigned => Self::Unsigned(Unsigned::default()),
             ColumnType::Float => Self::Float(Floats { is_given, has_words, ..Floats::default() }),
             ColumnType::Boolean => {
-                let parse = if options.types == TypeRules::Pandas { parse_truth } else { parse_boolean };
+                let parse =
+                    if options.types == TypeRules::Pandas { parse_truth } else { parse_boolean };
                 Self::Boolean(Booleans { parse, ..Booleans::default() })
             }
             ColumnType::DateTimeMonthFirst => Self::DateTime(times(DayOrder::MonthFirst)),
@@ -82,7 +84,11 @@ impl Column {
 
     /// Returns the finished column. `failed` marks rows that will be removed; they do not affect its type. `rounded` is
     /// called for each whole number that changes because the column holds a number beyond 64 bits.
-    pub fn finish(self, failed: Option<&[bool]>, rounded: impl FnMut(usize, i64, f64)) -> Result<Finished> {
+    pub fn finish(
+        self,
+        failed: Option<&[bool]>,
+        rounded: impl FnMut(usize, i64, f64),
+    ) -> Result<Finished> {
         let array: ArrayRef = match self {
             Self::Integer(values) => values.finish(failed, rounded),
             Self::Unsigned(mut values) => {
@@ -92,9 +98,13 @@ impl Column {
                 let valid = without(&values.missing, values.values.len());
                 Arc::new(Float64Array::new(ScalarBuffer::from(values.values), valid))
             }
-            Self::Boolean(mut values) => Arc::new(BooleanArray::new(values.values.finish(), values.valid.finish())),
+            Self::Boolean(mut values) => {
+                Arc::new(BooleanArray::new(values.values.finish(), values.valid.finish()))
+            }
             Self::DateTime(values) => values.finish(),
-            Self::Blank(values) if values.is_all_missing() => Arc::new(NullArray::new(values.len())),
+            Self::Blank(values) if values.is_all_missing() => {
+                Arc::new(NullArray::new(values.len()))
+            }
             Self::Text(values) | Self::Blank(values) => return values.finish(),
         };
         Ok(array.into())
@@ -128,7 +138,9 @@ pub(crate) struct Integers {
 /// costs as much as the whole conversion.
 #[inline]
 fn has_leading_zero(text: &[u8], start: usize, end: usize) -> bool {
-    let Some(&[first, second]) = text.get(start..).and_then(<[u8]>::first_chunk) else { return false };
+    let Some(&[first, second]) = text.get(start..).and_then(<[u8]>::first_chunk) else {
+        return false;
+    };
     (end > start + 1) & (first == b'0') & second.is_ascii_digit()
 }
 
@@ -144,9 +156,14 @@ impl Integers {
         self.values.push(0);
     }
 
-    fn finish(mut self, failed: Option<&[bool]>, mut rounded: impl FnMut(usize, i64, f64)) -> ArrayRef {
+    fn finish(
+        mut self,
+        failed: Option<&[bool]>,
+        mut rounded: impl FnMut(usize, i64, f64),
+    ) -> ArrayRef {
         self.others.retain(|&(row, _)| !failed.is_some_and(|failed| failed[row]));
-        let missing: Vec<usize> = self.others.iter().filter(|(_, value)| value.is_nan()).map(|(row, _)| *row).collect();
+        let missing: Vec<usize> =
+            self.others.iter().filter(|(_, value)| value.is_nan()).map(|(row, _)| *row).collect();
         let valid = without(&missing, self.values.len());
         if missing.len() == self.others.len() {
             return Arc::new(Int64Array::new(ScalarBuffer::from(self.values), valid));
@@ -174,7 +191,9 @@ impl Builder for Integers {
         if has_leading_zero(text, digits, end) {
             return false;
         }
-        let Some(value) = end.checked_sub(digits).and_then(|length| short_digits(text, digits, length)) else {
+        let Some(value) =
+            end.checked_sub(digits).and_then(|length| short_digits(text, digits, length))
+        else {
             return false;
         };
         let value = value as i64;
@@ -300,7 +319,8 @@ impl Builder for Floats {
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
         let cell = trim(cell);
-        let Some(value) = parse_float(cell).filter(|value| !(self.has_words && value.is_nan())) else {
+        let Some(value) = parse_float(cell).filter(|value| !(self.has_words && value.is_nan()))
+        else {
             self.take_missing();
             return missing(cell, Problem::NoNumber);
         };
@@ -337,7 +357,9 @@ fn is_rounded(cell: &[u8], value: f64) -> bool {
         return false;
     }
     let digits = std::str::from_utf8(cell).ok().filter(|text| !text.contains(['.', 'e', 'E']));
-    digits.and_then(|digits| digits.parse::<i128>().ok()).is_some_and(|exact| value as i128 != exact)
+    digits
+        .and_then(|digits| digits.parse::<i128>().ok())
+        .is_some_and(|exact| value as i128 != exact)
 }
 
 /// `bool`, with missing values.
@@ -349,7 +371,11 @@ pub(crate) struct Booleans {
 
 impl Default for Booleans {
     fn default() -> Self {
-        Self { values: BooleanBufferBuilder::new(0), valid: NullBufferBuilder::new(0), parse: parse_boolean }
+        Self {
+            values: BooleanBufferBuilder::new(0),
+            valid: NullBufferBuilder::new(0),
+            parse: parse_boolean,
+        }
     }
 }
 

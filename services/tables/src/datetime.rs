@@ -53,11 +53,13 @@ struct Cursor<'a> {
 
 impl Cursor<'_> {
     fn number(&mut self, digits_min: usize, digits_max: usize) -> Option<u32> {
-        let digits = self.rest.iter().take(digits_max).take_while(|byte| byte.is_ascii_digit()).count();
+        let digits =
+            self.rest.iter().take(digits_max).take_while(|byte| byte.is_ascii_digit()).count();
         if digits < digits_min {
             return None;
         }
-        let value = self.rest[..digits].iter().fold(0, |value, byte| value * 10 + u32::from(byte - b'0'));
+        let value =
+            self.rest[..digits].iter().fold(0, |value, byte| value * 10 + u32::from(byte - b'0'));
         self.rest = &self.rest[digits..];
         Some(value)
     }
@@ -149,7 +151,8 @@ impl Cursor<'_> {
         };
         self.rest = &self.rest[1..];
         let hours = self.number(2, 2)?;
-        let minutes = if self.take(b':').is_some() || !self.rest.is_empty() { self.number(2, 2)? } else { 0 };
+        let minutes =
+            if self.take(b':').is_some() || !self.rest.is_empty() { self.number(2, 2)? } else { 0 };
         let seconds = i32::try_from(hours * 3600 + minutes * 60).expect("below five days");
         (hours < 24 && minutes < 60).then_some(Some(sign * seconds))
     }

@@ -10,7 +10,8 @@ use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema};
 use parquet::arrow::encode_arrow_schema;
 use protocol::{
-    Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules, UnreadRecord, fields,
+    Block, BlockRange, TableColumn, TableFormat, TableOptions, TableSchema, TypeRules,
+    UnreadRecord, fields,
 };
 
 use crate::builder::{Builder, Finished};
@@ -136,12 +137,20 @@ impl Decoder {
 
     /// Reads and decodes the blocks of one mini-batch.
     pub fn decode(&mut self, request: &DecodeRequest) -> Result<Decoded> {
-        if request.options.format.is_text() { self.decode_text(request) } else { self.decode_parquet(request) }
+        if request.options.format.is_text() {
+            self.decode_text(request)
+        } else {
+            self.decode_parquet(request)
+        }
     }
 
     /// Returns the place of some rows of a mini-batch for people, such as `data.csv, line 7`; `None` where that takes a part
     /// of a file that is not at hand. Decodes the mini-batch.
-    pub fn row_places(&mut self, request: &DecodeRequest, rows: &[u64]) -> Result<Vec<Option<String>>> {
+    pub fn row_places(
+        &mut self,
+        request: &DecodeRequest,
+        rows: &[u64],
+    ) -> Result<Vec<Option<String>>> {
         let blocks = request.blocks;
         if !request.options.format.is_text() {
             return rows.iter().map(|&row| row_of_file(row, blocks)).collect();
@@ -172,7 +181,11 @@ impl Decoder {
     }
 
     /// Returns the rows of text tables, and their numbers by block.
-    fn table(&mut self, request: &DecodeRequest, line_numbers: Option<RowLines>) -> Result<(Table, Vec<usize>)> {
+    fn table(
+        &mut self,
+        request: &DecodeRequest,
+        line_numbers: Option<RowLines>,
+    ) -> Result<(Table, Vec<usize>)> {
         let own = own_columns(request)?;
         let names: Vec<String> = own.iter().map(|column| column.name.clone()).collect();
         let selected = selection(&names, request.options)?;
@@ -187,7 +200,8 @@ impl Decoder {
             is_selection: !request.options.columns.is_empty(),
             rows: 0,
             problems: Problems::new(request.options.on_type_mismatch),
-            texts: (request.with_lines && request.options.format == TableFormat::Jsonl).then(|| Texts::new(true)),
+            texts: (request.with_lines && request.options.format == TableFormat::Jsonl)
+                .then(|| Texts::new(true)),
             line_numbers,
         };
         let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
@@ -199,7 +213,12 @@ impl Decoder {
         Ok((table, rows_of_blocks))
     }
 
-    fn append_block(&mut self, block: &LocalBlock, options: &TableOptions, table: &mut Table) -> Result<()> {
+    fn append_block(
+        &mut self,
+        block: &LocalBlock,
+        options: &TableOptions,
+        table: &mut Table,
+    ) -> Result<()> {
         let name = block.block.path.display();
         let mut file = TextFile::open(block.path, &name, options)?;
         file.has_holes = block.has_holes;
@@ -208,7 +227,8 @@ impl Decoder {
         }
         match block.block.range {
             BlockRange::Lines { .. } if file.is_stream => {
-                let message = "its text has to be read from the beginning, and was cut as if it had not";
+                let message =
+                    "its text has to be read from the beginning, and was cut as if it had not";
                 return Err(Error::Plan { path: name, message: message.to_owned() });
             }
             BlockRange::Lines { first, last } => {
@@ -226,8 +246,12 @@ impl Decoder {
                 }
             }
             BlockRange::WholeText => self.append_records(&file, 0, u64::MAX, options, table)?,
-            BlockRange::Records { start, end } => self.append_records(&file, start, end, options, table)?,
-            BlockRange::RowGroup { .. } => return Err(wrong_range(&name, "a text file has no row groups")),
+            BlockRange::Records { start, end } => {
+                self.append_records(&file, start, end, options, table)?
+            }
+            BlockRange::RowGroup { .. } => {
+                return Err(wrong_range(&name, "a text file has no row groups"));
+            }
         }
         Ok(())
     }
@@ -265,7 +289,8 @@ impl Decoder {
             _ => TextStream::open(file, start)?,
         };
         let window_bytes = usize::try_from(self.window_bytes).unwrap_or(usize::MAX);
-        let mut windows = Windows::new(&mut stream, record_ends(options), window_bytes, end.max(start));
+        let mut windows =
+            Windows::new(&mut stream, record_ends(options), window_bytes, end.max(start));
         let (mut has_first_line, mut is_sized) = (start == 0, end == u64::MAX);
         while windows.next(&mut self.text)? {
             if !self.text.is_blank(options.delimiter) {
@@ -320,8 +345,9 @@ impl Decoder {
             };
             match other {
                 Some(index) if options.types == TypeRules::Pandas => {
-                    let name =
-                        |names: &[String]| names.get(index).map_or("missing".to_owned(), |name| format!("{name:?}"));
+                    let name = |names: &[String]| {
+                        names.get(index).map_or("missing".to_owned(), |name| format!("{name:?}"))
+                    };
                     let message = format!(
                         "has another header than the first file: column {} is {} instead of {}; set header: \
                          all_files_different_headers to read each file by its own header",
@@ -342,14 +368,16 @@ impl Decoder {
     fn decode_parquet(&mut self, request: &DecodeRequest) -> Result<Decoded> {
         let mut batches = Vec::with_capacity(request.blocks.len());
         let mut rows_of_blocks = Vec::with_capacity(request.blocks.len());
-        let (mut declared, mut index, mut places) = (None, Vec::new(), Vec::with_capacity(request.blocks.len()));
+        let (mut declared, mut index, mut places) =
+            (None, Vec::new(), Vec::with_capacity(request.blocks.len()));
         for block in request.blocks {
             let name = block.block.path.display();
             let BlockRange::RowGroup { row_group, offset, rows } = block.block.range else {
                 return Err(wrong_range(&name, "a Parquet file has no lines"));
             };
             let (piece, is_alone) = ((row_group, offset, rows), request.blocks.len() == 1);
-            let group = self.row_groups.read(block.path, &name, piece, request.options, is_alone)?;
+            let group =
+                self.row_groups.read(block.path, &name, piece, request.options, is_alone)?;
             let batch = group.batch;
             declared.get_or_insert(group.declared);
             index = group.index;
@@ -365,7 +393,12 @@ impl Decoder {
         let mut rounded = Problems::new(request.options.on_type_mismatch);
         for (field, column) in own.fields().iter().zip(batch.columns()) {
             rounded_by_pandas(column, false, &mut |row, value, float| {
-                rounded.rounded(|| place_of(row, request.blocks, &rows_of_blocks), field.name(), value, float);
+                rounded.rounded(
+                    || place_of(row, request.blocks, &rows_of_blocks),
+                    field.name(),
+                    value,
+                    float,
+                );
             });
         }
         let fields = own.fields().iter().map(|field| field.as_ref().clone()).collect();
@@ -380,7 +413,8 @@ impl Decoder {
         }
         metadata.insert(PLACES.to_owned(), places.join(","));
         if !index.is_empty() {
-            metadata.insert(INDEX.to_owned(), serde_json::to_string(&index).expect("texts serialise"));
+            metadata
+                .insert(INDEX.to_owned(), serde_json::to_string(&index).expect("texts serialise"));
         }
         Ok(Decoded {
             batch,
@@ -414,7 +448,11 @@ fn row_of_file(mut row: u64, blocks: &[LocalBlock]) -> Result<Option<String>> {
         let BlockRange::RowGroup { row_group, offset, rows } = block.range else { return Ok(None) };
         if row < rows {
             let before: u64 = parquet_row_groups(path)?.iter().take(row_group as usize).sum();
-            return Ok(Some(format!("{}, row {}, counted from 0", block.path.display(), before + offset + row)));
+            return Ok(Some(format!(
+                "{}, row {}, counted from 0",
+                block.path.display(),
+                before + offset + row
+            )));
         }
         row -= rows;
     }
@@ -423,7 +461,8 @@ fn row_of_file(mut row: u64, blocks: &[LocalBlock]) -> Result<Option<String>> {
 
 /// Returns the columns of text tables that are in the files, not in their paths.
 fn own_columns<'a>(request: &DecodeRequest<'a>) -> Result<&'a [TableColumn]> {
-    let schema = request.schema.ok_or_else(|| Error::Options("text tables need a schema".to_owned()))?;
+    let schema =
+        request.schema.ok_or_else(|| Error::Options("text tables need a schema".to_owned()))?;
     let path_columns = request.blocks.first().map_or(0, |block| block.block.path_columns.len());
     Ok(&schema.columns[..schema.columns.len().saturating_sub(path_columns)])
 }
@@ -438,7 +477,9 @@ fn selection(names: &[String], options: &TableOptions) -> Result<Vec<usize>> {
     let positions: HashMap<&str, usize> =
         names.iter().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
     let position = |name: &String| {
-        let missing = || Error::Options(format!("the files have no column \"{name}\", which `columns` lists"));
+        let missing = || {
+            Error::Options(format!("the files have no column \"{name}\", which `columns` lists"))
+        };
         positions.get(name.as_str()).copied().ok_or_else(missing)
     };
     let mut selected: Vec<usize> = listed.iter().map(position).collect::<Result<_>>()?;
@@ -457,7 +498,12 @@ fn wrong_range(name: &str, message: &str) -> Error {
     Error::Plan { path: name.to_owned(), message: message.to_owned() }
 }
 
-fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_blocks: &[usize]) -> Result<Decoded> {
+fn finish(
+    table: Table,
+    own: &[TableColumn],
+    request: &DecodeRequest,
+    rows_of_blocks: &[usize],
+) -> Result<Decoded> {
     let Table { selected, columns, rows, mut problems, texts, is_selection, .. } = table;
     let options = request.options;
     let failed = problems.failed_rows(rows);
@@ -466,7 +512,8 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
     for (&index, column) in selected.iter().zip(columns) {
         let TableColumn { name, has_missing, .. } = &own[index];
         let place = |row| format!("row {row} of a mini-batch");
-        let rounded = |row, value: i64, rounded| problems.rounded(|| place(row), name, value.into(), rounded);
+        let rounded =
+            |row, value: i64, rounded| problems.rounded(|| place(row), name, value.into(), rounded);
         let Finished { array, is_json } = column.finish(failed.as_deref(), rounded)?;
         if options.types == TypeRules::Original {
             rounded_by_pandas(&array, *has_missing, &mut |row, value, float| {
@@ -474,7 +521,8 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
             });
         }
         if let Some((count, value)) = codes(&own[index], options, &array) {
-            let first = request.blocks.first().map(|block| block.block.path.display()).unwrap_or_default();
+            let first =
+                request.blocks.first().map(|block| block.block.path.display()).unwrap_or_default();
             problems.codes(count, &first, name, value);
         }
         let mut metadata = HashMap::new();
@@ -483,9 +531,13 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
         } else if let Some(word) = word_for_pandas(&own[index], options, &array) {
             metadata.insert(fields::PANDAS.to_owned(), word.to_owned());
         }
-        columns_done.push((Field::new(name, array.data_type().clone(), true).with_metadata(metadata), array));
+        columns_done.push((
+            Field::new(name, array.data_type().clone(), true).with_metadata(metadata),
+            array,
+        ));
     }
-    let fits = failed.map(|failed| BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))));
+    let fits =
+        failed.map(|failed| BooleanArray::from_iter(failed.iter().map(|failed| Some(!failed))));
     let fitting = fits.as_ref().map_or(rows, BooleanArray::true_count);
     let mut as_items = None;
     if let Some(texts) = texts {
@@ -510,7 +562,15 @@ fn finish(table: Table, own: &[TableColumn], request: &DecodeRequest, rows_of_bl
     let failed_records = (rows - fitting) as u64 + problems.unread_records;
     let unread = problems.unread(failed_records);
     let (warnings, warnings_of_pandas) = (problems.finish(options), of_pandas.finish(options));
-    Ok(Decoded { batch, rows: fitting as u64, failed_records, unread, warnings, warnings_of_pandas, as_items })
+    Ok(Decoded {
+        batch,
+        rows: fitting as u64,
+        failed_records,
+        unread,
+        warnings,
+        warnings_of_pandas,
+        as_items,
+    })
 }
 
 /// Metadata of the batch of a Parquet file: the schema that its file declares, encoded as in the file.
@@ -556,13 +616,17 @@ fn assemble(
     };
     let path_columns = blocks.first().map_or(&[][..], |block| &block.block.path_columns);
     for (index, (name, _)) in path_columns.iter().enumerate() {
-        let value = |block: &Block| block.path_columns.get(index).map_or_else(String::new, |(_, value)| value.clone());
+        let value = |block: &Block| {
+            block.path_columns.get(index).map_or_else(String::new, |(_, value)| value.clone())
+        };
         let (field, array) = text_column(name, &value)?;
         fields.push(field);
         arrays.push(array);
     }
     if let Some(name) = &request.options.path_column {
-        let (field, array) = text_column(name, &|block| String::from_utf8_lossy(block.path.as_bytes()).into_owned())?;
+        let (field, array) = text_column(name, &|block| {
+            String::from_utf8_lossy(block.path.as_bytes()).into_owned()
+        })?;
         fields.insert(0, field);
         arrays.insert(0, array);
     }
@@ -585,7 +649,12 @@ mod tests {
         let options = TableOptions::default();
         let schema = crate::infer_schema([path.as_path()], &options, &[]).expect("readable");
         let range = BlockRange::Lines { first: 0, last: u64::MAX };
-        let block = Block { path: ItemPath::from(path.as_path()), version: None, range, path_columns: vec![] };
+        let block = Block {
+            path: ItemPath::from(path.as_path()),
+            version: None,
+            range,
+            path_columns: vec![],
+        };
         let blocks = [LocalBlock { block: &block, path: &path, has_holes: false }];
         let mut decoder = Decoder::default();
         let decoded = decoder.decode(&DecodeRequest {

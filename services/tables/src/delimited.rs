@@ -67,18 +67,28 @@ impl Table {
             }
             if !is_sized && (at < text.len() || behind > 0) {
                 // Estimates the number of rows from the first ones, with a small reserve.
-                let share = ((text.len() - start) as f64 + behind as f64) / (at - start) as f64 * 1.05;
+                let share =
+                    ((text.len() - start) as f64 + behind as f64) / (at - start) as f64 * 1.05;
                 self.reserve(rows, share);
                 is_sized = true;
             }
-            for ((&index, place_in_row), column) in self.selected.iter().zip(&self.places).zip(&mut self.columns) {
+            for ((&index, place_in_row), column) in
+                self.selected.iter().zip(&self.places).zip(&mut self.columns)
+            {
                 let Some(cell) = *place_in_row else {
                     (0..rows.count).for_each(|_| column.builder().take_missing());
                     continue;
                 };
                 let (has_words, first_row) = (self.has_words, self.rows);
-                let mut cells =
-                    Cells { text, rows, index: cell, has_words, first_row, origin, problems: &mut self.problems };
+                let mut cells = Cells {
+                    text,
+                    rows,
+                    index: cell,
+                    has_words,
+                    first_row,
+                    origin,
+                    problems: &mut self.problems,
+                };
                 let name = &self.names[index];
                 match column {
                     Column::Integer(values) => cells.take(values, name),
@@ -112,7 +122,9 @@ impl Table {
         let more = |seen: usize| (seen as f64 * share) as usize;
         for (place, column) in self.places.iter().zip(&mut self.columns) {
             let bytes = match (&*column, place) {
-                (Column::Text(_), Some(cell)) => rows.cells(*cell).map(|(start, end)| end.saturating_sub(start)).sum(),
+                (Column::Text(_), Some(cell)) => {
+                    rows.cells(*cell).map(|(start, end)| end.saturating_sub(start)).sum()
+                }
                 _ => 0,
             };
             column.builder().reserve(more(rows.count), more(bytes));
@@ -142,10 +154,15 @@ impl Table {
             let plural = if ragged.cells == 1 { "" } else { "s" };
             let within = match ragged {
                 Ragged { is_broken: true, .. } => "the line ends within quotes, with ",
-                Ragged { is_rest: true, .. } => "the line closes quotes that another has opened, with ",
+                Ragged { is_rest: true, .. } => {
+                    "the line closes quotes that another has opened, with "
+                }
                 _ => "",
             };
-            let defect = format_args!("{within}{} cell{plural} in a table of {columns} columns", ragged.cells);
+            let defect = format_args!(
+                "{within}{} cell{plural} in a table of {columns} columns",
+                ragged.cells
+            );
             // If records fail, the row was already left out.
             self.problems.defect(problem, (&mut *origin, ragged.position), None, None, defect);
         }
@@ -175,7 +192,10 @@ impl Cells<'_, '_> {
                 continue;
             }
             let cell = unquote(&self.text[start..end], &mut scratch);
-            if self.has_words && is_missing(cell) && !(cell.is_empty() && values.problem().is_none()) {
+            if self.has_words
+                && is_missing(cell)
+                && !(cell.is_empty() && values.problem().is_none())
+            {
                 values.take_missing();
                 continue;
             }
@@ -194,7 +214,14 @@ impl Cells<'_, '_> {
     }
 }
 
-fn report_replaced(text: &[u8], rows: &Rows, index: usize, name: &str, origin: &mut Origin, problems: &mut Problems) {
+fn report_replaced(
+    text: &[u8],
+    rows: &Rows,
+    index: usize,
+    name: &str,
+    origin: &mut Origin,
+    problems: &mut Problems,
+) {
     for (start, end) in rows.cells(index) {
         let cell = text.get(start..end).unwrap_or_default();
         if memchr::memmem::find(cell, "\u{FFFD}".as_bytes()).is_some() {

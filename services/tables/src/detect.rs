@@ -75,8 +75,12 @@ const TABLES: &[(&str, TableFormat)] = &[
     ("pq", TableFormat::Parquet),
 ];
 
-const COMPRESSIONS: &[(&str, Compression)] =
-    &[("gz", Compression::Gzip), ("gzip", Compression::Gzip), ("zst", Compression::Zstd), ("zstd", Compression::Zstd)];
+const COMPRESSIONS: &[(&str, Compression)] = &[
+    ("gz", Compression::Gzip),
+    ("gzip", Compression::Gzip),
+    ("zst", Compression::Zstd),
+    ("zstd", Compression::Zstd),
+];
 
 const EXCEL: &str = "an Excel workbook";
 const ZIP: &str = "a zip archive, or an Excel workbook";
@@ -161,7 +165,8 @@ pub fn named(path: &[u8]) -> Named {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
     let (stem, last) = split_extension(&name);
-    let Some((_, compression)) = COMPRESSIONS.iter().find(|(extension, _)| *extension == last) else {
+    let Some((_, compression)) = COMPRESSIONS.iter().find(|(extension, _)| *extension == last)
+    else {
         return Named { kind: kind_of(last), compression: None };
     };
     let kind = match kind_of(split_extension(stem).1) {
@@ -180,8 +185,16 @@ fn split_extension(name: &str) -> (&str, &str) {
 }
 
 fn kind_of(extension: &str) -> NamedKind {
-    let table = TABLES.iter().find(|(name, _)| *name == extension).map(|(_, format)| NamedKind::Table(*format));
-    let other = || OTHERS.iter().find(|(names, _)| names.contains(&extension)).map(|(_, what)| NamedKind::Other(what));
+    let table = TABLES
+        .iter()
+        .find(|(name, _)| *name == extension)
+        .map(|(_, format)| NamedKind::Table(*format));
+    let other = || {
+        OTHERS
+            .iter()
+            .find(|(names, _)| names.contains(&extension))
+            .map(|(_, what)| NamedKind::Other(what))
+    };
     table.or_else(other).unwrap_or(NamedKind::Unknown)
 }
 
@@ -205,7 +218,8 @@ pub fn content(head: &[u8]) -> Content {
         return Content::Other(TAR);
     }
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
-    let begins = |with: &[u8]| head.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+    let begins =
+        |with: &[u8]| head.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
     if begins(b"<!doctype html") || begins(b"<html") {
         return Content::Other(HTML);
     }
@@ -222,10 +236,13 @@ pub fn refusal(named: Named, format: TableFormat, head: &[u8]) -> Option<String>
     if format == TableFormat::Parquet {
         return match content {
             Content::Parquet => None,
-            Content::Empty => Some("is empty, which no Parquet file is; leave it out, or write it again".to_owned()),
-            Content::Text => {
-                Some("is no Parquet file; correct its name, or set `format`, or write it again".to_owned())
-            }
+            Content::Empty => Some(
+                "is empty, which no Parquet file is; leave it out, or write it again".to_owned(),
+            ),
+            Content::Text => Some(
+                "is no Parquet file; correct its name, or set `format`, or write it again"
+                    .to_owned(),
+            ),
             Content::Compressed(compression) => Some(format!(
                 "is compressed with {} and no Parquet file; decompress it, or correct its name",
                 compression.word()
@@ -236,14 +253,20 @@ pub fn refusal(named: Named, format: TableFormat, head: &[u8]) -> Option<String>
     match (content, named.compression) {
         (Content::Text, None) | (Content::Empty, _) => None,
         (Content::Compressed(found), Some(named)) if found == named => None,
-        (Content::Parquet, _) => Some("is a Parquet file; set `format: parquet`, or correct its name".to_owned()),
+        (Content::Parquet, _) => {
+            Some("is a Parquet file; set `format: parquet`, or correct its name".to_owned())
+        }
         (Content::Compressed(found), _) => {
             let extension = if found == Compression::Gzip { ".gz" } else { ".zst" };
-            Some(format!("is compressed with {}; let its name end in {extension}, or decompress it", found.word()))
+            Some(format!(
+                "is compressed with {}; let its name end in {extension}, or decompress it",
+                found.word()
+            ))
         }
-        (Content::Text, Some(named)) => {
-            Some(format!("is not compressed with {}, as its name says; correct its name", named.word()))
-        }
+        (Content::Text, Some(named)) => Some(format!(
+            "is not compressed with {}, as its name says; correct its name",
+            named.word()
+        )),
         (Content::Other(what), _) => Some(unread(what)),
     }
 }
@@ -253,9 +276,13 @@ pub fn unread(what: &str) -> String {
     match what {
         LFS => format!("is {what}; fetch that with `git lfs pull`"),
         HTML => {
-            format!("is {what}, which web servers send in place of a missing file; download it again, or leave it out")
+            format!(
+                "is {what}, which web servers send in place of a missing file; download it again, or leave it out"
+            )
         }
-        _ => format!("is {what}, and not read as a table; convert it to Parquet, CSV or JSON lines, or leave it out"),
+        _ => format!(
+            "is {what}, and not read as a table; convert it to Parquet, CSV or JSON lines, or leave it out"
+        ),
     }
 }
 
@@ -274,7 +301,11 @@ mod tests {
             ("a.ndjson", table(TableFormat::Jsonl), None),
             ("part-0.c000.snappy.parquet", table(TableFormat::Parquet), None),
             ("part-0.gz.pq", table(TableFormat::Parquet), None),
-            ("a.parquet.gz", NamedKind::Other("a compressed Parquet file"), Some(Compression::Gzip)),
+            (
+                "a.parquet.gz",
+                NamedKind::Other("a compressed Parquet file"),
+                Some(Compression::Gzip),
+            ),
             ("a.tar.gz", NamedKind::Other(TAR), Some(Compression::Gzip)),
             ("a.gz", NamedKind::Unknown, Some(Compression::Gzip)),
             ("a.xlsx", NamedKind::Other(EXCEL), None),
@@ -321,7 +352,8 @@ mod tests {
 
     #[test]
     fn contradicting_content_is_rejected_with_a_remedy() {
-        let refused = |path: &str, format, head: &[u8]| refusal(named(path.as_bytes()), format, head);
+        let refused =
+            |path: &str, format, head: &[u8]| refusal(named(path.as_bytes()), format, head);
         let gzip = b"\x1f\x8b\x08\x00";
         assert_eq!(refused("a.csv", TableFormat::Csv, b"id\n"), None);
         assert_eq!(refused("a.csv", TableFormat::Csv, b""), None);
@@ -335,8 +367,18 @@ mod tests {
             ("a.jsonl", TableFormat::Jsonl, b"PK\x03\x04", "a zip archive, or an Excel workbook"),
             ("a.parquet", TableFormat::Parquet, b"id\n", "is no Parquet file"),
             ("a.parquet", TableFormat::Parquet, b"", "is empty"),
-            ("a.parquet", TableFormat::Parquet, b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
-            ("a.parquet", TableFormat::Parquet, gzip, "is compressed with gzip and no Parquet file"),
+            (
+                "a.parquet",
+                TableFormat::Parquet,
+                b"version https://git-lfs.github.com/spec/v1",
+                "git lfs pull",
+            ),
+            (
+                "a.parquet",
+                TableFormat::Parquet,
+                gzip,
+                "is compressed with gzip and no Parquet file",
+            ),
         ] {
             let reason = refused(path, format, head).unwrap_or_default();
             assert!(reason.contains(expected), "{path}: {reason}");

@@ -49,7 +49,9 @@ impl Display for Error {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { path, .. } => write!(formatter, "{path} cannot be read")?,
-            Self::Malformed { path, place, message } => write!(formatter, "{path}, {place}: {message}")?,
+            Self::Malformed { path, place, message } => {
+                write!(formatter, "{path}, {place}: {message}")?
+            }
             Self::Kind { path, message } => write!(formatter, "{path} {message}")?,
             Self::Options(message) => write!(formatter, "{message}")?,
             Self::Plan { path, message } => {

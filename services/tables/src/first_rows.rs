@@ -31,7 +31,12 @@ pub struct FirstRows {
 
 /// Returns the first rows of a file of text. `is_whole`: the bytes are not cut off; otherwise an incomplete last line is
 /// left out.
-pub fn first_rows(bytes: &[u8], is_whole: bool, format: OutputFormat, rows_max: usize) -> FirstRows {
+pub fn first_rows(
+    bytes: &[u8],
+    is_whole: bool,
+    format: OutputFormat,
+    rows_max: usize,
+) -> FirstRows {
     let bytes = match bytes.iter().rposition(|byte| *byte == b'\n') {
         Some(last) if !is_whole => &bytes[..=last],
         _ => bytes,
@@ -54,14 +59,18 @@ pub fn first_stream_rows(bytes: &[u8], rows_max: usize) -> Result<FirstRows> {
 /// Returns the first rows of a Parquet file.
 pub fn first_parquet_rows(file: File, rows_max: usize) -> Result<FirstRows> {
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(ArrowError::from)?;
-    let columns: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let columns: Vec<String> =
+        builder.schema().fields().iter().map(|field| field.name().clone()).collect();
     let reader = builder.with_batch_size(rows_max + 1).with_limit(rows_max + 1).build();
     let reader = reader.map_err(ArrowError::from)?;
     let rows = batches(reader.map(|batch| batch.map_err(Into::into)), rows_max)?;
     Ok(FirstRows { columns: rows.columns.or(Some(columns)), ..rows })
 }
 
-fn batches(batches: impl Iterator<Item = Result<RecordBatch>>, rows_max: usize) -> Result<FirstRows> {
+fn batches(
+    batches: impl Iterator<Item = Result<RecordBatch>>,
+    rows_max: usize,
+) -> Result<FirstRows> {
     let mut found = FirstRows { is_all: true, ..FirstRows::default() };
     for batch in batches {
         let batch = batch?;
@@ -69,16 +78,19 @@ fn batches(batches: impl Iterator<Item = Result<RecordBatch>>, rows_max: usize) 
         found.columns.get_or_insert_with(|| fields.map(|field| field.name().clone()).collect());
         let options = FormatOptions::default();
         let columns: Vec<_> = batch.columns().iter().take(COLUMNS_MAX).map(in_utc).collect();
-        let formatters = columns.iter().map(|column| ArrayFormatter::try_new(column.as_ref(), &options));
+        let formatters =
+            columns.iter().map(|column| ArrayFormatter::try_new(column.as_ref(), &options));
         let formatters = formatters.collect::<std::result::Result<Vec<_>, _>>()?;
         for row in 0..batch.num_rows() {
             if found.cells.len() == rows_max {
                 found.is_all = false;
                 return Ok(found);
             }
-            let cells = columns.iter().zip(&formatters).map(|(column, formatter)| match column.is_null(row) {
-                true => None,
-                false => Some(cut(&formatter.value(row).to_string())),
+            let cells = columns.iter().zip(&formatters).map(|(column, formatter)| {
+                match column.is_null(row) {
+                    true => None,
+                    false => Some(cut(&formatter.value(row).to_string())),
+                }
             });
             found.cells.push(cells.collect());
         }
@@ -119,7 +131,9 @@ fn delimited(bytes: &[u8], rows_max: usize) -> FirstRows {
     });
     let columns = rows.next();
     let cells = rows.by_ref().take(rows_max);
-    let cells = cells.map(|row| row.into_iter().map(|cell| Some(cut(&cell)).filter(|cell| !cell.is_empty())).collect());
+    let cells = cells.map(|row| {
+        row.into_iter().map(|cell| Some(cut(&cell)).filter(|cell| !cell.is_empty())).collect()
+    });
     FirstRows { columns, cells: cells.collect(), is_all: rows.next().is_none() }
 }
 
@@ -130,7 +144,10 @@ fn records(bytes: &[u8], rows_max: usize) -> FirstRows {
     let values: Vec<serde_json::Value> = lines
         .by_ref()
         .take(rows_max)
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| serde_json::Value::String(line.to_owned())))
+        .map(|line| {
+            serde_json::from_str(line)
+                .unwrap_or_else(|_| serde_json::Value::String(line.to_owned()))
+        })
         .collect();
     let is_all = lines.next().is_none();
     let mut columns: Vec<String> = Vec::new();
@@ -198,11 +215,14 @@ mod tests {
         let fields = [("n", DataType::Int64), ("t", DataType::LargeUtf8)];
         let zone = DataType::Timestamp(TimeUnit::Second, Some("Europe/Zurich".into()));
         let fields = fields.into_iter().chain([("at", zone.clone())]);
-        let schema = Arc::new(Schema::new(fields.map(|(name, kind)| Field::new(name, kind, true)).collect::<Vec<_>>()));
+        let schema = Arc::new(Schema::new(
+            fields.map(|(name, kind)| Field::new(name, kind, true)).collect::<Vec<_>>(),
+        ));
         let numbers = Arc::new(Int64Array::from(vec![Some(1), None, Some(3)]));
         let texts = Arc::new(LargeStringArray::from(vec![Some("a"), Some("b"), None]));
         let times = TimestampSecondArray::from(vec![Some(0), None, None]).with_data_type(zone);
-        let batch = RecordBatch::try_new(schema.clone(), vec![numbers, texts, Arc::new(times)]).expect("equal lengths");
+        let batch = RecordBatch::try_new(schema.clone(), vec![numbers, texts, Arc::new(times)])
+            .expect("equal lengths");
         let mut stream = Vec::new();
         IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
         let rows = first_stream_rows(&stream, 2).expect("a stream");
@@ -210,7 +230,8 @@ mod tests {
         assert_eq!(rows.cells, [first, vec![None, cell("b"), None]]);
         assert!(!rows.is_all);
         let mut file = tempfile::tempfile().expect("a file");
-        let mut writer = ArrowWriter::try_new(file.try_clone().expect("a file"), schema, None).expect("a writer");
+        let mut writer = ArrowWriter::try_new(file.try_clone().expect("a file"), schema, None)
+            .expect("a writer");
         writer.write(&batch).expect("written");
         writer.close().expect("written");
         std::io::Seek::rewind(&mut file).expect("a file");

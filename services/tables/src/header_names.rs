@@ -37,7 +37,9 @@ pub fn doubtful_names(cells: &[String]) -> Vec<(&'static str, String)> {
             notes.push((kind, sentence(*first, &more)));
         }
     };
-    let all = |is: &dyn Fn(usize) -> bool| (0..cells.len()).filter(|&index| is(index)).collect::<Vec<_>>();
+    let all = |is: &dyn Fn(usize) -> bool| {
+        (0..cells.len()).filter(|&index| is(index)).collect::<Vec<_>>()
+    };
     let repeated = all(&|index| !is_blank(&cells[index]) && names[index] != cells[index]);
     note("column names, repeated", repeated, &|index, more| {
         let (name, becomes) = (shown(&cells[index]), shown(&names[index]));
@@ -48,29 +50,39 @@ pub fn doubtful_names(cells: &[String]) -> Vec<(&'static str, String)> {
     let unnamed = all(&|index| is_blank(&cells[index]));
     note("column names, missing", unnamed, &|index, more| {
         let (number, becomes) = (index + 1, shown(&names[index]));
-        format!("has no name for column {number}, which becomes {becomes}{more}: name it in the file")
+        format!(
+            "has no name for column {number}, which becomes {becomes}{more}: name it in the file"
+        )
     });
     let spaced = all(&|index| !is_blank(&cells[index]) && cells[index].trim() != cells[index]);
     note("column names, spaces", spaced, &|index, more| {
         let cell = &cells[index];
         let other = cells.iter().find(|other| *other != cell && other.trim() == cell.trim());
-        let other = other.map(|other| format!(" and differs from {} only in them", shown(other))).unwrap_or_default();
+        let other = other
+            .map(|other| format!(" and differs from {} only in them", shown(other)))
+            .unwrap_or_default();
         let name = shown(cell);
         format!(
             "names a column {name}, which has spaces around it{other}{more}: remove them, or use the name with them"
         )
     });
     // A tab is a sign of another delimiter, of which another note tells.
-    let marked = all(&|index| cells[index].contains(|character| character != '\t' && is_invisible(character)));
+    let marked = all(&|index| {
+        cells[index].contains(|character| character != '\t' && is_invisible(character))
+    });
     note("column names, invisible", marked, &|index, more| {
-        format!("names a column {}, which has an invisible character{more}: remove it", shown(&cells[index]))
+        format!(
+            "names a column {}, which has an invisible character{more}: remove it",
+            shown(&cells[index])
+        )
     });
     notes
 }
 
 /// Whether a character takes no room, such as a byte order mark behind the beginning of a file.
 fn is_invisible(character: char) -> bool {
-    matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}') || character.is_control()
+    matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}')
+        || character.is_control()
 }
 
 /// Returns a name in quotes, for people. A long one is cut.
@@ -100,7 +112,13 @@ mod tests {
 
     #[test]
     fn ordinary_names_have_no_notes() {
-        for cells in [&["id", "name"][..], &["größe", "a b", "c.1", "1"], &["1.5", "1.5", ""], &["", ""], &[]] {
+        for cells in [
+            &["id", "name"][..],
+            &["größe", "a b", "c.1", "1"],
+            &["1.5", "1.5", ""],
+            &["", ""],
+            &[],
+        ] {
             assert_eq!(notes(cells), "", "{cells:?}");
         }
     }

@@ -33,12 +33,20 @@ const PLACE_BYTES: u64 = 16 * 1024;
 const HEADER_BYTES: usize = 16 * 1024;
 
 /// Returns the columns that the header of a file names; a blank file has none.
-pub(crate) fn header_of(file: &TextFile, options: &TableOptions, text: &mut Text) -> Result<Vec<String>> {
+pub(crate) fn header_of(
+    file: &TextFile,
+    options: &TableOptions,
+    text: &mut Text,
+) -> Result<Vec<String>> {
     Ok(column_names(cells_of_header(file, options, text)?))
 }
 
 /// Returns the cells of the header of a file, as they are written; a blank file has none.
-pub(crate) fn cells_of_header(file: &TextFile, options: &TableOptions, text: &mut Text) -> Result<Vec<String>> {
+pub(crate) fn cells_of_header(
+    file: &TextFile,
+    options: &TableOptions,
+    text: &mut Text,
+) -> Result<Vec<String>> {
     let mut stream = TextStream::open_table(file, options)?;
     let mut windows = Windows::new(&mut stream, record_ends(options), HEADER_BYTES, u64::MAX);
     while windows.next(text)? {
@@ -51,7 +59,8 @@ pub(crate) fn cells_of_header(file: &TextFile, options: &TableOptions, text: &mu
 
 /// Returns the column names in a header line, none of them empty or repeated.
 pub(crate) fn column_names(cells: Vec<String>) -> Vec<String> {
-    let mut taken: HashSet<String> = cells.iter().filter(|cell| !cell.trim().is_empty()).cloned().collect();
+    let mut taken: HashSet<String> =
+        cells.iter().filter(|cell| !cell.trim().is_empty()).cloned().collect();
     let mut seen = HashSet::new();
     let mut names = Vec::with_capacity(cells.len());
     for (index, cell) in cells.into_iter().enumerate() {
@@ -84,7 +93,9 @@ fn whole_rows(splitter: Splitter, text: &[u8], columns: usize) -> &[u8] {
             .zip(rows.starts().skip(1).chain([end]))
             .find(|&(from, to)| memchr::memchr_iter(b'"', &text[from..to]).count() % 2 == 1);
         let odd = odd.map(|(from, _)| from);
-        let Some(odd) = rows.ragged.first().map(|ragged| ragged.position).into_iter().chain(odd).min() else {
+        let Some(odd) =
+            rows.ragged.first().map(|ragged| ragged.position).into_iter().chain(odd).min()
+        else {
             return &text[start..end];
         };
         // The last row may go on after the text; where all rows before it are whole, they are enough.
@@ -192,13 +203,15 @@ impl SchemaInference {
         }
         let is_sample = self.options.types == TypeRules::Pandas;
         let places = if is_sample { places } else { 1 };
-        self.awaits_header = self.options.format.is_delimited() && self.options.header.is_in(self.files == 0);
+        self.awaits_header =
+            self.options.format.is_delimited() && self.options.header.is_in(self.files == 0);
         self.files += 1;
         let file = TextFile::open(path, name, &self.options)?;
         let mut text = std::mem::take(&mut self.text);
         let added = match file.is_stream || places <= 1 {
             true => {
-                self.window_max += if is_sample { WINDOW_ROWS.saturating_mul(places as usize) } else { 0 };
+                self.window_max +=
+                    if is_sample { WINDOW_ROWS.saturating_mul(places as usize) } else { 0 };
                 self.add_records(&file, &mut text).map(|_| ())
             }
             false => self.add_places(&file, places, &mut text),
@@ -209,7 +222,8 @@ impl SchemaInference {
 
     /// Adds the rows at several places of a file whose lines can be found from anywhere.
     fn add_places(&mut self, file: &TextFile, places: u64, text: &mut Text) -> Result<()> {
-        let start = |place: u64| (u128::from(file.bytes) * u128::from(place) / u128::from(places)) as u64;
+        let start =
+            |place: u64| (u128::from(file.bytes) * u128::from(place) / u128::from(places)) as u64;
         let is_multi_line = is_multi_line(&self.options);
         let mut first = file.first_line;
         for place in 0..places {
@@ -237,7 +251,8 @@ impl SchemaInference {
     /// Adds the first rows of a file. Returns the position after them, or one behind it.
     fn add_records(&mut self, file: &TextFile, text: &mut Text) -> Result<u64> {
         let mut stream = TextStream::open_table(file, &self.options)?;
-        let mut windows = Windows::new(&mut stream, record_ends(&self.options), PIECE_BYTES, u64::MAX);
+        let mut windows =
+            Windows::new(&mut stream, record_ends(&self.options), PIECE_BYTES, u64::MAX);
         let mut has_first_line = true;
         let needs_header = has_own_header(&self.options);
         let mut end = 0;
@@ -269,7 +284,8 @@ impl SchemaInference {
                 from = next;
             }
             if has_own_header(&self.options) {
-                self.places = column_names(cells).into_iter().map(|name| self.place_of(name)).collect();
+                self.places =
+                    column_names(cells).into_iter().map(|name| self.place_of(name)).collect();
             } else if !self.has_columns && !cells.is_empty() {
                 let candidates = Candidates::new(&self.options);
                 let given = &self.options.names;
@@ -280,7 +296,10 @@ impl SchemaInference {
                     false if given.len() >= cells.len() => given.clone(),
                     false => return Err(too_few_names(&file.name, given.len(), cells.len())),
                 };
-                self.columns = column_names(names).into_iter().map(|name| (name, candidates.clone())).collect();
+                self.columns = column_names(names)
+                    .into_iter()
+                    .map(|name| (name, candidates.clone()))
+                    .collect();
                 self.places = (0..self.columns.len()).collect();
             }
             self.has_columns = !self.columns.is_empty();
@@ -288,7 +307,13 @@ impl SchemaInference {
         let mut rows = Rows::default();
         let mut scratch = Vec::new();
         while from < text.len() && !self.has_rows() {
-            from = splitter.split(text, from, self.places.len(), self.window_max - self.window, &mut rows);
+            from = splitter.split(
+                text,
+                from,
+                self.places.len(),
+                self.window_max - self.window,
+                &mut rows,
+            );
             for (cell, place) in self.places.iter().enumerate() {
                 let (_, candidates) = &mut self.columns[*place];
                 for (start, end) in rows.cells(cell) {
@@ -310,8 +335,12 @@ impl SchemaInference {
     }
 
     fn add_objects(&mut self, text: &[u8]) {
-        let mut indexes: HashMap<String, usize> =
-            self.columns.iter().enumerate().map(|(index, (name, _))| (name.clone(), index)).collect();
+        let mut indexes: HashMap<String, usize> = self
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(index, (name, _))| (name.clone(), index))
+            .collect();
         for (_, line) in lines(text).take(self.window_max - self.window) {
             self.window += 1;
             let mut row = Vec::new();
@@ -342,13 +371,15 @@ impl SchemaInference {
         }
         let Self { options, mut columns, rows, .. } = self;
         if columns.is_empty() {
-            columns.extend(options.names.iter().map(|name| (name.clone(), Candidates::new(&options))));
+            columns
+                .extend(options.names.iter().map(|name| (name.clone(), Candidates::new(&options))));
         }
         let mut given = options.column_types;
         let mut own: Vec<TableColumn> = Vec::with_capacity(columns.len());
         own.extend(columns.into_iter().map(|(name, candidates)| {
             let asked = given.remove(&name);
-            let is_known = options.infer_column_types && (rows > 0 || options.types == TypeRules::Original);
+            let is_known =
+                options.infer_column_types && (rows > 0 || options.types == TypeRules::Original);
             let found = if is_known { candidates.decide(rows) } else { ColumnType::Text };
             let column_type = asked.unwrap_or(found);
             let is_pandas = options.types == TypeRules::Pandas;
@@ -358,12 +389,16 @@ impl SchemaInference {
                 column_type,
                 has_missing: is_pandas && is_whole && candidates.filled < rows,
                 has_offset: is_pandas && candidates.has_offset,
-                code: candidates.code.filter(|_| asked.is_none() && column_type == ColumnType::Boolean),
+                code: candidates
+                    .code
+                    .filter(|_| asked.is_none() && column_type == ColumnType::Boolean),
             }
         }));
         if options.format == TableFormat::Jsonl {
             // Keys of later lines.
-            own.extend(given.into_iter().map(|(name, column_type)| TableColumn::new(name, column_type)));
+            own.extend(
+                given.into_iter().map(|(name, column_type)| TableColumn::new(name, column_type)),
+            );
         }
         own.extend(path_columns.iter().map(|name| TableColumn::new(name, ColumnType::Text)));
         Some(TableSchema { columns: own, is_empty: rows == 0 })
@@ -459,7 +494,9 @@ impl Candidates {
             b"0" | b"1" => Some(0),
             b"T" | b"F" => Some(2),
             b"Y" | b"N" => Some(3),
-            _ if cell.eq_ignore_ascii_case(b"true") || cell.eq_ignore_ascii_case(b"false") => Some(WORDS),
+            _ if cell.eq_ignore_ascii_case(b"true") || cell.eq_ignore_ascii_case(b"false") => {
+                Some(WORDS)
+            }
             _ => None,
         };
         for (index, is_possible) in self.booleans.iter_mut().enumerate() {
@@ -471,15 +508,20 @@ impl Candidates {
         self.integer = self.integer && parse_integer(cell).is_some();
         self.unsigned = self.unsigned && parse_unsigned(cell).is_some();
         self.whole = self.whole && is_whole(cell);
-        self.float = self.float && parse_float(cell).is_some_and(|value| !(self.has_words && value.is_nan()));
+        self.float = self.float
+            && parse_float(cell).is_some_and(|value| !(self.has_words && value.is_nan()));
         self.month_first = self.month_first && is_datetime(cell, DayOrder::MonthFirst);
         self.day_first = self.day_first && is_datetime(cell, DayOrder::DayFirst);
         self.see_offset(cell);
     }
 
     fn see_offset(&mut self, cell: &[u8]) {
-        let instant = || parse_instant(cell, DayOrder::MonthFirst).or_else(|| parse_instant(cell, DayOrder::DayFirst));
-        self.has_offset = self.has_offset || instant().is_some_and(|instant| instant.offset.is_some());
+        let instant = || {
+            parse_instant(cell, DayOrder::MonthFirst)
+                .or_else(|| parse_instant(cell, DayOrder::DayFirst))
+        };
+        self.has_offset =
+            self.has_offset || instant().is_some_and(|instant| instant.offset.is_some());
     }
 
     /// JSON distinguishes numbers from text. Values of several kinds stay unchanged.

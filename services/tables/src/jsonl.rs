@@ -81,7 +81,11 @@ pub(crate) fn members<'a, K>(
         }
     }
     cursor.skip_space();
-    if cursor.at == line.len() { Ok(cursor.has_half_pair) } else { Err("something follows the JSON object") }
+    if cursor.at == line.len() {
+        Ok(cursor.has_half_pair)
+    } else {
+        Err("something follows the JSON object")
+    }
 }
 
 const NO_VALUE: &str = "the JSON object has an invalid value";
@@ -138,10 +142,16 @@ impl<'a> Cursor<'a> {
         const NO_TEXT: &str = "a string in the JSON object is no text";
         let opening = self.at;
         if self.skip_string()? {
-            let written = std::str::from_utf8(&self.line[opening + 1..self.at - 1]).map_err(|_| NO_TEXT)?;
-            return self.unescaped(written).map(Cow::Owned).ok_or("the JSON object has an invalid escape");
+            let written =
+                std::str::from_utf8(&self.line[opening + 1..self.at - 1]).map_err(|_| NO_TEXT)?;
+            return self
+                .unescaped(written)
+                .map(Cow::Owned)
+                .ok_or("the JSON object has an invalid escape");
         }
-        std::str::from_utf8(&self.line[opening + 1..self.at - 1]).map(Cow::Borrowed).map_err(|_| NO_TEXT)
+        std::str::from_utf8(&self.line[opening + 1..self.at - 1])
+            .map(Cow::Borrowed)
+            .map_err(|_| NO_TEXT)
     }
 
     /// Returns the text of a string with escapes; `None` if one is invalid.
@@ -281,7 +291,8 @@ impl<'a> Cursor<'a> {
 
 /// Returns the code unit that four hexadecimal digits at the beginning of a text represent.
 fn code_unit(text: &str) -> Option<u16> {
-    let digits = text.get(..4).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+    let digits =
+        text.get(..4).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
     u16::from_str_radix(digits, 16).ok()
 }
 
@@ -349,7 +360,8 @@ impl Table {
                     continue;
                 }
             };
-            for ((&index, column), cell) in self.selected.iter().zip(&mut self.columns).zip(&cells) {
+            for ((&index, column), cell) in self.selected.iter().zip(&mut self.columns).zip(&cells)
+            {
                 let written = match cell {
                     Value::Missing => &b""[..],
                     Value::Boolean(true) => b"true",
@@ -359,7 +371,14 @@ impl Table {
                     Value::Nested(json) => compact(json, &mut scratch),
                 };
                 if let Err(misfit) = take(column, cell, written) {
-                    self.problems.misfit(origin, position, self.rows, &names[index], written, misfit);
+                    self.problems.misfit(
+                        origin,
+                        position,
+                        self.rows,
+                        &names[index],
+                        written,
+                        misfit,
+                    );
                 } else if (origin.text.replaced || has_half_pair) && has_replacement(written) {
                     match has_half_pair {
                         true => self.problems.half_pair(origin, position, &names[index], written),
@@ -368,7 +387,8 @@ impl Table {
                 }
             }
             if let Some(key) = unknown {
-                let defect = format_args!("\"{key}\" is in none of the first rows, which name the columns");
+                let defect =
+                    format_args!("\"{key}\" is in none of the first rows, which name the columns");
                 let (origin, row) = ((&mut *origin, position), Some(self.rows));
                 self.problems.defect(Problem::UnknownKey, origin, row, Some(key.as_str()), defect);
             }
@@ -394,7 +414,9 @@ fn take(column: &mut Column, value: &Value, written: &[u8]) -> Result<(), Misfit
             column.builder().take_missing();
             Ok(())
         }
-        (Column::Text(texts) | Column::Blank(texts), value) if texts.keeps_json && !matches!(value, Value::Text(_)) => {
+        (Column::Text(texts) | Column::Blank(texts), value)
+            if texts.keeps_json && !matches!(value, Value::Text(_)) =>
+        {
             texts.take_json(written);
             Ok(())
         }
@@ -417,7 +439,9 @@ mod tests {
 
     fn parsed(line: &str) -> Result<Vec<(String, String)>, &'static str> {
         let mut found = Vec::new();
-        members(line.as_bytes(), Some, |key, value| found.push((key.into_owned(), format!("{value:?}"))))?;
+        members(line.as_bytes(), Some, |key, value| {
+            found.push((key.into_owned(), format!("{value:?}")))
+        })?;
         Ok(found)
     }
 
@@ -425,7 +449,8 @@ mod tests {
     fn values_of_all_kinds_are_parsed() {
         let line = r#" {"a": 1, "b":-1.5e3 ,"c":true,"d":null,"e":"x\n\"y","f":[1, {"g": "a b"}],"h":NaN} "#;
         let mut found = Vec::new();
-        members(line.as_bytes(), Some, |key, value| found.push((key.into_owned(), value))).expect("valid");
+        members(line.as_bytes(), Some, |key, value| found.push((key.into_owned(), value)))
+            .expect("valid");
         assert_eq!(found[0], ("a".to_owned(), Value::Number(b"1")));
         assert_eq!(found[1], ("b".to_owned(), Value::Number(b"-1.5e3")));
         assert_eq!(found[2], ("c".to_owned(), Value::Boolean(true)));

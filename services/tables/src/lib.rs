@@ -51,7 +51,9 @@ mod times;
 mod wide;
 mod write;
 
-pub use blocks::{RangeSize, RowWindow, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges};
+pub use blocks::{
+    RangeSize, RowWindow, TextRanges, split_row_group, text_block_range, text_blocks, text_ranges,
+};
 pub use charset::encoding_for;
 pub use decode::{AsItems, DecodeRequest, Decoded, Decoder, LocalBlock, decode};
 pub use error::{Error, Result};
@@ -62,7 +64,9 @@ pub use peek::{Peek, peek, shown as delimiter_shown};
 pub use problems::{WARNINGS_MAX, Warnings};
 pub use row_groups::{parquet_columns, parquet_row_groups, parquet_shape, row_group_bytes};
 pub use row_texts::row_texts;
-pub use sketch::{Sketch, from_path, parquet_sketches, path_column, schema_sketches, text_sketches};
+pub use sketch::{
+    Sketch, from_path, parquet_sketches, path_column, schema_sketches, text_sketches,
+};
 pub use source::{LINE_BYTES_MAX, is_read_from_front, must_be_read};
 pub use write::write_parquet;
 

@@ -59,8 +59,10 @@ impl LineEnds {
     /// Returns whether CR ends all lines of `text`: no row follows the first LF, if there is one. `is_whole`: the text is
     /// that of the whole file.
     pub fn are_cr_alone(&self, text: &[u8], is_whole: bool, delimiter: u8) -> bool {
-        let is_last =
-            |end: usize| is_whole && text[end..].split(|&byte| byte == b'\n').all(|line| is_blank(line, delimiter));
+        let is_last = |end: usize| {
+            is_whole
+                && text[end..].split(|&byte| byte == b'\n').all(|line| is_blank(line, delimiter))
+        };
         self.lone_cr.is_some() && self.first_end.is_none_or(is_last)
     }
 }

@@ -48,11 +48,13 @@ pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
         (None, Err(_)) => return peek,
     };
     let encoding = charset.encoding;
-    let is_expected = is_multi_line(options) || encoding_of(options).is_ok_and(|given| !is_splittable(given));
+    let is_expected =
+        is_multi_line(options) || encoding_of(options).is_ok_and(|given| !is_splittable(given));
     if !is_splittable(encoding) && !is_expected {
         let name = encoding.name();
         let setting = name.to_lowercase();
-        peek.refusal = Some(format!("is {name} text; set `encoding: {setting}`, or convert it to UTF-8"));
+        peek.refusal =
+            Some(format!("is {name} text; set `encoding: {setting}`, or convert it to UTF-8"));
         return peek;
     }
     if encoding == UTF_8 {
@@ -110,15 +112,24 @@ fn is_binary(head: &[u8]) -> bool {
 
 /// Returns what a JSON object is that holds a whole table, as some libraries write one, by its first characters.
 fn whole_table(line: &[u8]) -> Option<&'static str> {
-    let start: Vec<u8> =
-        line.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(WHOLE_TABLE_BYTES).collect();
-    let (key, value) = start.strip_prefix(b"{\"")?.split_at(start.iter().skip(2).position(|&byte| byte == b'"')?);
+    let start: Vec<u8> = line
+        .iter()
+        .copied()
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .take(WHOLE_TABLE_BYTES)
+        .collect();
+    let (key, value) =
+        start.strip_prefix(b"{\"")?.split_at(start.iter().skip(2).position(|&byte| byte == b'"')?);
     let value = value.strip_prefix(b"\":")?;
     match key {
-        b"columns" | b"index" | b"schema" if value.starts_with(b"[") || value.starts_with(b"{\"fields\":") => {
+        b"columns" | b"index" | b"schema"
+            if value.starts_with(b"[") || value.starts_with(b"{\"fields\":") =>
+        {
             Some("the columns and the rows of a table")
         }
-        b"type" if value.starts_with(b"\"FeatureCollection\"") => Some("a collection of GeoJSON features"),
+        b"type" if value.starts_with(b"\"FeatureCollection\"") => {
+            Some("a collection of GeoJSON features")
+        }
         _ if value.starts_with(b"{\"0\":") => Some("the columns of a table"),
         _ => None,
     }
@@ -132,8 +143,7 @@ impl Peek {
         match text.first() {
             None => {}
             Some(b'[') => {
-                let message =
-                    "holds a JSON array, and is read as JSON lines: one object a line (`jq -c '.[]'` makes them)";
+                let message = "holds a JSON array, and is read as JSON lines: one object a line (`jq -c '.[]'` makes them)";
                 self.refusal = Some(message.to_owned());
             }
             Some(b'{') => {
@@ -151,8 +161,10 @@ impl Peek {
                 }
             }
             Some(_) => {
-                self.notes
-                    .push(("format", "does not begin with an object, as JSON lines do: correct `format`".to_owned()));
+                self.notes.push((
+                    "format",
+                    "does not begin with an object, as JSON lines do: correct `format`".to_owned(),
+                ));
             }
         }
     }
@@ -173,14 +185,23 @@ impl Peek {
 
     /// Notes quotes and delimiters behind a backslash, which ends no field in text of writers with an escape character:
     /// such a quote within a field, and such a delimiter in a row with too many cells.
-    fn look_at_escapes(&mut self, text: &[u8], columns: usize, rows: &Rows, options: &TableOptions) {
-        let ends_field =
-            |next: Option<&u8>| next.is_none_or(|next| [b'"', b'\r', b'\n', options.delimiter].contains(next));
-        let quote = memchr::memmem::find_iter(text, b"\\\"").find(|at| !ends_field(text.get(at + 2)));
+    fn look_at_escapes(
+        &mut self,
+        text: &[u8],
+        columns: usize,
+        rows: &Rows,
+        options: &TableOptions,
+    ) {
+        let ends_field = |next: Option<&u8>| {
+            next.is_none_or(|next| [b'"', b'\r', b'\n', options.delimiter].contains(next))
+        };
+        let quote =
+            memchr::memmem::find_iter(text, b"\\\"").find(|at| !ends_field(text.get(at + 2)));
         let escaped = [b'\\', options.delimiter];
         let delimiter = rows.ragged.iter().filter(|row| row.cells > columns).find_map(|row| {
             // The last row may lie behind the text, which ends with a whole line.
-            let line = text.get(row.position..)?.split(|&byte| byte == b'\n').next().unwrap_or_default();
+            let line =
+                text.get(row.position..)?.split(|&byte| byte == b'\n').next().unwrap_or_default();
             memchr::memmem::find(line, &escaped).map(|at| row.position + at)
         });
         let Some(at) = [quote, delimiter].into_iter().flatten().min() else { return };
@@ -204,8 +225,7 @@ impl Peek {
         // The part after the last line break may be truncated.
         let end = if is_whole { text.len() } else { memchr::memrchr(b'\n', text).unwrap_or(0) };
         if is_broken || rows.ragged.iter().any(|row| row.is_broken && row.position < end) {
-            let message =
-                "has a line that ends within quotes: set `support_multi_line: true` if fields hold line breaks";
+            let message = "has a line that ends within quotes: set `support_multi_line: true` if fields hold line breaks";
             self.notes.push(("support_multi_line", message.to_owned()));
         }
         self.look_at_escapes(&text[..end], first.len(), &rows, options);
@@ -215,13 +235,16 @@ impl Peek {
         let line = &text[..next];
         let count = |delimiter: u8| line.iter().filter(|&&byte| byte == delimiter).count();
         let other = DELIMITERS.into_iter().filter(|&delimiter| delimiter != options.delimiter);
-        let most = other.max_by_key(|&delimiter| count(delimiter)).filter(|&delimiter| count(delimiter) > 0);
+        let most = other
+            .max_by_key(|&delimiter| count(delimiter))
+            .filter(|&delimiter| count(delimiter) > 0);
         if first.len() == 1 {
             let used = shown(options.delimiter);
             if let Some(delimiter) = most {
                 let (found, times) = (shown(delimiter), count(delimiter));
-                let message =
-                    format!("has no `{used}` in its first line but {times} `{found}`: set `delimiter: \"{found}\"`");
+                let message = format!(
+                    "has no `{used}` in its first line but {times} `{found}`: set `delimiter: \"{found}\"`"
+                );
                 self.notes.push(("delimiter", message));
             } else if first[0].trim().contains("  ") {
                 let message = format!(
@@ -237,14 +260,19 @@ impl Peek {
         let is_data = numbers > 0 && first.iter().all(|cell| is_number(cell) || is_blank(cell));
         if has_header(options) && is_data {
             let row = row_shown(&first, options.delimiter);
-            let message =
-                format!("begins with {row}, taken as column names although these are numbers: set `header: no_header`");
+            let message = format!(
+                "begins with {row}, taken as column names although these are numbers: set `header: no_header`"
+            );
             self.notes.push(("header", message));
         }
         if options.header == HeaderMode::NoHeader && numbers == 0 {
             let FirstRow { cells: second, next: end, .. } = first_row(splitter, &text[next..]);
             let is_cut = next + end == text.len() && !is_whole;
-            if !is_cut && second.len() == first.len() && second.iter().any(is_number) && !first.iter().any(is_blank) {
+            if !is_cut
+                && second.len() == first.len()
+                && second.iter().any(is_number)
+                && !first.iter().any(is_blank)
+            {
                 let row = row_shown(&first, options.delimiter);
                 let message = format!(
                     "begins with {row}, which look like column names and are taken as a row: set `header: \
@@ -266,7 +294,9 @@ pub fn shown(delimiter: u8) -> String {
 fn row_shown(cells: &[String], delimiter: u8) -> String {
     let cell = |cell: &String| -> String {
         let cut: String = cell.trim().chars().take(CELL_CHARACTERS).collect();
-        cut.chars().map(|character| if character.is_control() { '\u{FFFD}' } else { character }).collect()
+        cut.chars()
+            .map(|character| if character.is_control() { '\u{FFFD}' } else { character })
+            .collect()
     };
     let row: Vec<String> = cells.iter().take(CELLS_SHOWN).map(cell).collect();
     let more = if cells.len() > CELLS_SHOWN { "…" } else { "" };
@@ -295,7 +325,9 @@ mod tests {
     #[test]
     fn ordinary_text_has_no_notes() {
         let csv = options(TableFormat::Csv);
-        for text in ["", "\n\n", "id,name\n1,a\n", "only one column\n1\n", "a,\"b;c;d\"\n1,2\n", "1a,2\n"] {
+        for text in
+            ["", "\n\n", "id,name\n1,a\n", "only one column\n1\n", "a,\"b;c;d\"\n1,2\n", "1a,2\n"]
+        {
             assert_eq!(notes(text.as_bytes(), &csv), "", "{text:?}");
         }
         let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv };
@@ -308,14 +340,25 @@ mod tests {
     #[test]
     fn lines_that_end_with_cr_are_rejected_or_noted() {
         let csv = options(TableFormat::Csv);
-        assert!(refused(b"a,b\r1,2\r", true, TableFormat::Csv).contains("lines that end with CR alone"));
-        assert!(notes(b"a,b\n1,2\r3,4\n", &csv).contains("line ends: holds a CR within a line (first at byte 7)"));
+        assert!(
+            refused(b"a,b\r1,2\r", true, TableFormat::Csv).contains("lines that end with CR alone")
+        );
+        assert!(
+            notes(b"a,b\n1,2\r3,4\n", &csv)
+                .contains("line ends: holds a CR within a line (first at byte 7)")
+        );
         for text in ["a,b\r\n1,2\r\n", "a,b\n1,\"2\r3\"\n", "a,b\r"] {
             assert_eq!(notes(text.as_bytes(), &csv), "", "{text:?}");
         }
         let multi_line = TableOptions { support_multi_line: true, ..csv };
-        assert!(peek(b"a,b\r1,2\r", false, &multi_line).refusal.is_some_and(|reason| reason == CR_ALONE));
-        assert!(notes(b"a,b\n1,2\r3,4\n", &multi_line).contains("line ends: holds a CR within a line"));
+        assert!(
+            peek(b"a,b\r1,2\r", false, &multi_line)
+                .refusal
+                .is_some_and(|reason| reason == CR_ALONE)
+        );
+        assert!(
+            notes(b"a,b\n1,2\r3,4\n", &multi_line).contains("line ends: holds a CR within a line")
+        );
         assert_eq!(notes(b"a,b\n1,\"2\r\n\r3\"\n", &multi_line), "");
     }
 
@@ -327,8 +370,13 @@ mod tests {
                 .contains("no `,` in its first line but 2 `;`: set `delimiter: \";\"`")
         );
         assert!(notes(b"id\tname\n1\ta\n", &csv).contains("set `delimiter: \"\\t\"`"));
-        assert!(notes(b"id,name\n1,a\n", &options(TableFormat::Tsv)).contains("set `delimiter: \",\"`"));
-        assert!(notes(b"id   name\n1    alice\n", &csv).contains("runs of spaces: each line is one column"));
+        assert!(
+            notes(b"id,name\n1,a\n", &options(TableFormat::Tsv)).contains("set `delimiter: \",\"`")
+        );
+        assert!(
+            notes(b"id   name\n1    alice\n", &csv)
+                .contains("runs of spaces: each line is one column")
+        );
         assert_eq!(notes(b"some words \n1  2\n", &csv), "", "text");
     }
 
@@ -336,9 +384,15 @@ mod tests {
     fn line_break_in_quotes_is_reported_with_the_key() {
         let csv = options(TableFormat::Csv);
         for text in ["a,b\n1,\"x\ny\"\n", "a,\"b\nc\"\n1,2\n"] {
-            assert!(notes(text.as_bytes(), &csv).contains("set `support_multi_line: true`"), "{text:?}");
+            assert!(
+                notes(text.as_bytes(), &csv).contains("set `support_multi_line: true`"),
+                "{text:?}"
+            );
         }
-        assert!(peek(b"a,b\n1,\"x", false, &csv).notes.is_empty(), "a line that is cut here may go on");
+        assert!(
+            peek(b"a,b\n1,\"x", false, &csv).notes.is_empty(),
+            "a line that is cut here may go on"
+        );
         let multi_line = TableOptions { support_multi_line: true, ..csv };
         assert_eq!(notes(b"a,b\n1,\"x\ny\"\n", &multi_line), "");
     }
@@ -346,11 +400,14 @@ mod tests {
     #[test]
     fn escape_character_is_reported() {
         let csv = options(TableFormat::Csv);
-        for (text, found, at) in
-            [("id,s\n10,c\\\"d\n", "\"", 9), ("id,s\n10,\"c\\\"d\"\n", "\"", 10), ("id,s\n10,x\n10,a\\,b\n", ",", 14)]
-        {
+        for (text, found, at) in [
+            ("id,s\n10,c\\\"d\n", "\"", 9),
+            ("id,s\n10,\"c\\\"d\"\n", "\"", 10),
+            ("id,s\n10,x\n10,a\\,b\n", ",", 14),
+        ] {
             assert!(
-                notes(text.as_bytes(), &csv).contains(&format!("quotes: holds `\\{found}` (first at byte {at})")),
+                notes(text.as_bytes(), &csv)
+                    .contains(&format!("quotes: holds `\\{found}` (first at byte {at})")),
                 "{text}"
             );
         }
@@ -369,7 +426,9 @@ mod tests {
         let csv = options(TableFormat::Csv);
         assert!(notes(b"5.1,3.5,1.4,0.2,7\n4.9,3,1,1,1\n", &csv).contains("`5.1,3.5,1.4,0.2…`"));
         let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv };
-        assert!(notes(b"id,name\n1,a\n", &no_header).contains("set `header: all_files_same_headers`"));
+        assert!(
+            notes(b"id,name\n1,a\n", &no_header).contains("set `header: all_files_same_headers`")
+        );
     }
 
     #[test]
@@ -378,14 +437,29 @@ mod tests {
         assert!(notes(b"id,na\xefve\n", &csv).contains("(first at byte 5)"));
         assert_eq!(notes("id,na\u{ef}ve\n".as_bytes(), &csv), "");
         let ascii = TableOptions { encoding: "ascii".to_owned(), ..csv.clone() };
-        assert!(notes(b"id,na\xefve\n", &ascii).contains("encoding: is not valid ascii (first at byte 5)"));
-        assert!(refused(b"ORC\x0a\x03\x00\x00\x00\xff\x01\x02", true, TableFormat::Csv).starts_with("is no text"));
-        assert_eq!(refused(b"a,b\n1,x\x00y\n2,z\xff\n3,4\n5,6\n7,8\n9,0\n", true, TableFormat::Csv), "");
-        assert!(peek(b"id,na\xc3", false, &csv).notes.is_empty(), "a character that is cut is not invalid");
+        assert!(
+            notes(b"id,na\xefve\n", &ascii)
+                .contains("encoding: is not valid ascii (first at byte 5)")
+        );
+        assert!(
+            refused(b"ORC\x0a\x03\x00\x00\x00\xff\x01\x02", true, TableFormat::Csv)
+                .starts_with("is no text")
+        );
+        assert_eq!(
+            refused(b"a,b\n1,x\x00y\n2,z\xff\n3,4\n5,6\n7,8\n9,0\n", true, TableFormat::Csv),
+            ""
+        );
+        assert!(
+            peek(b"id,na\xc3", false, &csv).notes.is_empty(),
+            "a character that is cut is not invalid"
+        );
         let wide: Vec<u8> = "id,name\n1,a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
         assert!(refused(&wide, true, TableFormat::Csv).contains("set `encoding: utf-16le`, or"));
         let marked = [&b"\xff\xfe"[..], &wide].concat();
-        assert!(refused(&marked, true, TableFormat::Csv).starts_with("is UTF-16LE text; set `encoding: utf-16le`"));
+        assert!(
+            refused(&marked, true, TableFormat::Csv)
+                .starts_with("is UTF-16LE text; set `encoding: utf-16le`")
+        );
         assert_eq!(peek(b"\xef\xbb\xbfid,n\n1,2\n", true, &csv).first_row, ["id", "n"]);
     }
 
@@ -396,11 +470,21 @@ mod tests {
             (r#"{"id":{"0":0,"1":1},"name":{"0":"a","1":"b"}}"#, "the columns of a table"),
             (r#"{"id": {"0": 0}}"#, "the columns of a table"),
             (r#"{"columns":["id"],"index":[0],"data":[[0]]}"#, "the columns and the rows"),
-            (r#"{"schema":{"fields":[{"name":"id"}]},"data":[{"id":0}]}"#, "the columns and the rows"),
+            (
+                r#"{"schema":{"fields":[{"name":"id"}]},"data":[{"id":0}]}"#,
+                "the columns and the rows",
+            ),
             (r#"{"type": "FeatureCollection", "features": []}"#, "a collection of GeoJSON"),
         ] {
-            assert!(notes(text.as_bytes(), &json).starts_with(&format!("format: holds {form}")), "{text}");
-            assert_eq!(peek(text.as_bytes(), false, &json).notes.len(), 1, "a long line is cut: {text}");
+            assert!(
+                notes(text.as_bytes(), &json).starts_with(&format!("format: holds {form}")),
+                "{text}"
+            );
+            assert_eq!(
+                peek(text.as_bytes(), false, &json).notes.len(),
+                1,
+                "a long line is cut: {text}"
+            );
         }
         for text in [
             r#"{"id":0,"name":"a"}"#,
@@ -418,6 +502,8 @@ mod tests {
     fn json_other_than_lines_is_rejected() {
         assert!(refused(b" [\n  {\"a\": 1}\n]", true, TableFormat::Jsonl).contains("jq -c '.[]'"));
         assert!(refused(b"{\n  \"a\": 1\n}", true, TableFormat::Jsonl).contains("jq -c ."));
-        assert!(notes(b"id,name\n", &options(TableFormat::Jsonl)).starts_with("format: does not begin"));
+        assert!(
+            notes(b"id,name\n", &options(TableFormat::Jsonl)).starts_with("format: does not begin")
+        );
     }
 }

@@ -46,24 +46,40 @@ impl Problem {
             Self::NoTruthValue => ("not a truth value", "read as missing"),
             Self::NoTime => ("not a date or time from 1678 to 2261", "read as missing"),
             Self::NoOffset => ("a time without an offset among times with one", "read as missing"),
-            Self::UnexpectedOffset => ("a time with an offset among times without one", "read as missing"),
-            Self::OffsetDropped => ("times with an offset", "converted to UTC and the offset dropped"),
-            Self::CodesAsTruth => {
-                ("only 0 and 1, Y and N or T and F in the rows that decide its type", "read as truth values")
+            Self::UnexpectedOffset => {
+                ("a time with an offset among times without one", "read as missing")
             }
+            Self::OffsetDropped => {
+                ("times with an offset", "converted to UTC and the offset dropped")
+            }
+            Self::CodesAsTruth => (
+                "only 0 and 1, Y and N or T and F in the rows that decide its type",
+                "read as truth values",
+            ),
             Self::LeadingZeros => ("leading zeros", "dropped"),
             Self::Rounded => ("more digits than float64 holds", "rounded"),
-            Self::InvalidBytes => ("bytes that are not valid in the encoding", "replaced by U+FFFD"),
+            Self::InvalidBytes => {
+                ("bytes that are not valid in the encoding", "replaced by U+FFFD")
+            }
             Self::HalfPair => ("half of a surrogate pair", "replaced by U+FFFD"),
-            Self::FewCells => ("rows with fewer cells than there are columns", "the others are missing"),
-            Self::ManyCells => ("rows with more cells than there are columns", "the others were dropped"),
+            Self::FewCells => {
+                ("rows with fewer cells than there are columns", "the others are missing")
+            }
+            Self::ManyCells => {
+                ("rows with more cells than there are columns", "the others were dropped")
+            }
             Self::BrokenQuote => ("lines that end within quotes", "the row was cut there"),
             Self::BrokenHeader => ("a header that ends within quotes", "it was cut there"),
-            Self::OpenQuote => ("a quote that is not closed", "the rest of the file was taken into its cell"),
-            Self::LoneCr => ("a CR within a line, where pandas begins another row", "kept in its field"),
-            Self::OtherHeader => {
-                ("a header that differs from that of the first file", "the names of the first file are used")
+            Self::OpenQuote => {
+                ("a quote that is not closed", "the rest of the file was taken into its cell")
             }
+            Self::LoneCr => {
+                ("a CR within a line, where pandas begins another row", "kept in its field")
+            }
+            Self::OtherHeader => (
+                "a header that differs from that of the first file",
+                "the names of the first file are used",
+            ),
             Self::NoObject => ("lines that are no JSON object", RECORD_FAILED),
             Self::UnknownKey => ("a key that none of the first rows has", "it was dropped"),
         }
@@ -122,12 +138,18 @@ impl Problem {
     pub fn type_for(self, value: &[u8]) -> Option<ColumnType> {
         let value = trim(value);
         match self {
-            Self::NoInteger | Self::NoTruthValue if parse_integer(value).is_some() => Some(ColumnType::Integer),
-            Self::NoInteger | Self::Fraction | Self::NoTruthValue if parse_float(value).is_some() => {
+            Self::NoInteger | Self::NoTruthValue if parse_integer(value).is_some() => {
+                Some(ColumnType::Integer)
+            }
+            Self::NoInteger | Self::Fraction | Self::NoTruthValue
+                if parse_float(value).is_some() =>
+            {
                 Some(ColumnType::Float)
             }
             // Such a value proves that the others were read with day and month exchanged.
-            Self::NoTime if is_datetime(value, DayOrder::DayFirst) => Some(ColumnType::DateTimeDayFirst),
+            Self::NoTime if is_datetime(value, DayOrder::DayFirst) => {
+                Some(ColumnType::DateTimeDayFirst)
+            }
             Self::CodesAsTruth if parse_integer(value).is_some() => Some(ColumnType::Integer),
             Self::NoInteger
             | Self::NoUnsigned

@@ -8,8 +8,8 @@ use std::fmt::Display;
 
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
 use protocol::{
-    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, TypeRules, UNREAD_MAX, UnreadRecord,
-    WARNING_KINDS_MAX, Warning, WarningKind,
+    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, TypeRules, UNREAD_MAX,
+    UnreadRecord, WARNING_KINDS_MAX, Warning, WarningKind,
 };
 
 use crate::WINDOW_ROWS;
@@ -47,7 +47,8 @@ impl LineNumbers {
         if offset - from > LINE_COUNT_BYTES_MAX || file.has_holes {
             return None;
         }
-        file.scan(from, offset, |piece| lines += memchr::memchr_iter(b'\n', piece).count() as u64).ok()?;
+        file.scan(from, offset, |piece| lines += memchr::memchr_iter(b'\n', piece).count() as u64)
+            .ok()?;
         if self.checkpoints.len() >= CHECKPOINTS_MAX {
             self.checkpoints.clear();
         }
@@ -74,7 +75,8 @@ impl Origin<'_> {
         let name = &self.file.name;
         match self.lines_before() {
             Some(before) => {
-                let inside = memchr::memchr_iter(b'\n', &self.text.as_slice()[..position]).count() as u64;
+                let inside =
+                    memchr::memchr_iter(b'\n', &self.text.as_slice()[..position]).count() as u64;
                 format!("{name}, line {}", before + inside + 1)
             }
             None => format!("{name}, byte {}", self.text.offset + position as u64),
@@ -126,16 +128,26 @@ impl Problems {
     }
 
     /// Fails a record, which is this row of the columns, if it is one.
-    fn fail(&mut self, row: Option<usize>, origin: &mut Origin, position: usize, reason: impl FnOnce() -> String) {
+    fn fail(
+        &mut self,
+        row: Option<usize>,
+        origin: &mut Origin,
+        position: usize,
+        reason: impl FnOnce() -> String,
+    ) {
         match row {
             Some(row) => self.failed_rows.push(row),
             None => self.unread_records += 1,
         }
         // Several cells of a row may fail it. The last entry is for the records without one.
-        if self.unread.len() < UNREAD_MAX - 1 && !(row.is_some() && self.unread.iter().any(|(known, _)| *known == row))
+        if self.unread.len() < UNREAD_MAX - 1
+            && !(row.is_some() && self.unread.iter().any(|(known, _)| *known == row))
         {
             let (path, place) = (origin.file.name.clone(), origin.describe(position));
-            self.unread.push((row, UnreadRecord { path, place, records: 1, message: shortened(reason()) }));
+            self.unread.push((
+                row,
+                UnreadRecord { path, place, records: 1, message: shortened(reason()) },
+            ));
         }
     }
 
@@ -147,11 +159,19 @@ impl Problems {
     /// Returns what holds of the lines themselves, whose values have no columns: the entries of those that are no row,
     /// and the warnings.
     pub fn of_lines(&self, options: &TableOptions) -> (Vec<UnreadRecord>, Warnings) {
-        let is_of_lines = |problem: Problem| matches!(problem, Problem::NoObject | Problem::InvalidBytes);
-        let unread = self.unread.iter().filter(|(row, _)| row.is_none()).map(|(_, unread)| unread.clone());
-        let kinds: Vec<Counted> = self.kinds.iter().filter(|kind| is_of_lines(kind.problem)).cloned().collect();
+        let is_of_lines =
+            |problem: Problem| matches!(problem, Problem::NoObject | Problem::InvalidBytes);
+        let unread =
+            self.unread.iter().filter(|(row, _)| row.is_none()).map(|(_, unread)| unread.clone());
+        let kinds: Vec<Counted> =
+            self.kinds.iter().filter(|kind| is_of_lines(kind.problem)).cloned().collect();
         let lines = Self {
-            warnings: self.warnings.iter().filter(|(problem, _)| is_of_lines(*problem)).cloned().collect(),
+            warnings: self
+                .warnings
+                .iter()
+                .filter(|(problem, _)| is_of_lines(*problem))
+                .cloned()
+                .collect(),
             total: kinds.iter().map(|kind| kind.count).sum(),
             kinds,
             ..Self::new(self.policy)
@@ -192,13 +212,25 @@ impl Problems {
             self.warnings.push((problem, Warning { message: message(&place) }));
         }
         if is_new {
-            let first = value.map_or_else(|| place.clone(), |value| format!("{place}: {}", quoted(value)));
-            self.kinds.push(Counted { problem, column: column.map(str::to_owned), count: 1, first, column_type });
+            let first =
+                value.map_or_else(|| place.clone(), |value| format!("{place}: {}", quoted(value)));
+            self.kinds.push(Counted {
+                problem,
+                column: column.map(str::to_owned),
+                count: 1,
+                first,
+                column_type,
+            });
         }
     }
 
     /// Adds an unreadable record, which fails under any policy.
-    pub fn unreadable_record(&mut self, origin: &mut Origin, position: usize, reason: impl Display) {
+    pub fn unreadable_record(
+        &mut self,
+        origin: &mut Origin,
+        position: usize,
+        reason: impl Display,
+    ) {
         self.fail(None, origin, position, || reason.to_string());
         let message = |place: &str| format!("{place}: {reason}; {RECORD_FAILED}");
         self.add(Problem::NoObject, (None, None), || origin.describe(position), message);
@@ -217,7 +249,8 @@ impl Problems {
         let Misfit { problem, became } = what;
         let fails = self.fails(problem);
         if fails {
-            let reason = || format!("column \"{column}\": {} is no {}", quoted(value), problem.expected());
+            let reason =
+                || format!("column \"{column}\": {} is no {}", quoted(value), problem.expected());
             self.fail(Some(row), origin, position, reason);
         }
         let message = |place: &str| {
@@ -225,12 +258,20 @@ impl Problems {
             let value = quoted(value);
             match problem {
                 _ if problem.keeps_value() => {
-                    format!("{place}, column \"{column}\": {value} is read as {became}; {what}: {outcome}")
+                    format!(
+                        "{place}, column \"{column}\": {value} is read as {became}; {what}: {outcome}"
+                    )
                 }
                 _ if fails => {
-                    format!("{place}, column \"{column}\": {value} is no {}; {RECORD_FAILED}", problem.expected())
+                    format!(
+                        "{place}, column \"{column}\": {value} is no {}; {RECORD_FAILED}",
+                        problem.expected()
+                    )
                 }
-                _ => format!("{place}, column \"{column}\": {value} is no {}; read as {became}", problem.expected()),
+                _ => format!(
+                    "{place}, column \"{column}\": {value} is no {}; read as {became}",
+                    problem.expected()
+                ),
             }
         };
         self.add(problem, (Some(column), Some(value)), || origin.describe(position), message);
@@ -246,14 +287,22 @@ impl Problems {
             )
         };
         self.add(Problem::CodesAsTruth, (Some(column), Some(value)), || place.to_owned(), message);
-        if let Some(known) = self.kinds.iter_mut().find(|known| known.is(Problem::CodesAsTruth, Some(column))) {
+        if let Some(known) =
+            self.kinds.iter_mut().find(|known| known.is(Problem::CodesAsTruth, Some(column)))
+        {
             known.count += count - 1;
         }
         self.total += count - 1;
     }
 
     /// Adds a whole number that changes because its column has missing values.
-    pub fn rounded(&mut self, place: impl FnOnce() -> String, column: &str, value: i128, rounded: f64) {
+    pub fn rounded(
+        &mut self,
+        place: impl FnOnce() -> String,
+        column: &str,
+        value: i128,
+        rounded: f64,
+    ) {
         let text = value.to_string();
         let message = |place: &str| {
             format!(
@@ -278,15 +327,19 @@ impl Problems {
         if fails {
             self.fail(row, origin, position, || defect.to_string());
         }
-        let message =
-            |place: &str| format!("{place}: {defect}; {}", if fails { RECORD_FAILED } else { problem.words().1 });
+        let message = |place: &str| {
+            format!("{place}: {defect}; {}", if fails { RECORD_FAILED } else { problem.words().1 })
+        };
         self.add(problem, (column, None), || origin.describe(position), message);
     }
 
     /// Adds a file whose header differs from that of the first file.
     pub fn other_header(&mut self, name: &str) {
-        let message =
-            |name: &str| format!("{name}: its header differs from that of the first file, whose column names are used");
+        let message = |name: &str| {
+            format!(
+                "{name}: its header differs from that of the first file, whose column names are used"
+            )
+        };
         self.add(Problem::OtherHeader, (None, None), || name.to_owned(), message);
     }
 
@@ -299,7 +352,12 @@ impl Problems {
                 quoted(value)
             )
         };
-        self.add(Problem::InvalidBytes, (Some(column), Some(value)), || origin.describe(position), message);
+        self.add(
+            Problem::InvalidBytes,
+            (Some(column), Some(value)),
+            || origin.describe(position),
+            message,
+        );
     }
 
     /// Adds half of a surrogate pair in a text, which contains U+FFFD instead.
@@ -310,7 +368,12 @@ impl Problems {
                 quoted(value)
             )
         };
-        self.add(Problem::HalfPair, (Some(column), Some(value)), || origin.describe(position), message);
+        self.add(
+            Problem::HalfPair,
+            (Some(column), Some(value)),
+            || origin.describe(position),
+            message,
+        );
     }
 
     /// Returns one flag per row, `true` for failed rows; `None` if none failed.
@@ -330,14 +393,22 @@ impl Problems {
         let fails = self.policy == MismatchPolicy::Reject;
         let kinds = self.kinds.into_iter().map(|mut counted| {
             let (what, outcome) = counted.problem.words();
-            if options.format == TableFormat::Jsonl && counted.column_type == Some(ColumnType::Text) {
+            if options.format == TableFormat::Jsonl && counted.column_type == Some(ColumnType::Text)
+            {
                 // This type keeps JSON values that the other turns into text.
                 counted.column_type = Some(ColumnType::Json);
             }
             let outcome = if fails && counted.problem.can_fail() { RECORD_FAILED } else { outcome };
             let remedy = remedy(&counted, options);
             let Counted { column, count, first, column_type, .. } = counted;
-            WarningKind { column, problem: format!("{what}, {outcome}"), count, first, remedy, column_type }
+            WarningKind {
+                column,
+                problem: format!("{what}, {outcome}"),
+                count,
+                first,
+                remedy,
+                column_type,
+            }
         });
         Warnings {
             first: self.warnings.into_iter().map(|(_, warning)| warning).collect(),
@@ -351,8 +422,14 @@ impl Problems {
 fn with_rest(mut unread: Vec<UnreadRecord>, records: u64) -> Vec<UnreadRecord> {
     let rest = records.saturating_sub(unread.len() as u64);
     if rest > 0 {
-        let message = format!("more than {} records of the mini-batch could not be read", unread.len());
-        unread.push(UnreadRecord { path: String::new(), place: String::new(), records: rest, message });
+        let message =
+            format!("more than {} records of the mini-batch could not be read", unread.len());
+        unread.push(UnreadRecord {
+            path: String::new(),
+            place: String::new(),
+            records: rest,
+            message,
+        });
     }
     unread
 }
@@ -393,7 +470,9 @@ fn remedy(counted: &Counted, options: &TableOptions) -> String {
             }
             (Problem::CodesAsTruth, _) => format!("to keep them, set types: pandas, or {setting}"),
             (problem, None) if problem.keeps_value() => format!("to keep them, set {setting}"),
-            (_, Some(given)) => format!("`columns` makes it {}: correct the values, or set {setting}", given.name()),
+            (_, Some(given)) => {
+                format!("`columns` makes it {}: correct the values, or set {setting}", given.name())
+            }
             (_, None) => {
                 let rows = match options.types {
                     TypeRules::Original => format!("the first {WINDOW_ROWS} rows"),
@@ -411,14 +490,21 @@ fn remedy(counted: &Counted, options: &TableOptions) -> String {
         }
         Problem::OpenQuote => "close the quote in the file".to_owned(),
         Problem::LoneCr => "convert CR to LF (`tr '\\r' '\\n'`) if it should end a line".to_owned(),
-        Problem::FewCells | Problem::ManyCells => "correct the rows, or check delimiter and quotes".to_owned(),
+        Problem::FewCells | Problem::ManyCells => {
+            "correct the rows, or check delimiter and quotes".to_owned()
+        }
         Problem::InvalidBytes => {
             let encoding = &options.encoding;
-            format!("the files are read as {encoding}: set encoding to theirs, such as windows-1252")
+            format!(
+                "the files are read as {encoding}: set encoding to theirs, such as windows-1252"
+            )
         }
-        Problem::HalfPair => "write the other half, or keep the text whole where it is cut".to_owned(),
+        Problem::HalfPair => {
+            "write the other half, or keep the text whole where it is cut".to_owned()
+        }
         Problem::OtherHeader => {
-            "to read each file by its own header, set header: all_files_different_headers".to_owned()
+            "to read each file by its own header, set header: all_files_different_headers"
+                .to_owned()
         }
         Problem::NoObject => "write one JSON object a line".to_owned(),
         _ => format!("to read it, set columns: {{{}: json}}", yaml_key(column)),
@@ -427,7 +513,8 @@ fn remedy(counted: &Counted, options: &TableOptions) -> String {
 
 /// Returns a name in the form of a key in a one-line YAML mapping.
 fn yaml_key(name: &str) -> String {
-    const RESERVED: [&str; 10] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan"];
+    const RESERVED: [&str; 10] =
+        ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan"];
     let is_word = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
         && name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
         && !RESERVED.contains(&name.to_ascii_lowercase().as_str());
@@ -480,7 +567,13 @@ fn quoted(value: &[u8]) -> String {
     let ellipsis = if value.len() > VALUE_BYTES_MAX { "…" } else { "" };
     let escaped: String = shown
         .chars()
-        .map(|character| if character.is_control() { character.escape_default().to_string() } else { character.into() })
+        .map(|character| {
+            if character.is_control() {
+                character.escape_default().to_string()
+            } else {
+                character.into()
+            }
+        })
         .collect();
     format!("\"{escaped}{ellipsis}\"")
 }

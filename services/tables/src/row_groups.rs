@@ -20,7 +20,9 @@ use arrow::ipc::convert::try_schema_from_ipc_buffer;
 use arrow::ipc::root_as_message;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+};
 use parquet::arrow::{ARROW_SCHEMA_META_KEY, ProjectionMask};
 use parquet::basic::{Compression, ConvertedType, Encoding, LogicalType};
 use parquet::errors::ParquetError;
@@ -53,7 +55,9 @@ fn check_codecs(metadata: &ArrowReaderMetadata, name: &str) -> Result<()> {
         None => Ok(()),
         Some(codec) => Err(Error::Kind {
             path: name.to_owned(),
-            message: format!("has columns compressed with {codec}, which is not read; write it with zstd or snappy"),
+            message: format!(
+                "has columns compressed with {codec}, which is not read; write it with zstd or snappy"
+            ),
         }),
     }
 }
@@ -63,7 +67,8 @@ fn check_codecs(metadata: &ArrowReaderMetadata, name: &str) -> Result<()> {
 fn check_intervals(read: &Schema, metadata: &ParquetMetaData, name: &str) -> Result<()> {
     let written = arrow_schema(metadata).and_then(decoded_schema);
     let is_declared = |field: &Field| {
-        let written = written.as_ref().and_then(|written| written.field_with_name(field.name()).ok());
+        let written =
+            written.as_ref().and_then(|written| written.field_with_name(field.name()).ok());
         written.is_some_and(|written| written.data_type() == field.data_type())
     };
     let mut fields = read.fields().iter();
@@ -83,7 +88,9 @@ fn check_intervals(read: &Schema, metadata: &ParquetMetaData, name: &str) -> Res
 fn holds_intervals(data_type: &DataType) -> bool {
     match data_type {
         DataType::Interval(_) => true,
-        DataType::List(item) | DataType::LargeList(item) | DataType::Map(item, _) => holds_intervals(item.data_type()),
+        DataType::List(item) | DataType::LargeList(item) | DataType::Map(item, _) => {
+            holds_intervals(item.data_type())
+        }
         DataType::Struct(fields) => fields.iter().any(|field| holds_intervals(field.data_type())),
         _ => false,
     }
@@ -116,7 +123,10 @@ pub fn row_group_bytes(path: &Path, name: &str, row_group: u32) -> Result<Range<
         let columns = group.map(|group| group.columns().iter().map(|column| column.byte_range()));
         Ok(columns.map(|columns| columns.map(ends).reduce(all).unwrap_or(0..0)))
     })?;
-    range.ok_or_else(|| Error::Plan { path: name.to_owned(), message: format!("it has no row group {row_group}") })
+    range.ok_or_else(|| Error::Plan {
+        path: name.to_owned(),
+        message: format!("it has no row group {row_group}"),
+    })
 }
 
 fn footer(path: &Path, name: &str) -> Result<ArrowReaderMetadata> {
@@ -149,7 +159,9 @@ fn column_of_unknown_type(metadata: &ParquetMetaData) -> Option<(String, i32)> {
     let message = root_as_message(bytes.get(8..)?).ok()?;
     let fields = message.header_as_schema()?.fields()?;
     let width = |field: &arrow::ipc::Field<'_>| field.type_as_int().map(|int| int.bitWidth());
-    let field = fields.iter().find(|field| width(field).is_some_and(|width| !matches!(width, 8 | 16 | 32 | 64)))?;
+    let field = fields
+        .iter()
+        .find(|field| width(field).is_some_and(|width| !matches!(width, 8 | 16 | 32 | 64)))?;
     Some((field.name()?.to_owned(), width(&field)?))
 }
 
@@ -230,10 +242,12 @@ impl RowGroupReader {
         let file = File::open(path).map_err(unreadable(name))?;
         let Footer { readable: mut metadata, declared } = self.footer(&file, path, name)?;
         let group = metadata.metadata().row_groups().get(row_group as usize);
-        let is_whole = group.is_some_and(|group| offset == 0 && rows == group.num_rows().max(0) as u64);
+        let is_whole =
+            group.is_some_and(|group| offset == 0 && rows == group.num_rows().max(0) as u64);
         if let Some(group) = group.filter(|_| with_dictionaries)
             && let Some(schema) = dictionary_schema(&metadata, group, |column, chunk| {
-                let is_declared = matches!(declared.field(column).data_type(), DataType::Dictionary(..));
+                let is_declared =
+                    matches!(declared.field(column).data_type(), DataType::Dictionary(..));
                 is_declared || is_whole && is_only_dictionary(chunk)
             })
         {
@@ -251,12 +265,17 @@ impl RowGroupReader {
         };
         check_intervals(&schema, metadata.metadata(), name)?;
         let row_group = row_group as usize;
-        let mut sizes = metadata.metadata().row_groups().iter().map(|group| group.num_rows().max(0) as u64);
+        let mut sizes =
+            metadata.metadata().row_groups().iter().map(|group| group.num_rows().max(0) as u64);
         let rows_before = sizes.by_ref().take(row_group).fold(0, u64::saturating_add);
         let available = if rows == 0 { Some(offset) } else { sizes.next() };
-        if available.is_none_or(|available| offset.checked_add(rows).is_none_or(|end| end > available)) {
-            let message =
-                format!("row group {row_group} does not hold rows {offset} to {}", offset.saturating_add(rows));
+        if available
+            .is_none_or(|available| offset.checked_add(rows).is_none_or(|end| end > available))
+        {
+            let message = format!(
+                "row group {row_group} does not hold rows {offset} to {}",
+                offset.saturating_add(rows)
+            );
             return Err(Error::Plan { path: name.to_owned(), message });
         }
         let first_row = rows_before.saturating_add(offset);
@@ -264,10 +283,13 @@ impl RowGroupReader {
         let offset = usize::try_from(offset).expect("a row group fits into memory");
         let read = |columns: Option<&[usize]>, place: &str| {
             guarded(name, place, || {
-                let mut reader =
-                    ParquetRecordBatchReaderBuilder::new_with_metadata(file.try_clone()?, metadata.clone());
+                let mut reader = ParquetRecordBatchReaderBuilder::new_with_metadata(
+                    file.try_clone()?,
+                    metadata.clone(),
+                );
                 if let Some(columns) = columns {
-                    let mask = ProjectionMask::roots(reader.parquet_schema(), columns.iter().copied());
+                    let mask =
+                        ProjectionMask::roots(reader.parquet_schema(), columns.iter().copied());
                     reader = reader.with_projection(mask);
                 }
                 let reader = reader
@@ -281,7 +303,11 @@ impl RowGroupReader {
         };
         let columns = selection.as_ref().map(|selection| selection.columns.as_slice());
         // A file without rows may have no row group.
-        let batches = if rows == 0 { Ok(Vec::new()) } else { read(columns, &format!("row group {row_group}")) };
+        let batches = if rows == 0 {
+            Ok(Vec::new())
+        } else {
+            read(columns, &format!("row group {row_group}"))
+        };
         let batches = batches.map_err(|error| {
             // The reader does not say which column it was.
             let all: Vec<usize> = (0..metadata.schema().fields().len()).collect();
@@ -292,15 +318,22 @@ impl RowGroupReader {
             };
             columns.filter_map(alone).next().unwrap_or(error)
         })?;
-        let batch = joined(&schema, batches.into_iter().map(|batch| (name.to_owned(), batch)).collect())?;
+        let batch =
+            joined(&schema, batches.into_iter().map(|batch| (name.to_owned(), batch)).collect())?;
         if batch.num_rows() != rows {
-            let message = format!("holds {} rows where its footer promises {rows}", batch.num_rows());
-            return Err(Error::Malformed { path: name.to_owned(), place: format!("row group {row_group}"), message });
+            let message =
+                format!("holds {} rows where its footer promises {rows}", batch.num_rows());
+            return Err(Error::Malformed {
+                path: name.to_owned(),
+                place: format!("row group {row_group}"),
+                message,
+            });
         }
         let (batch, declared) = match selection {
             None => (batch, declared.as_ref().clone()),
             Some(selection) => {
-                let wanted: Vec<usize> = selection.order.iter().map(|&read| selection.columns[read]).collect();
+                let wanted: Vec<usize> =
+                    selection.order.iter().map(|&read| selection.columns[read]).collect();
                 (batch.project(&selection.order)?, declared.project(&wanted)?)
             }
         };
@@ -312,7 +345,8 @@ impl RowGroupReader {
 
     fn footer(&mut self, file: &File, path: &Path, name: &str) -> Result<Footer> {
         let state = file.metadata().map_err(unreadable(name))?;
-        let identity = Identity { path: path.to_owned(), bytes: state.len(), modified: state.modified().ok() };
+        let identity =
+            Identity { path: path.to_owned(), bytes: state.len(), modified: state.modified().ok() };
         if let Some((known, footer)) = &self.last
             && *known == identity
         {
@@ -345,7 +379,8 @@ fn declared_schema(found: &SchemaRef, metadata: &ParquetMetaData) -> SchemaRef {
     let written = arrow_schema(metadata).and_then(decoded_schema);
     let roots = metadata.file_metadata().schema_descr().root_schema().get_fields();
     let complete = |(field, root): (&Arc<Field>, &TypePtr)| {
-        let written = written.as_ref().and_then(|written| written.field_with_name(field.name()).ok());
+        let written =
+            written.as_ref().and_then(|written| written.field_with_name(field.name()).ok());
         let field = match (field.data_type(), written.map(Field::data_type)) {
             (DataType::Timestamp(unit, Some(_)), Some(DataType::Timestamp(_, zone @ Some(_)))) => {
                 field.as_ref().clone().with_data_type(DataType::Timestamp(*unit, zone.clone()))
@@ -372,11 +407,15 @@ fn index_beside(options: &TableOptions, declared: &Schema) -> Vec<String> {
     if options.columns.is_empty() || options.types != TypeRules::Pandas {
         return Vec::new();
     }
-    let known = declared.metadata.get("pandas").and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+    let known = declared
+        .metadata
+        .get("pandas")
+        .and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
     let levels = known.as_ref().and_then(|known| known.get("index_columns")?.as_array());
     let names = levels.into_iter().flatten().filter_map(serde_json::Value::as_str);
-    let is_beside =
-        |name: &&str| declared.column_with_name(name).is_some() && !options.columns.iter().any(|one| one == name);
+    let is_beside = |name: &&str| {
+        declared.column_with_name(name).is_some() && !options.columns.iter().any(|one| one == name)
+    };
     names.filter(is_beside).map(str::to_owned).collect()
 }
 
@@ -403,8 +442,13 @@ impl Selection {
         if listed.is_empty() {
             return Ok(None);
         }
-        let positions: HashMap<&str, usize> =
-            schema.fields().iter().enumerate().rev().map(|(index, field)| (field.name().as_str(), index)).collect();
+        let positions: HashMap<&str, usize> = schema
+            .fields()
+            .iter()
+            .enumerate()
+            .rev()
+            .map(|(index, field)| (field.name().as_str(), index))
+            .collect();
         let position = |column: &String| {
             positions.get(column.as_str()).copied().ok_or_else(|| Error::Kind {
                 path: name.to_owned(),
@@ -416,13 +460,17 @@ impl Selection {
         };
         let wanted: Vec<usize> = listed.iter().map(position).collect::<Result<_>>()?;
         let columns: Vec<usize> = BTreeSet::from_iter(wanted.iter().copied()).into_iter().collect();
-        let order = wanted.iter().map(|column| columns.partition_point(|read| read < column)).collect();
+        let order =
+            wanted.iter().map(|column| columns.partition_point(|read| read < column)).collect();
         Ok(Some(Self { columns, order }))
     }
 }
 
 /// Combines batches with the same columns, each with the name of its file.
-pub(crate) fn joined(schema: &SchemaRef, batches: Vec<(String, RecordBatch)>) -> Result<RecordBatch> {
+pub(crate) fn joined(
+    schema: &SchemaRef,
+    batches: Vec<(String, RecordBatch)>,
+) -> Result<RecordBatch> {
     let first = batches.first().map(|(name, _)| name.clone()).unwrap_or_default();
     let batches = batches.into_iter().map(|(path, batch)| {
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
@@ -452,7 +500,9 @@ fn bare_schema(schema: &Schema) -> SchemaRef {
 /// Returns the schema without metadata, dictionaries and kinds of text, for the reader, which requires a column that is
 /// never null in the file to be declared so.
 fn readable_schema(schema: &Schema) -> SchemaRef {
-    let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), field.is_nullable());
+    let plain = |field: &Arc<Field>| {
+        Field::new(field.name(), plain_type(field.data_type()), field.is_nullable())
+    };
     Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
 }
 
@@ -471,7 +521,8 @@ fn dictionary_schema(
         let is_text = chunk.column_descr().converted_type() == ConvertedType::UTF8;
         let has_dictionary = is_text && chunk.dictionary_page_offset().is_some();
         if *field.data_type() == DataType::LargeUtf8 && has_dictionary && wanted(column, chunk) {
-            let dictionary = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
+            let dictionary =
+                DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
             *field = Arc::new(field.as_ref().clone().with_data_type(dictionary));
             has_dictionaries = true;
         }
@@ -481,7 +532,8 @@ fn dictionary_schema(
 
 /// Returns whether every value of the chunk is in its dictionary, according to the writer.
 fn is_only_dictionary(chunk: &ColumnChunkMetaData) -> bool {
-    let is_only = |encoding| chunk.page_encoding_stats_mask().is_some_and(|mask| mask.is_only(encoding));
+    let is_only =
+        |encoding| chunk.page_encoding_stats_mask().is_some_and(|mask| mask.is_only(encoding));
     is_only(Encoding::RLE_DICTIONARY) || is_only(Encoding::PLAIN_DICTIONARY)
 }
 

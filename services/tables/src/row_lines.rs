@@ -19,7 +19,8 @@ impl RowLines {
     /// Adds the row that starts at a position in the text, behind those of the rows before it.
     pub fn add(&mut self, text: &[u8], start: usize) {
         let between = text.get(self.at..start).unwrap_or_default();
-        self.before = self.before.map(|before| before + memchr::memchr_iter(b'\n', between).count() as u64);
+        self.before =
+            self.before.map(|before| before + memchr::memchr_iter(b'\n', between).count() as u64);
         self.at = start.max(self.at);
         self.of_rows.push(self.before.map(|before| before + 1));
     }

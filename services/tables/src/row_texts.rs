@@ -25,7 +25,8 @@ pub fn row_texts(stream: &[u8], rows: &[u64], bytes_max: usize) -> Result<Vec<St
     };
     let options = FormatOptions::default();
     let columns: Vec<_> = batch.columns().iter().map(in_utc).collect();
-    let formatters = columns.iter().map(|column| ArrayFormatter::try_new(column.as_ref(), &options));
+    let formatters =
+        columns.iter().map(|column| ArrayFormatter::try_new(column.as_ref(), &options));
     let formatters = formatters.collect::<std::result::Result<Vec<_>, _>>()?;
     let text = |row: &u64| match usize::try_from(*row) {
         Ok(row) if row < batch.num_rows() => row_text(&batch, &formatters, row, bytes_max),
@@ -36,13 +37,21 @@ pub fn row_texts(stream: &[u8], rows: &[u64], bytes_max: usize) -> Result<Vec<St
 
 /// Returns the batch without the columns that say of its rows which lines they were, and whether they fit.
 fn shown_columns(batch: &RecordBatch) -> Result<RecordBatch> {
-    let is_hidden = |field: &Field| [fields::LINES, fields::FITS].iter().any(|key| field.metadata().contains_key(key));
+    let is_hidden = |field: &Field| {
+        [fields::LINES, fields::FITS].iter().any(|key| field.metadata().contains_key(key))
+    };
     let all = batch.schema_ref().fields().iter().enumerate();
-    let shown: Vec<usize> = all.filter(|(_, field)| !is_hidden(field)).map(|(position, _)| position).collect();
+    let shown: Vec<usize> =
+        all.filter(|(_, field)| !is_hidden(field)).map(|(position, _)| position).collect();
     Ok(batch.project(&shown)?)
 }
 
-fn row_text(batch: &RecordBatch, formatters: &[ArrayFormatter<'_>], row: usize, bytes_max: usize) -> String {
+fn row_text(
+    batch: &RecordBatch,
+    formatters: &[ArrayFormatter<'_>],
+    row: usize,
+    bytes_max: usize,
+) -> String {
     let mut text = String::from("{");
     let fields = batch.schema_ref().fields();
     for (position, (field, formatter)) in fields.iter().zip(formatters).enumerate() {
@@ -85,7 +94,8 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{
-        ArrayRef, BooleanArray, Float64Array, Int64Array, LargeStringArray, StringArray, TimestampNanosecondArray,
+        ArrayRef, BooleanArray, Float64Array, Int64Array, LargeStringArray, StringArray,
+        TimestampNanosecondArray,
     };
     use arrow::datatypes::Schema;
 
@@ -97,7 +107,13 @@ mod tests {
             ("n", Arc::new(Int64Array::from(vec![i64::MAX, 2]))),
             ("x", Arc::new(Float64Array::from(vec![1.5, f64::NAN]))),
             ("ok", Arc::new(BooleanArray::from(vec![true, false]))),
-            ("at", Arc::new(TimestampNanosecondArray::from(vec![Some(0), None]).with_timezone("Europe/Zurich"))),
+            (
+                "at",
+                Arc::new(
+                    TimestampNanosecondArray::from(vec![Some(0), None])
+                        .with_timezone("Europe/Zurich"),
+                ),
+            ),
             ("t\"", Arc::new(LargeStringArray::from(vec!["a\"é\n".to_owned(), "z".repeat(300)]))),
         ];
         let batch = RecordBatch::try_from_iter(columns).expect("equal lengths");
@@ -115,9 +131,11 @@ mod tests {
             Field::new("", DataType::Utf8, true).with_metadata(metadata)
         };
         let shown = Field::new("n", DataType::Utf8, true);
-        let schema = Arc::new(Schema::new(vec![shown, hidden(fields::FITS), hidden(fields::LINES)]));
+        let schema =
+            Arc::new(Schema::new(vec![shown, hidden(fields::FITS), hidden(fields::LINES)]));
         let column = || Arc::new(StringArray::from(vec!["x"])) as ArrayRef;
-        let batch = RecordBatch::try_new(schema, vec![column(), column(), column()]).expect("equal lengths");
+        let batch = RecordBatch::try_new(schema, vec![column(), column(), column()])
+            .expect("equal lengths");
         let mut stream = Vec::new();
         IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
         assert_eq!(row_texts(&stream, &[0], 1000).expect("a stream"), [r#"{"n":"x"}"#]);
@@ -132,7 +150,10 @@ mod tests {
         );
         let second: Value = serde_json::from_str(&texts[1]).expect("JSON");
         assert_eq!((&second["x"], &second["at"]), (&Value::from("NaN"), &Value::Null));
-        assert_eq!(second["t\""].as_str().map(|text| text.chars().count()), Some(VALUE_CHARACTERS_MAX + 1));
+        assert_eq!(
+            second["t\""].as_str().map(|text| text.chars().count()),
+            Some(VALUE_CHARACTERS_MAX + 1)
+        );
         assert_eq!(texts[2], "", "there are two rows");
     }
 

@@ -67,7 +67,9 @@ pub(crate) fn parse_unsigned(cell: &[u8]) -> Option<u64> {
     if negative || !is_whole(cell) {
         return None;
     }
-    digits.iter().try_fold(0u64, |value, byte| value.checked_mul(10)?.checked_add(u64::from(byte - b'0')))
+    digits
+        .iter()
+        .try_fold(0u64, |value, byte| value.checked_mul(10)?.checked_add(u64::from(byte - b'0')))
 }
 
 /// Returns whether a text is a whole number of any size.
@@ -95,8 +97,10 @@ pub(crate) fn parse_float(cell: &[u8]) -> Option<f64> {
 }
 
 /// Powers of ten that a double represents exactly.
-const POWERS_OF_TEN: [f64; 18] =
-    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17];
+const POWERS_OF_TEN: [f64; 18] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
+    1e17,
+];
 
 /// Parses digits with at most one point. Exact, because both operands of its division are.
 pub(crate) fn short_decimal(digits: &[u8]) -> Option<f64> {
@@ -180,7 +184,8 @@ pub(crate) fn is_number(word: &[u8]) -> bool {
         rest = &fraction[length..];
     }
     if let [b'e' | b'E', exponent @ ..] = rest {
-        let exponent = exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+")).unwrap_or(exponent);
+        let exponent =
+            exponent.strip_prefix(b"-").or_else(|| exponent.strip_prefix(b"+")).unwrap_or(exponent);
         let length = digits(exponent);
         if length == 0 {
             return false;

@@ -54,15 +54,19 @@ pub fn text_sketches(
     let range = match options.has_one_header() || must_be_read(name.as_bytes(), options) {
         true => {
             let ranges = text_ranges(path, &name, options, RangeSize::Rows(WINDOW_ROWS as u64))?;
-            let first = if options.has_one_header() { ranges.without_header() } else { ranges }.next();
+            let first =
+                if options.has_one_header() { ranges.without_header() } else { ranges }.next();
             first.transpose()?.map_or(BlockRange::WholeText, |(range, _)| range)
         }
         false => BlockRange::Lines { first: 0, last: TEXT_BYTES },
     };
-    let block = Block { path: ItemPath::from(path), version: None, range, path_columns: Vec::new() };
+    let block =
+        Block { path: ItemPath::from(path), version: None, range, path_columns: Vec::new() };
     let block = [LocalBlock { block: &block, path, has_holes: false }];
-    let own_schema = TableSchema { columns: schema.columns[..own].to_vec(), is_empty: schema.is_empty };
-    let request = DecodeRequest { blocks: &block, options, schema: Some(&own_schema), with_lines: false };
+    let own_schema =
+        TableSchema { columns: schema.columns[..own].to_vec(), is_empty: schema.is_empty };
+    let request =
+        DecodeRequest { blocks: &block, options, schema: Some(&own_schema), with_lines: false };
     let decoded = Decoder::default().decode(&request)?;
     let batch = decoded.batch.slice(0, decoded.batch.num_rows().min(WINDOW_ROWS));
     let mut sketches = Vec::with_capacity(schema.columns.len());
@@ -80,7 +84,12 @@ pub fn text_sketches(
             ColumnType::Json => "object (dict, list, …)".to_owned(),
             _ => type_name(array.data_type()),
         };
-        sketches.push(Sketch { name: field.name().clone(), column_type, samples: samples(&values), reason });
+        sketches.push(Sketch {
+            name: field.name().clone(),
+            column_type,
+            samples: samples(&values),
+            reason,
+        });
     }
     sketches.extend(schema.columns[own..].iter().map(|column| from_path(&column.name)));
     Ok(sketches)
@@ -111,7 +120,9 @@ pub fn schema_sketches(schema: &TableSchema) -> Vec<Sketch> {
             ColumnType::Unsigned => "uint64",
             ColumnType::Float => "float64",
             ColumnType::Boolean => "bool",
-            ColumnType::DateTimeMonthFirst | ColumnType::DateTimeDayFirst if column.has_offset => "datetime64[ns, UTC]",
+            ColumnType::DateTimeMonthFirst | ColumnType::DateTimeDayFirst if column.has_offset => {
+                "datetime64[ns, UTC]"
+            }
             ColumnType::DateTimeMonthFirst | ColumnType::DateTimeDayFirst => "datetime64[ns]",
             _ => "object",
         }
@@ -123,14 +134,23 @@ pub fn schema_sketches(schema: &TableSchema) -> Vec<Sketch> {
 }
 
 /// Returns the columns of a Parquet file; `has_rows` says whether the file contains more than its footer.
-pub fn parquet_sketches(path: &Path, options: &TableOptions, has_rows: bool) -> Result<Vec<Sketch>> {
+pub fn parquet_sketches(
+    path: &Path,
+    options: &TableOptions,
+    has_rows: bool,
+) -> Result<Vec<Sketch>> {
     let name = display(path);
     let file = File::open(path).map_err(unreadable(&name))?;
     let (schema, batch) = guarded(&name, "footer", || {
         let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
         let schema = builder.schema().clone();
         let first = match has_rows {
-            true => builder.with_limit(WINDOW_ROWS).with_batch_size(WINDOW_ROWS).build()?.next().transpose()?,
+            true => builder
+                .with_limit(WINDOW_ROWS)
+                .with_batch_size(WINDOW_ROWS)
+                .build()?
+                .next()
+                .transpose()?,
             false => None,
         };
         Ok((schema, first))
@@ -141,8 +161,11 @@ pub fn parquet_sketches(path: &Path, options: &TableOptions, has_rows: bool) -> 
         let given = options.column_types.get(field.name());
         Sketch {
             name: field.name().clone(),
-            column_type: given.map_or_else(|| type_name(field.data_type()), |given| given.name().to_owned()),
-            samples: batch.as_ref().map_or_else(Vec::new, |batch: &RecordBatch| samples(&values(batch.column(index)))),
+            column_type: given
+                .map_or_else(|| type_name(field.data_type()), |given| given.name().to_owned()),
+            samples: batch
+                .as_ref()
+                .map_or_else(Vec::new, |batch: &RecordBatch| samples(&values(batch.column(index)))),
             reason: if given.is_some() { "`columns` says so" } else { "as in the file" }.to_owned(),
         }
     });
@@ -151,7 +174,9 @@ pub fn parquet_sketches(path: &Path, options: &TableOptions, has_rows: bool) -> 
 
 /// Returns the values that are not missing, as text.
 fn values(array: &dyn Array) -> Vec<String> {
-    let Ok(formatter) = ArrayFormatter::try_new(array, &FormatOptions::default()) else { return Vec::new() };
+    let Ok(formatter) = ArrayFormatter::try_new(array, &FormatOptions::default()) else {
+        return Vec::new();
+    };
     let is_there = |row: &usize| array.is_valid(*row);
     let shown = (0..array.len()).filter(is_there).map(|row| formatter.value(row).to_string());
     shown.filter(|value| value != "NaN").collect()
@@ -179,13 +204,19 @@ fn reason(column_type: ColumnType, values: &[String], rows: usize) -> String {
         0 => String::new(),
         missing => format!(", {missing} of {rows} missing"),
     };
-    let seen = format!("({} value{} seen{missing})", values.len(), if values.len() == 1 { "" } else { "s" });
+    let seen = format!(
+        "({} value{} seen{missing})",
+        values.len(),
+        if values.len() == 1 { "" } else { "s" }
+    );
     match column_type {
         _ if values.is_empty() => format!("no values in the first {rows} rows"),
         ColumnType::Boolean => format!("truth values of one notation {seen}"),
         ColumnType::Integer | ColumnType::Unsigned => format!("whole numbers {seen}"),
         ColumnType::Float => format!("numbers {seen}"),
-        ColumnType::DateTimeMonthFirst => format!("dates, month before day where it is open {seen}"),
+        ColumnType::DateTimeMonthFirst => {
+            format!("dates, month before day where it is open {seen}")
+        }
         ColumnType::DateTimeDayFirst => format!("dates, day before month {seen}"),
         ColumnType::Json => format!("objects, arrays, or values of several kinds {seen}"),
         _ => match values.iter().find(|value| parse_float(trim(value.as_bytes())).is_none()) {

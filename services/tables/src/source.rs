@@ -47,7 +47,8 @@ pub fn is_read_from_front(name: &[u8], options: &TableOptions) -> bool {
 /// Returns whether bytes show the ends of records. In some encodings a byte of a character may look like a delimiter or
 /// a quote, which matters if quotes do, and in some like a line break.
 fn shows_ends(encoding: &'static Encoding, options: &TableOptions) -> bool {
-    is_splittable(encoding) && (!is_multi_line(options) || encoding == UTF_8 || encoding.is_single_byte())
+    is_splittable(encoding)
+        && (!is_multi_line(options) || encoding == UTF_8 || encoding.is_single_byte())
 }
 
 pub(crate) fn is_splittable(encoding: &'static Encoding) -> bool {
@@ -167,7 +168,8 @@ impl TextFile {
         };
         let mut head = [0; MAGIC_BYTES];
         let head_length = opened.read_at(&mut head, 0)?;
-        if let Some(message) = refusal(named(name.as_bytes()), options.format, &head[..head_length]) {
+        if let Some(message) = refusal(named(name.as_bytes()), options.format, &head[..head_length])
+        {
             return Err(Error::Kind { path: name.to_owned(), message });
         }
         if let Content::Compressed(compression) = content(&head[..head_length]) {
@@ -178,7 +180,10 @@ impl TextFile {
         if let Some((marked, mark_bytes)) = Encoding::for_bom(&head[..head_length]) {
             if !is_splittable(marked) && !must_be_read(name.as_bytes(), options) {
                 let encoding = marked.name().to_ascii_lowercase();
-                return Err(Error::Options(format!("{name} is {} text; set encoding: {encoding}", marked.name())));
+                return Err(Error::Options(format!(
+                    "{name} is {} text; set encoding: {encoding}",
+                    marked.name()
+                )));
             }
             (opened.charset, opened.mark_bytes) = (marked.into(), mark_bytes as u64);
         }
@@ -269,11 +274,14 @@ impl TextFile {
                 break filled;
             }
             if filled - wanted > LINE_BYTES_MAX {
-                let line = memrchr(b'\n', &text.bytes[..wanted]).map_or(from, |at| from + at as u64 + 1);
+                let line =
+                    memrchr(b'\n', &text.bytes[..wanted]).map_or(from, |at| from + at as u64 + 1);
                 return Err(Error::Malformed {
                     path: self.name.clone(),
                     place: format!("byte {line}"),
-                    message: format!("the line that starts here is longer than {LINE_BYTES_MAX} bytes"),
+                    message: format!(
+                        "the line that starts here is longer than {LINE_BYTES_MAX} bytes"
+                    ),
                 });
             }
             searched = filled;

@@ -77,15 +77,24 @@ impl Rows {
     /// Returns the cells of one column as `(start, end)`. A missing cell has `start > end`.
     pub fn cells(&self, column: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let base = self.base;
-        self.index[..self.count * (self.columns + 1)]
-            .chunks_exact(self.columns + 1)
-            .map(move |row| (base + row[column].wrapping_add(1) as usize, base + row[column + 1] as usize))
+        self.index[..self.count * (self.columns + 1)].chunks_exact(self.columns + 1).map(
+            move |row| {
+                (base + row[column].wrapping_add(1) as usize, base + row[column + 1] as usize)
+            },
+        )
     }
 }
 
 impl Splitter {
     /// Indexes the next rows of `text`, at most `rows_max`, and returns the start of the first row after them.
-    pub fn split(&self, text: &[u8], from: usize, columns: usize, rows_max: usize, rows: &mut Rows) -> usize {
+    pub fn split(
+        &self,
+        text: &[u8],
+        from: usize,
+        columns: usize,
+        rows_max: usize,
+        rows: &mut Rows,
+    ) -> usize {
         let stride = columns + 1;
         let rows_max = rows_max.min(INDEX_CELLS / stride).max(1);
         let tail = &text[from..];
@@ -149,7 +158,14 @@ impl Splitter {
     }
 
     /// Adds the row `tail[place]` with `cells` delimiters to the index. `is_broken` says whether it ends within quotes.
-    fn end_row(&self, tail: &[u8], place: Range<usize>, cells: usize, is_broken: bool, rows: &mut Rows) {
+    fn end_row(
+        &self,
+        tail: &[u8],
+        place: Range<usize>,
+        cells: usize,
+        is_broken: bool,
+        rows: &mut Rows,
+    ) {
         let Range { start: row, mut end } = place;
         if end > row && tail[end - 1] == b'\r' {
             end -= 1;
@@ -176,7 +192,12 @@ impl Splitter {
         let is_rest = self.drops_lossy && !is_broken && found < columns && has_stray_quote();
         let is_lossy = is_broken || is_rest || ragged && found > columns;
         if ragged || is_broken {
-            rows.ragged.push(Ragged { position: rows.base + row, cells: found, is_broken, is_rest });
+            rows.ragged.push(Ragged {
+                position: rows.base + row,
+                cells: found,
+                is_broken,
+                is_rest,
+            });
         }
         if !(is_lossy && self.drops_lossy) {
             rows.count += 1;
@@ -260,7 +281,9 @@ pub(crate) fn first_row(splitter: Splitter, text: &[u8]) -> FirstRow {
     let (columns, is_broken) = match rows.ragged.first() {
         Some(row) => (row.cells, row.is_broken),
         // A row of only delimiters is not ragged in a table without columns.
-        None if rows.count == 1 => (memchr::memchr_iter(splitter.delimiter, &text[..next]).count() + 1, false),
+        None if rows.count == 1 => {
+            (memchr::memchr_iter(splitter.delimiter, &text[..next]).count() + 1, false)
+        }
         None => return FirstRow { next, ..FirstRow::default() },
     };
     splitter.split(text, 0, columns, 1, &mut rows);
@@ -290,8 +313,10 @@ mod tests {
             table.resize(first + rows.count, Vec::new());
             for column in 0..columns {
                 for (row, (start, end)) in rows.cells(column).enumerate() {
-                    let cell = (start <= end).then(|| unquote(&text[start..end], &mut Vec::new()).to_vec());
-                    table[first + row].push(cell.map(|cell| String::from_utf8_lossy(&cell).into_owned()));
+                    let cell = (start <= end)
+                        .then(|| unquote(&text[start..end], &mut Vec::new()).to_vec());
+                    table[first + row]
+                        .push(cell.map(|cell| String::from_utf8_lossy(&cell).into_owned()));
                 }
             }
         }
@@ -349,7 +374,8 @@ mod tests {
     #[test]
     fn quotes_are_special_only_at_the_start_of_a_cell() {
         let table = split_all(PLAIN, b"\"a,b\",c\"d\n\"x\"\"y\",\"p\"q\"\n", 2);
-        let expected = [["a,b", "c\"d"], ["x\"y", "pq\""]].map(|row| row.map(|cell| Some(cell.to_owned())).to_vec());
+        let expected = [["a,b", "c\"d"], ["x\"y", "pq\""]]
+            .map(|row| row.map(|cell| Some(cell.to_owned())).to_vec());
         assert_eq!(table, expected);
     }
 
@@ -366,7 +392,8 @@ mod tests {
         let mut rows = Rows::default();
         let text = b"1,\"a\nb\"\n2,\"c\"\n3,\"d";
         PLAIN.split(text, 0, 2, 9, &mut rows);
-        let broken: Vec<_> = rows.ragged.iter().map(|row| (row.position, row.cells, row.is_broken)).collect();
+        let broken: Vec<_> =
+            rows.ragged.iter().map(|row| (row.position, row.cells, row.is_broken)).collect();
         assert_eq!(broken, [(0, 2, true), (5, 1, false), (14, 2, true)]);
         Splitter { drops_lossy: true, ..PLAIN }.split(text, 0, 2, 9, &mut rows);
         assert_eq!((rows.count, rows.ragged[1].is_rest), (1, true), "strict jobs do not take them");
@@ -389,7 +416,10 @@ mod tests {
     #[test]
     fn first_row_has_its_own_width() {
         let first = first_row(PLAIN, b"\n\na,\"b \"\"c\"\nd");
-        assert_eq!((first.cells, first.is_broken, first.next), (vec!["a".to_owned(), "b \"c".to_owned()], false, 12));
+        assert_eq!(
+            (first.cells, first.is_broken, first.next),
+            (vec!["a".to_owned(), "b \"c".to_owned()], false, 12)
+        );
         assert_eq!(first_row(PLAIN, b",,\n").cells, ["", "", ""]);
         assert_eq!(first_row(PLAIN, b""), FirstRow::default());
         assert!(first_row(PLAIN, b"a,\"b\nc\",d\n").is_broken);

@@ -55,12 +55,22 @@ impl TextStream {
             let lines = (start == file.mark_bytes).then_some(0);
             let source = Source::Bytes(Box::new(own));
             let charset = file.charset;
-            return Ok(Self { source, identity, name, compression: None, position: start, lines, charset });
+            return Ok(Self {
+                source,
+                identity,
+                name,
+                compression: None,
+                position: start,
+                lines,
+                charset,
+            });
         }
         let compression = file.compression;
-        let (mut reader, head) = opened(own, compression).map_err(|error| failure(&name, compression, 0, error))?;
+        let (mut reader, head) =
+            opened(own, compression).map_err(|error| failure(&name, compression, 0, error))?;
         let marked = Encoding::for_bom(&head);
-        let (charset, mark_bytes) = marked.map_or((file.charset, 0), |(encoding, bytes)| (encoding.into(), bytes));
+        let (charset, mark_bytes) =
+            marked.map_or((file.charset, 0), |(encoding, bytes)| (encoding.into(), bytes));
         if compression.is_some()
             && charset.is_utf8()
             && let Some(message) = unmarked_utf16(&head)
@@ -74,7 +84,8 @@ impl TextStream {
             false => Source::Transcoded(Transcoder::new(reader, charset)),
         };
         let charset = UTF_8.into();
-        let mut stream = Self { source, identity, name, compression, position: 0, lines: Some(0), charset };
+        let mut stream =
+            Self { source, identity, name, compression, position: 0, lines: Some(0), charset };
         stream.skip_to(position)?;
         Ok(stream)
     }
@@ -88,13 +99,18 @@ impl TextStream {
             return Ok(stream);
         }
         let mut byte = [0];
-        while stream.lines.is_some_and(|lines| lines < options.skip_rows) && stream.read(&mut byte)? == 1 {}
+        while stream.lines.is_some_and(|lines| lines < options.skip_rows)
+            && stream.read(&mut byte)? == 1
+        {}
         Ok(stream)
     }
 
     /// Returns whether continuing here reads `file` at `position` with less work than a new start.
     pub fn leads_to(&self, file: &TextFile, position: u64) -> bool {
-        file.is_stream && self.position <= position && self.name == file.name && self.identity == file.identity
+        file.is_stream
+            && self.position <= position
+            && self.name == file.name
+            && self.identity == file.identity
     }
 
     /// Skips to a position.
@@ -127,7 +143,12 @@ impl TextStream {
                 Ok(length) => filled += length,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    return Err(failure(&self.name, self.compression, self.position + filled as u64, error));
+                    return Err(failure(
+                        &self.name,
+                        self.compression,
+                        self.position + filled as u64,
+                        error,
+                    ));
                 }
             }
         }
@@ -149,10 +170,15 @@ impl TextStream {
 }
 
 /// The decompressed bytes of a file, and the first of them.
-fn opened(file: File, compression: Option<Compression>) -> io::Result<(Box<dyn Read + Send>, Vec<u8>)> {
+fn opened(
+    file: File,
+    compression: Option<Compression>,
+) -> io::Result<(Box<dyn Read + Send>, Vec<u8>)> {
     let mut reader: Box<dyn Read + Send> = match compression {
         None => Box::new(file),
-        Some(Compression::Gzip) => Box::new(MultiGzDecoder::new(BufReader::with_capacity(PIECE_BYTES, file))),
+        Some(Compression::Gzip) => {
+            Box::new(MultiGzDecoder::new(BufReader::with_capacity(PIECE_BYTES, file)))
+        }
         Some(Compression::Zstd) => Box::new(zstd::stream::read::Decoder::new(file)?),
     };
     let mut head = Vec::new();
@@ -170,7 +196,10 @@ fn failure(name: &str, compression: Option<Compression>, position: u64, error: i
         Some(compression) if error.raw_os_error().is_none() => Error::Malformed {
             path: name.to_owned(),
             place: format!("byte {position} of its text"),
-            message: format!("not readable as {}: {error}; the file is damaged or cut short", compression.word()),
+            message: format!(
+                "not readable as {}: {error}; the file is damaged or cut short",
+                compression.word()
+            ),
         },
         _ => unreadable(name)(error),
     }
@@ -211,7 +240,8 @@ impl Read for Transcoder {
             let room = self.decoder.max_utf8_buffer_length(length).expect("pieces are small");
             let mut text = std::mem::take(self.text.get_mut());
             text.resize(room, 0);
-            let (_, _, written, replaced) = self.decoder.decode_to_utf8(&self.raw[..length], &mut text, self.has_ended);
+            let (_, _, written, replaced) =
+                self.decoder.decode_to_utf8(&self.raw[..length], &mut text, self.has_ended);
             text.truncate(written);
             self.text = Cursor::new(text);
             self.has_replaced |= replaced;
@@ -270,7 +300,13 @@ impl RecordEnds {
             done = found + 1;
             match piece[found] {
                 b'"' => self.quoted = position == self.cell || position == self.after_quote,
-                byte => self.cell = if byte == self.delimiter || byte == b'\n' { position + 1 } else { self.cell },
+                byte => {
+                    self.cell = if byte == self.delimiter || byte == b'\n' {
+                        position + 1
+                    } else {
+                        self.cell
+                    }
+                }
             }
             if piece[found] == b'\n' {
                 self.at = position + 1;
@@ -290,7 +326,8 @@ impl RecordEnds {
             // Most text has few quotes: up to the next one, only the last line counts.
             let rest = &piece[end..];
             if !self.quoted
-                && let Some(plain) = memrchr(b'\n', &rest[..memchr(b'"', rest).unwrap_or(rest.len())])
+                && let Some(plain) =
+                    memrchr(b'\n', &rest[..memchr(b'"', rest).unwrap_or(rest.len())])
             {
                 end += plain + 1;
                 self.at += plain as u64 + 1;
@@ -316,7 +353,12 @@ pub(crate) struct Windows<'a> {
 
 impl<'a> Windows<'a> {
     /// Creates the records from the position of the stream on.
-    pub fn new(stream: &'a mut TextStream, ends: RecordEnds, window_bytes: usize, end: u64) -> Self {
+    pub fn new(
+        stream: &'a mut TextStream,
+        ends: RecordEnds,
+        window_bytes: usize,
+        end: u64,
+    ) -> Self {
         Self { stream, ends, window_bytes, end, rest: Vec::new() }
     }
 
@@ -336,7 +378,9 @@ impl<'a> Windows<'a> {
         let mut whole = 0;
         while whole == 0 {
             let filled = bytes.len();
-            let wanted = self.window_bytes.min(usize::try_from(self.end - self.stream.position).unwrap_or(usize::MAX));
+            let wanted = self
+                .window_bytes
+                .min(usize::try_from(self.end - self.stream.position).unwrap_or(usize::MAX));
             bytes.resize(filled + wanted, 0);
             let read = self.stream.read(&mut bytes[filled..])?;
             bytes.truncate(filled + read);
@@ -365,6 +409,8 @@ fn count_lines(bytes: &[u8]) -> u64 {
 
 /// Returns the error for a record of implausible length.
 pub(crate) fn too_long(name: &str, start: u64) -> Error {
-    let message = format!("the record that starts here is longer than {LINE_BYTES_MAX} bytes; is a quote not closed?");
+    let message = format!(
+        "the record that starts here is longer than {LINE_BYTES_MAX} bytes; is a quote not closed?"
+    );
     Error::Malformed { path: name.to_owned(), place: format!("byte {start}"), message }
 }

@@ -67,7 +67,8 @@ impl Texts {
             self.write_texts_as_json();
         }
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
-        let array = LargeStringArray::try_new(offsets, Buffer::from(self.bytes), self.valid.finish())?;
+        let array =
+            LargeStringArray::try_new(offsets, Buffer::from(self.bytes), self.valid.finish())?;
         Ok(Finished { array: Arc::new(array), is_json })
     }
 

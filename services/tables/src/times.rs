@@ -47,8 +47,9 @@ impl DateTimes {
     }
 
     pub fn finish(self) -> ArrayRef {
-        let valid =
-            self.has_missing.then(|| NullBuffer::from_iter(self.values.iter().map(|&value| value != NOT_A_TIME)));
+        let valid = self
+            .has_missing
+            .then(|| NullBuffer::from_iter(self.values.iter().map(|&value| value != NOT_A_TIME)));
         let zone = (self.offsets == Offsets::Required).then(|| UTC.into());
         let array = TimestampNanosecondArray::new(ScalarBuffer::from(self.values), valid);
         Arc::new(array.with_timezone_opt::<Arc<str>>(zone))
@@ -56,7 +57,11 @@ impl DateTimes {
 
     /// Appends a time, and says what is wrong with it; `None`: the cell is no time of this column.
     #[inline]
-    fn take_time(&mut self, cell: &[u8], is_quick: bool) -> Option<std::result::Result<(), Problem>> {
+    fn take_time(
+        &mut self,
+        cell: &[u8],
+        is_quick: bool,
+    ) -> Option<std::result::Result<(), Problem>> {
         let instant = parse_instant(cell, self.order)?;
         let checked = match (self.offsets, instant.offset) {
             (Offsets::Dropped, Some(seconds)) if seconds != 0 => Err(Problem::OffsetDropped),
@@ -87,7 +92,9 @@ impl Builder for DateTimes {
             Some(Ok(())) => Ok(()),
             Some(Err(problem)) => {
                 let became = match problem {
-                    Problem::OffsetDropped => Became::Time(self.values.last().copied().unwrap_or_default()),
+                    Problem::OffsetDropped => {
+                        Became::Time(self.values.last().copied().unwrap_or_default())
+                    }
                     _ => Became::Missing,
                 };
                 Err(Misfit { problem, became })

@@ -10,7 +10,9 @@ use crate::detect::MAGIC_BYTES;
 pub(crate) fn unmarked_utf16(head: &[u8]) -> Option<String> {
     let found = wide(&head[..head.len().min(MAGIC_BYTES)])?.name();
     let label = found.to_lowercase();
-    Some(format!("looks like {found} text without a byte order mark; set `encoding: {label}`, or convert it to UTF-8"))
+    Some(format!(
+        "looks like {found} text without a byte order mark; set `encoding: {label}`, or convert it to UTF-8"
+    ))
 }
 
 /// Returns the kind of UTF-16 that a text resembles: nearly every other byte is zero.

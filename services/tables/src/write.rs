@@ -43,8 +43,12 @@ mod tests {
         let path = folder.path().join("rows.parquet");
         for expected in [3, 0] {
             let rows = batch.slice(0, expected as usize);
-            assert_eq!(write_parquet(&rows, File::create(&path).expect("writable")).expect("written"), expected);
-            let found = first_parquet_rows(File::open(&path).expect("written"), 10).expect("a table");
+            assert_eq!(
+                write_parquet(&rows, File::create(&path).expect("writable")).expect("written"),
+                expected
+            );
+            let found =
+                first_parquet_rows(File::open(&path).expect("written"), 10).expect("a table");
             assert_eq!(found.cells.len() as u64, expected);
             assert_eq!(found.columns, Some(vec!["n".to_owned(), "t".to_owned()]));
         }

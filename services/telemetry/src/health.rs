@@ -127,7 +127,12 @@ impl Duty {
 
     /// Notes a call that may take as long as `wait`. A further call does not extend the deadline of an unanswered one.
     pub fn asked(&self, wait: Duration) {
-        let _ = self.state.due.compare_exchange(NOTHING, self.after(wait), Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.state.due.compare_exchange(
+            NOTHING,
+            self.after(wait),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
     }
 
     /// Notes an answer, or that the role no longer waits for it.

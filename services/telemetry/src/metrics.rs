@@ -58,7 +58,8 @@ pub const RESULTS: &str = "results";
 pub const DEAD_LETTERS: &str = "dead-letters";
 
 /// From a quick local call to a long poll.
-const CALL_SECONDS: [f64; 12] = [0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 10.0, 30.0];
+const CALL_SECONDS: [f64; 12] =
+    [0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 10.0, 30.0];
 /// From an empty run to the longest that jobs allow in practice.
 const PROCESS_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
@@ -201,13 +202,17 @@ impl Metrics {
 
     /// Returns the number of dead letters, if it is observed and its service reports it.
     pub fn dead_letters(&self) -> Option<u64> {
-        let letters = self.queue_messages.get(&[(DESTINATION, DEAD_LETTERS), (STATE, "visible")])?;
+        let letters =
+            self.queue_messages.get(&[(DESTINATION, DEAD_LETTERS), (STATE, "visible")])?;
         Some(letters.get().max(0) as u64)
     }
 
     /// Returns how many mini-batches this process has ended.
     pub fn mini_batches_ended(&self) -> u64 {
-        ["succeeded", "failed"].map(|outcome| self.mini_batches.get_or_create(&[(OUTCOME, outcome)]).get()).iter().sum()
+        ["succeeded", "failed"]
+            .map(|outcome| self.mini_batches.get_or_create(&[(OUTCOME, outcome)]).get())
+            .iter()
+            .sum()
     }
 
     /// Returns the processes that the open jobs could use, by what they require of a node.
@@ -217,7 +222,8 @@ impl Metrics {
 
     /// Records that the role has made progress.
     pub fn progressed(&self) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let now =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         self.last_progress.set(now.as_secs_f64());
     }
 
@@ -226,23 +232,35 @@ impl Metrics {
         let mut root = Registry::default();
         // A gauge, because KEDA does not read a page with a metric of type info.
         let builds: Family<[(&str, String); 2], Gauge> = Family::default();
-        builds.get_or_create(&[("role", role.word().to_owned()), ("build", build.to_owned())]).set(1);
+        builds
+            .get_or_create(&[("role", role.word().to_owned()), ("build", build.to_owned())])
+            .set(1);
         root.register("gristmill_build_info", "Role and build of this process", builds);
         // Each metric appears with all values of its labels, before the first event.
-        let _ = self.messages_sent.get_or_create(&[(DESTINATION, DEAD_LETTERS), (OPERATION, "send")]);
+        let _ =
+            self.messages_sent.get_or_create(&[(DESTINATION, DEAD_LETTERS), (OPERATION, "send")]);
         let own = match role {
             Role::Worker => (TASKS, RESULTS),
             Role::Reducer => (RESULTS, DEAD_LETTERS),
         };
-        let _ = self.messages_consumed.get_or_create(&[(DESTINATION, own.0), (OPERATION, "receive")]);
+        let _ =
+            self.messages_consumed.get_or_create(&[(DESTINATION, own.0), (OPERATION, "receive")]);
         let _ = self.messages_sent.get_or_create(&[(DESTINATION, own.1), (OPERATION, "send")]);
         let messaging = root.sub_registry_with_label(("messaging_system".into(), system.into()));
         let mut show = Registration(messaging);
         show.seconds("messaging_client_operation_duration", "Calls of a queue", &self.queue_calls);
         show.as_is("messaging_client_sent_messages", "Messages sent", &self.messages_sent);
-        show.as_is("messaging_client_consumed_messages", "Messages received", &self.messages_consumed);
+        show.as_is(
+            "messaging_client_consumed_messages",
+            "Messages received",
+            &self.messages_consumed,
+        );
         if role == Role::Worker {
-            show.seconds("messaging_process_duration", "Attempts, from hand-over to end", &self.process_seconds);
+            show.seconds(
+                "messaging_process_duration",
+                "Attempts, from hand-over to end",
+                &self.process_seconds,
+            );
         } else {
             let dead_letters = "Messages in the queue of dead letters, approximately";
             show.as_is("gristmill_queue_messages", dead_letters, &self.queue_messages);
@@ -250,7 +268,8 @@ impl Metrics {
         let mut show = Registration(&mut root);
         let jobs_open = "Jobs that this worker has (worker), or open jobs of the target (reducer)";
         show.as_is("gristmill_jobs_open", jobs_open, &self.jobs_open);
-        let last_progress = "When an attempt was last announced (worker), or a result committed (reducer)";
+        let last_progress =
+            "When an attempt was last announced (worker), or a result committed (reducer)";
         show.seconds("gristmill_last_progress_timestamp", last_progress, &self.last_progress);
         match role {
             Role::Worker => self.show_worker(&mut show),
@@ -279,8 +298,16 @@ impl Metrics {
         show.with_unit("gristmill_cache", "Caches of this machine", Unit::Bytes, &self.cache_bytes);
         let evictions = "Entries that were evicted from the caches";
         show.as_is("gristmill_cache_evictions", evictions, &self.cache_evictions);
-        show.as_is("gristmill_leases_held", "Deliveries that are held under a lease", &self.leases_held);
-        show.as_is("gristmill_leases_lost", "Leases that ended before the work was announced", &self.leases_lost);
+        show.as_is(
+            "gristmill_leases_held",
+            "Deliveries that are held under a lease",
+            &self.leases_held,
+        );
+        show.as_is(
+            "gristmill_leases_lost",
+            "Leases that ended before the work was announced",
+            &self.leases_lost,
+        );
     }
 
     fn show_reducer(&self, show: &mut Registration) {
@@ -294,7 +321,11 @@ impl Metrics {
             let _ = self.jobs_ended.get_or_create(&[(STATE, state)]);
         }
         show.as_is("gristmill_mini_batches", "Mini-batches that ended", &self.mini_batches);
-        show.seconds("gristmill_ledger_commit_duration", "Commits to ledgers", &self.commit_seconds);
+        show.seconds(
+            "gristmill_ledger_commit_duration",
+            "Commits to ledgers",
+            &self.commit_seconds,
+        );
         show.with_unit("gristmill_ledger", "Committed to ledgers", Unit::Bytes, &self.ledger_bytes);
         let duplicates = "Attempts that were delivered again although they were committed";
         show.as_is("gristmill_duplicates_dropped", duplicates, &self.duplicates_dropped);
@@ -305,7 +336,8 @@ impl Metrics {
         let unfinished = "Mini-batches of the open jobs of the target that have not ended";
         show.as_is("gristmill_mini_batches_unfinished", unfinished, &self.mini_batches_unfinished);
         self.wait(&[]);
-        let waiting = "Open jobs of the target without a process, by the reason in the last schedule";
+        let waiting =
+            "Open jobs of the target without a process, by the reason in the last schedule";
         show.as_is("gristmill_jobs_waiting", waiting, &self.jobs_waiting);
     }
 }

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use protocol::{
-    Activity, Descriptor, JobSpec, Members, REJECTED_MAX, ResultEvent, SLOT_PHASES, milliseconds_since_epoch,
+    Activity, Descriptor, JobSpec, Members, REJECTED_MAX, ResultEvent, SLOT_PHASES,
+    milliseconds_since_epoch,
 };
 use queue::{Delivery, Queue};
 use storage::JobStore;
@@ -42,7 +43,8 @@ use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
 use crate::python_process::{PythonProcess, Report};
 use crate::scheduler::{
-    Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare, Stop, wait_of_node,
+    Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare,
+    Stop, wait_of_node,
 };
 use crate::solitude::Tenant;
 use crate::{Crash, Solitude, Variables, VisibleGpus, monitor};
@@ -97,7 +99,11 @@ pub async fn report_provisioning<T>(
 
 impl Default for Timing {
     fn default() -> Self {
-        Self { lease_step: LEASE_STEP, grace: Duration::from_secs(10), patience: Duration::from_secs(12) }
+        Self {
+            lease_step: LEASE_STEP,
+            grace: Duration::from_secs(10),
+            patience: Duration::from_secs(12),
+        }
     }
 }
 
@@ -172,7 +178,10 @@ impl Agent {
 
     /// Works like [`run`](Self::run), but leaves it to the caller to return or acknowledge the mini-batches still held
     /// at the end, whose leases the agent no longer extends.
-    pub async fn work(self, mut stop: watch::Receiver<Stop>) -> Result<Vec<(queue::Receipt, Descriptor)>> {
+    pub async fn work(
+        self,
+        mut stop: watch::Receiver<Stop>,
+    ) -> Result<Vec<(queue::Receipt, Descriptor)>> {
         if *stop.borrow_and_update() != Stop::No {
             return Ok(Vec::new());
         }
@@ -185,13 +194,16 @@ impl Agent {
             let _ = lost.send(Message::LeaseLost(lease));
         });
         let interval = Duration::from_secs(self.spec.resource_monitor_interval_seconds);
-        let _monitor = monitor::start(logs.join("perf").join(&self.node), interval, self.gpus.clone());
+        let _monitor =
+            monitor::start(logs.join("perf").join(&self.node), interval, self.gpus.clone());
         let checkpoints = Checkpoints::new(&self.store, &self.work_folder, self.user.clone());
         checkpoints.look().await;
         let cache = self.work_folder.join("inputs");
-        let preparer = Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max);
+        let preparer =
+            Preparer::new(self.spec.clone(), self.store.clone(), cache, self.prefetch_bytes_max);
         let preparer = Arc::new(preparer);
-        let (announcements, mut announcer) = self.announcer(&leases, &checkpoints, &preparer).start();
+        let (announcements, mut announcer) =
+            self.announcer(&leases, &checkpoints, &preparer).start();
         let alive = self.health.coming_round(format!("the agent of job {}", self.spec.job_id));
         let log = NodeLog::open(&logs, &self.node);
         let mut allotment = self.allotment.clone();
@@ -199,7 +211,9 @@ impl Agent {
         let config = self.config(share, log.first_process_number(), checkpoints.are_remote());
         let _uploads = checkpoints.keep();
         let held_file = match self.notes_held {
-            true => Some(HeldFile::create(&self.work_folder).context("note which mini-batches are held")?),
+            true => Some(
+                HeldFile::create(&self.work_folder).context("note which mini-batches are held")?,
+            ),
             false => None,
         };
         let mut executor = Executor {
@@ -217,8 +231,9 @@ impl Agent {
             looked: Instant::now(),
             looked_for_members: None,
             leases_held: Share::of(&metrics().leases_held),
-            processes: SLOT_PHASES
-                .map(|phase| Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))),
+            processes: SLOT_PHASES.map(|phase| {
+                Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))
+            }),
             agent: self,
             leases,
             messages,
@@ -229,7 +244,8 @@ impl Agent {
         executor.start_template();
         executor.execute().await;
 
-        let worked = executor.work(&mut stop, &mut inbox, &mut allotment, &mut announcer, &alive).await;
+        let worked =
+            executor.work(&mut stop, &mut inbox, &mut allotment, &mut announcer, &alive).await;
         if worked.is_err() {
             // Another job may get their GPUs.
             executor.kill_all().await;
@@ -241,7 +257,12 @@ impl Agent {
         Ok(held)
     }
 
-    fn announcer(&self, leases: &Leases, checkpoints: &Checkpoints, preparer: &Arc<Preparer>) -> Announcer {
+    fn announcer(
+        &self,
+        leases: &Leases,
+        checkpoints: &Checkpoints,
+        preparer: &Arc<Preparer>,
+    ) -> Announcer {
         Announcer {
             job_id: self.spec.job_id.clone(),
             store: self.store.clone(),
@@ -256,7 +277,12 @@ impl Agent {
         }
     }
 
-    fn config(&self, share: Option<JobShare>, first_process: u32, fetches_checkpoints: bool) -> Config {
+    fn config(
+        &self,
+        share: Option<JobShare>,
+        first_process: u32,
+        fetches_checkpoints: bool,
+    ) -> Config {
         Config {
             spec: self.spec.clone(),
             node: self.node.clone(),
@@ -396,7 +422,8 @@ impl Executor {
             let sightings = self.sightings();
             self.handle(Event::LeasesLost { leases, sightings }).await;
         }
-        let access = self.tenant.access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
+        let access =
+            self.tenant.access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
         self.scheduler.access(access);
         self.scheduler.schedule(now(), self.announcements.are_behind());
         self.execute().await;
@@ -422,13 +449,18 @@ impl Executor {
     /// delivery, lost with this node, when the handle of the agent to the queue is dropped.
     async fn fetch_no_more(&mut self) {
         self.receiving = None;
-        let nothing = queue::Receive { messages_max: 0, visibility: Duration::ZERO, wait: Duration::ZERO };
+        let nothing =
+            queue::Receive { messages_max: 0, visibility: Duration::ZERO, wait: Duration::ZERO };
         let patience = self.agent.timing.patience;
         match tokio::time::timeout(patience, self.agent.tasks.receive(nothing)).await {
             // The job has ended, and with it its queues.
             Ok(Ok(_) | Err(queue::Error::Absent { .. })) => {}
-            Ok(Err(error)) => tracing::debug!("cannot return messages that no process needs: {error:#}"),
-            Err(_) => tracing::debug!("cannot return messages that no process needs: the queue does not answer"),
+            Ok(Err(error)) => {
+                tracing::debug!("cannot return messages that no process needs: {error:#}")
+            }
+            Err(_) => tracing::debug!(
+                "cannot return messages that no process needs: the queue does not answer"
+            ),
         }
     }
 

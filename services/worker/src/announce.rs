@@ -89,7 +89,8 @@ impl Announcements {
     /// Whether so much waits that processes should get no new work, whose results would need more memory.
     pub fn are_behind(&self) -> bool {
         let Backlog { announcements, rows_bytes } = &*self.backlog;
-        announcements.load(Ordering::Relaxed) >= WAITING_MAX || rows_bytes.load(Ordering::Relaxed) >= ROWS_BYTES_MAX
+        announcements.load(Ordering::Relaxed) >= WAITING_MAX
+            || rows_bytes.load(Ordering::Relaxed) >= ROWS_BYTES_MAX
     }
 }
 
@@ -132,7 +133,10 @@ impl Announcer {
         (announcements, tokio::spawn(self.run(receiver).in_current_span()))
     }
 
-    async fn run(self, mut receiver: mpsc::UnboundedReceiver<(Announcement, Waiting)>) -> Result<()> {
+    async fn run(
+        self,
+        mut receiver: mpsc::UnboundedReceiver<(Announcement, Waiting)>,
+    ) -> Result<()> {
         let mut round = Vec::new();
         let (superfluous, removing) = self.checkpoints.start_removing();
         while receiver.recv_many(&mut round, ROUND_MAX).await > 0 {
@@ -156,8 +160,11 @@ impl Announcer {
         round: impl Iterator<Item = (Announcement, Waiting)>,
         superfluous: &mpsc::UnboundedSender<u64>,
     ) -> Result<bool> {
-        let writing: Vec<_> =
-            round.map(async |(announcement, waits)| anyhow::Ok((self.written(announcement).await?, waits))).collect();
+        let writing: Vec<_> = round
+            .map(async |(announcement, waits)| {
+                anyhow::Ok((self.written(announcement).await?, waits))
+            })
+            .collect();
         let written: Vec<_> = stream::iter(writing).buffered(PARTS_AT_ONCE).try_collect().await?;
         let has_parts = written.iter().any(|(announcement, _)| match announcement {
             Announcement::Outcome(outcome) => has_part(&outcome.attempt),
@@ -183,10 +190,12 @@ impl Announcer {
                     let Some(receipt) = self.leases.receipt(outcome.lease) else { continue };
                     let Outcome { lease, attempt, rows, next_try, has_checkpoints, .. } = *outcome;
                     counts.add(&attempt, rows.len() as u64);
-                    let is_superfluous = has_checkpoints && attempt.status == AttemptStatus::Succeeded;
+                    let is_superfluous =
+                        has_checkpoints && attempt.status == AttemptStatus::Succeeded;
                     succeeded.extend(is_superfluous.then_some(attempt.mini_batch));
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
-                    next_tries.extend(next_try.map(|next_try| task_message(next_try, task_bytes_max)));
+                    next_tries
+                        .extend(next_try.map(|next_try| task_message(next_try, task_bytes_max)));
                     announced.push((lease, receipt));
                 }
                 Announcement::Drop { lease } => {
@@ -251,10 +260,16 @@ impl Announcer {
         // The name contains the attempt, so another attempt of the mini-batch writes another part.
         let name = format!(
             "{:010}-{}-{}-{}-{}",
-            attempt.mini_batch, attempt.try_number, attempt.deliveries_lost, attempt.node, attempt.started_at
+            attempt.mini_batch,
+            attempt.try_number,
+            attempt.deliveries_lost,
+            attempt.node,
+            attempt.started_at
         );
         let mini_batch = attempt.mini_batch;
-        if let Some((name, list)) = attempt.move_rejected(self.rejected_max, || format!("{name}-rejected")) {
+        if let Some((name, list)) =
+            attempt.move_rejected(self.rejected_max, || format!("{name}-rejected"))
+        {
             let what = || format!("write the rejected items of mini-batch {mini_batch}");
             self.write_part(&name, list.into()).await.with_context(what)?;
         }
@@ -267,7 +282,9 @@ impl Announcer {
             return Ok(rows);
         }
         let bytes = rows.len() as u64;
-        self.write_part(&name, rows).await.with_context(|| format!("write the rows of mini-batch {mini_batch}"))?;
+        self.write_part(&name, rows)
+            .await
+            .with_context(|| format!("write the rows of mini-batch {mini_batch}"))?;
         attempt.rows = Rows::Part { name, bytes };
         Ok(Bytes::new())
     }
@@ -287,7 +304,12 @@ fn has_part(attempt: &Attempt) -> bool {
 }
 
 /// Replaces the details of rejected rows with their places in files, as far as they are known.
-async fn name_places(attempt: &mut Attempt, descriptor: &Descriptor, takes: Takes, preparer: &Preparer) {
+async fn name_places(
+    attempt: &mut Attempt,
+    descriptor: &Descriptor,
+    takes: Takes,
+    preparer: &Preparer,
+) {
     let rows = attempt.rejected.iter().map(|rejected| rejected.item).collect();
     let places = preparer.row_places(descriptor, rows, takes).await;
     for (rejected, place) in attempt.rejected.iter_mut().zip(places) {
@@ -295,7 +317,8 @@ async fn name_places(attempt: &mut Attempt, descriptor: &Descriptor, takes: Take
             rejected.detail = place;
         }
     }
-    let is_rejected_whole = attempt.is_final && attempt.status != AttemptStatus::Succeeded && attempt.total > 0;
+    let is_rejected_whole =
+        attempt.is_final && attempt.status != AttemptStatus::Succeeded && attempt.total > 0;
     if is_rejected_whole && matches!(descriptor.work, Work::Rows { .. }) {
         let place = preparer.row_places(descriptor, vec![0], takes).await.pop().flatten();
         if let Some(place) = place {
@@ -308,7 +331,11 @@ async fn name_places(attempt: &mut Attempt, descriptor: &Descriptor, takes: Take
 }
 
 /// Returns mini-batches: publishes each again unchanged, and acknowledges the old message.
-pub async fn give_back(tasks: &dyn Queue, held: Vec<(queue::Receipt, Descriptor)>, patience: Duration) -> Result<()> {
+pub async fn give_back(
+    tasks: &dyn Queue,
+    held: Vec<(queue::Receipt, Descriptor)>,
+    patience: Duration,
+) -> Result<()> {
     if held.is_empty() {
         return Ok(());
     }
@@ -316,8 +343,10 @@ pub async fn give_back(tasks: &dyn Queue, held: Vec<(queue::Receipt, Descriptor)
     let (receipts, descriptors): (Vec<_>, Vec<_>) = held.into_iter().unzip();
     let message = |descriptor| task_message(descriptor, bytes_max);
     let messages: Vec<Message> = descriptors.into_iter().map(message).collect();
-    while_unavailable("return mini-batches", Some(patience), || tasks.send(messages.clone())).await?;
-    while_unavailable("return mini-batches", Some(patience), || tasks.acknowledge(&receipts)).await?;
+    while_unavailable("return mini-batches", Some(patience), || tasks.send(messages.clone()))
+        .await?;
+    while_unavailable("return mini-batches", Some(patience), || tasks.acknowledge(&receipts))
+        .await?;
     Ok(())
 }
 
@@ -335,11 +364,19 @@ pub fn unspent(delivery: &Delivery) -> Bytes {
 }
 
 /// Sends an event to a job's reducer from outside its agents.
-pub async fn tell(results: &dyn Queue, job_id: &str, event: &ResultEvent, patience: Duration) -> Result<()> {
+pub async fn tell(
+    results: &dyn Queue,
+    job_id: &str,
+    event: &ResultEvent,
+    patience: Duration,
+) -> Result<()> {
     let mut messages = Messages::new(job_id, results.limits().message_bytes_max);
     messages.push(event, b"");
     let messages = messages.finish();
-    while_unavailable("announce to the result queue", Some(patience), || results.send(messages.clone())).await
+    while_unavailable("announce to the result queue", Some(patience), || {
+        results.send(messages.clone())
+    })
+    .await
 }
 
 /// Returns the attempt as a step of the trace of its mini-batch.
@@ -365,7 +402,9 @@ pub fn processed(job_id: &str, attempt: &Attempt) -> Step {
 
 /// Returns the message for a descriptor. If it is too large for the queue, it points into the plan.
 fn task_message(descriptor: Descriptor, bytes_max: usize) -> Message {
-    let encode = |descriptor: &Descriptor| serde_json::to_vec(descriptor).expect("descriptors always serialise");
+    let encode = |descriptor: &Descriptor| {
+        serde_json::to_vec(descriptor).expect("descriptors always serialise")
+    };
     let mut body = encode(&descriptor);
     if body.len() > bytes_max {
         let PlanPosition { chunk, line } = PlanPosition::of(descriptor.mini_batch);
@@ -411,7 +450,10 @@ mod tests {
     }
 
     fn node_with(message_bytes_max: usize, store: JobStore, checkpoints: Checkpoints) -> Node {
-        let tasks = Arc::new(MemoryQueue::new(MemoryOptions { message_bytes_max, ..MemoryOptions::default() }));
+        let tasks = Arc::new(MemoryQueue::new(MemoryOptions {
+            message_bytes_max,
+            ..MemoryOptions::default()
+        }));
         let results = Arc::new(MemoryQueue::new(MemoryOptions::default()));
         let leases = Leases::new(Duration::from_secs(30), true);
         let announcer = Announcer {
@@ -495,10 +537,16 @@ mod tests {
         node.announcements.send(Announcement::Outcome(Box::new(outcome)));
         let body = receive(&node.results).await.body;
         assert!(body.len() < 128 * 1024, "{}", body.len());
-        let records: Vec<_> = protocol::decode_records(&body).map(|record| record.expect("valid").event).collect();
-        let Some(ResultEvent::Attempt(attempt)) = records.last() else { panic!("no attempt: {records:?}") };
+        let records: Vec<_> =
+            protocol::decode_records(&body).map(|record| record.expect("valid").event).collect();
+        let Some(ResultEvent::Attempt(attempt)) = records.last() else {
+            panic!("no attempt: {records:?}")
+        };
         let part = attempt.rejected_part.as_deref().expect("it names the object");
-        assert_eq!((attempt.rows.clone(), part.items, attempt.rejected.len()), (Rows::Inline, 5000, REJECTED_MAX));
+        assert_eq!(
+            (attempt.rows.clone(), part.items, attempt.rejected.len()),
+            (Rows::Inline, 5000, REJECTED_MAX)
+        );
         let content = node.store.part(&part.name).await.expect("stored");
         assert_eq!(content.len() as u64, part.bytes);
         let list: protocol::RejectedList = serde_json::from_slice(&content).expect("valid");
@@ -516,8 +564,15 @@ mod tests {
         while node.leases.count() > 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(node.tasks.depth().await.expect("answers"), Depth { visible: 0, in_flight: 1, delayed: 0 });
-        assert_eq!(node.results.depth().await.expect("answers"), Depth::default(), "no announcement");
+        assert_eq!(
+            node.tasks.depth().await.expect("answers"),
+            Depth { visible: 0, in_flight: 1, delayed: 0 }
+        );
+        assert_eq!(
+            node.results.depth().await.expect("answers"),
+            Depth::default(),
+            "no announcement"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -527,7 +582,8 @@ mod tests {
         node.leases.end(lease);
         let descriptor = Box::new(descriptor(7, 10));
         node.announcements.send(Announcement::Return { lease, descriptor });
-        let marker = Announcement::Event(ResultEvent::NodeStopped { node: "0".into(), cause: None });
+        let marker =
+            Announcement::Event(ResultEvent::NodeStopped { node: "0".into(), cause: None });
         node.announcements.send(marker);
         receive(&node.results).await;
         assert_eq!(node.tasks.depth().await.expect("answers").visible, 0);
@@ -537,7 +593,8 @@ mod tests {
     async fn too_large_next_try_points_into_the_plan() {
         let node = node(1000);
         let lease = node.hold().await;
-        let ending = protocol::Ending::failed(AttemptStatus::RunRaised, protocol::ErrorReport::default());
+        let ending =
+            protocol::Ending::failed(AttemptStatus::RunRaised, protocol::ErrorReport::default());
         let outcome = outcome(lease, descriptor(1030, 2000), ending);
         node.announcements.send(Announcement::Outcome(outcome.into()));
         let next = read(&receive(&node.tasks).await);
@@ -548,7 +605,8 @@ mod tests {
     async fn announcing_does_not_wait_for_a_queue_that_is_away() {
         let node = node(10_000);
         node.results.fail_next(5);
-        let event = || Announcement::Event(ResultEvent::NodeStopped { node: "0".into(), cause: None });
+        let event =
+            || Announcement::Event(ResultEvent::NodeStopped { node: "0".into(), cause: None });
         for _ in 0..WAITING_MAX {
             assert!(!node.announcements.are_behind());
             node.announcements.send(event());
@@ -583,7 +641,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn acknowledging_does_not_wait_for_the_removal_of_checkpoints() {
-        let (silent, folder) = (Arc::new(SilentStore::default()), tempfile::tempdir().expect("temporary folder"));
+        let (silent, folder) =
+            (Arc::new(SilentStore::default()), tempfile::tempdir().expect("temporary folder"));
         let store = JobStore::new(silent.clone(), "jobs/job".into());
         let checkpoints = Checkpoints::new(&store, folder.path(), None);
         let kept = checkpoints.folder().join("7/a-1");
@@ -595,14 +654,17 @@ mod tests {
         let node = node_with(10_000, store, checkpoints);
         let lease = node.hold().await;
         let outcome = outcome(lease, descriptor(7, 10), protocol::Ending::empty());
-        node.announcements.send(Announcement::Outcome(Box::new(Outcome { has_checkpoints: true, ..outcome })));
+        node.announcements
+            .send(Announcement::Outcome(Box::new(Outcome { has_checkpoints: true, ..outcome })));
         receive(&node.results).await;
         let acknowledged = async {
             while node.tasks.depth().await.expect("answers").total() > 0 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(Duration::from_secs(60), acknowledged).await.expect("the mini-batch is acknowledged");
+        timeout(Duration::from_secs(60), acknowledged)
+            .await
+            .expect("the mini-batch is acknowledged");
     }
 
     #[tokio::test(start_paused = true)]
@@ -657,8 +719,17 @@ mod tests {
             began,
             waited: Default::default(),
         };
-        let (attempt, next_try) = conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 3, began);
-        let outcome = Outcome { lease, process: None, attempt, rows, next_try, has_checkpoints: false, of_rows: None };
+        let (attempt, next_try) =
+            conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 3, began);
+        let outcome = Outcome {
+            lease,
+            process: None,
+            attempt,
+            rows,
+            next_try,
+            has_checkpoints: false,
+            of_rows: None,
+        };
         Announcement::Outcome(outcome.into())
     }
 
@@ -709,6 +780,9 @@ mod tests {
         while node.leases.count() > 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(node.tasks.depth().await.expect("answers"), Depth { visible: 0, in_flight: 2, delayed: 0 });
+        assert_eq!(
+            node.tasks.depth().await.expect("answers"),
+            Depth { visible: 0, in_flight: 2, delayed: 0 }
+        );
     }
 }

@@ -114,9 +114,8 @@ impl EntryKind {
         // A script can also make files unreadable.
         let is_sealed = seal::of(entry).is_ok_and(|now| now == seal);
         let is_content = || match self {
-            Self::Snapshot => {
-                storage::digest_of(entry).is_ok_and(|now| now.is_some_and(|digest| entry.ends_with(digest)))
-            }
+            Self::Snapshot => storage::digest_of(entry)
+                .is_ok_and(|now| now.is_some_and(|digest| entry.ends_with(digest))),
             Self::Environment | Self::SideInput | Self::Files => true,
         };
         is_sealed && is_content()
@@ -150,7 +149,10 @@ impl Cache {
 
     /// Returns the folders of all kinds of entries, in the folder of the caches.
     pub(crate) fn folders(folder: &Path) -> impl Iterator<Item = PathBuf> {
-        EntryKind::SHARED.into_iter().chain([EntryKind::Files]).map(|kind| folder.join(kind.folder()))
+        EntryKind::SHARED
+            .into_iter()
+            .chain([EntryKind::Files])
+            .map(|kind| folder.join(kind.folder()))
     }
 
     pub(crate) fn is_guarded(&self) -> bool {
@@ -183,7 +185,9 @@ impl Cache {
         let room = tokio::task::spawn_blocking(move || cache.make_room(bytes));
         room.await.context("evicting panicked")??;
         make.await?;
-        tokio::task::spawn_blocking(move || making.keep()).await.context("keeping an entry panicked")?
+        tokio::task::spawn_blocking(move || making.keep())
+            .await
+            .context("keeping an entry panicked")?
     }
 
     /// Names the disk as the cause of an error, in one line.
@@ -280,7 +284,11 @@ impl Making {
     /// Keeps what was created. An entry that nothing checks must survive a power cut.
     pub(crate) fn keep(mut self) -> Result<Used> {
         let partial = beside(&self.path, ".partial");
-        let made = if self.kind == EntryKind::Environment { self.path.clone() } else { partial.join(CONTENT) };
+        let made = if self.kind == EntryKind::Environment {
+            self.path.clone()
+        } else {
+            partial.join(CONTENT)
+        };
         let failed = || format!("write {}", self.path.display());
         disk::sync_file_system(&made).with_context(failed)?;
         let bytes = evict::bytes_on_disk(&made);
@@ -326,7 +334,8 @@ impl Drop for Making {
 /// Whether a disk without room has caused an error, also in a program that has only printed it.
 pub(crate) fn is_full(error: &anyhow::Error) -> bool {
     let text = format!("{error:#}");
-    error.is::<FullDisk>() || ["No space left on device", "Disk quota exceeded"].iter().any(|said| text.contains(said))
+    error.is::<FullDisk>()
+        || ["No space left on device", "Disk quota exceeded"].iter().any(|said| text.contains(said))
 }
 
 /// What the lock of a complete entry holds.

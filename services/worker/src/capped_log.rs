@@ -35,7 +35,12 @@ pub async fn copy(mut from: impl AsyncRead + Unpin, to: PathBuf, bytes_max: u64,
     }
 }
 
-fn append(file: &mut Option<std::fs::File>, path: &Path, bytes: &[u8], cut: bool) -> std::io::Result<()> {
+fn append(
+    file: &mut Option<std::fs::File>,
+    path: &Path,
+    bytes: &[u8],
+    cut: bool,
+) -> std::io::Result<()> {
     use std::io::Write;
     let file = match file {
         Some(file) => file,

@@ -119,8 +119,13 @@ impl Checkpoints {
                     last_look: AsyncMutex::default(),
                 };
                 // Links below it are those of scripts.
-                let work_folder = work_folder.canonicalize().unwrap_or_else(|_| work_folder.to_owned());
-                Self { folder: work_folder.join("checkpoints").into(), remote: Some(remote.into()), user }
+                let work_folder =
+                    work_folder.canonicalize().unwrap_or_else(|_| work_folder.to_owned());
+                Self {
+                    folder: work_folder.join("checkpoints").into(),
+                    remote: Some(remote.into()),
+                    user,
+                }
             }
         }
     }
@@ -139,7 +144,9 @@ impl Checkpoints {
                 remote.are_old.store(true, Ordering::Relaxed);
                 let _ = tokio::fs::create_dir_all(&self.folder).await;
             }
-            Ok(Err(error)) => tracing::warn!("cannot look for results that the script has handed back: {error:#}"),
+            Ok(Err(error)) => {
+                tracing::warn!("cannot look for results that the script has handed back: {error:#}")
+            }
             Err(_) => {}
         }
     }
@@ -173,10 +180,18 @@ impl Checkpoints {
             let mut offset = remote.stored_of(&file);
             while offset < bytes {
                 let (path, piece) = (self.path(&file), offset..bytes.min(offset + PIECE_BYTES_MAX));
-                let Ok(Ok(content)) = tokio::task::spawn_blocking(move || read(&path, piece)).await else { break };
-                let (piece, length) = (CheckpointPiece { file: file.name.clone(), offset }, content.len());
-                if let Err(error) = remote.store.put_checkpoint(file.mini_batch, &piece, content).await {
-                    tracing::warn!("cannot upload results that the script has handed back: {error:#}");
+                let Ok(Ok(content)) = tokio::task::spawn_blocking(move || read(&path, piece)).await
+                else {
+                    break;
+                };
+                let (piece, length) =
+                    (CheckpointPiece { file: file.name.clone(), offset }, content.len());
+                if let Err(error) =
+                    remote.store.put_checkpoint(file.mini_batch, &piece, content).await
+                {
+                    tracing::warn!(
+                        "cannot upload results that the script has handed back: {error:#}"
+                    );
                     // The store does not answer; the next round goes on.
                     return;
                 }
@@ -195,11 +210,18 @@ impl Checkpoints {
         if let Some(remote) = &self.remote
             && let Err(error) = self.fetch_from(remote, mini_batch, since).await
         {
-            tracing::warn!("cannot fetch results that other nodes have kept of mini-batch {mini_batch}: {error:#}");
+            tracing::warn!(
+                "cannot fetch results that other nodes have kept of mini-batch {mini_batch}: {error:#}"
+            );
         }
     }
 
-    async fn fetch_from(&self, remote: &Remote, mini_batch: u64, since: Option<Instant>) -> anyhow::Result<()> {
+    async fn fetch_from(
+        &self,
+        remote: &Remote,
+        mini_batch: u64,
+        since: Option<Instant>,
+    ) -> anyhow::Result<()> {
         let may_have_any = match since {
             Some(since) => remote.may_have_any(since).await?,
             None => remote.are_old.load(Ordering::Relaxed),
@@ -222,7 +244,9 @@ impl Checkpoints {
                 let piece = CheckpointPiece { file: file.name.clone(), offset };
                 let bytes = remote.store.checkpoint(mini_batch, &piece).await?;
                 // A node that has started again uploads its files again.
-                let known = (content.len() as u64).checked_sub(offset).and_then(|known| usize::try_from(known).ok());
+                let known = (content.len() as u64)
+                    .checked_sub(offset)
+                    .and_then(|known| usize::try_from(known).ok());
                 let Some(known) = known else { break };
                 content.extend_from_slice(bytes.get(known..).unwrap_or_default());
             }
@@ -249,8 +273,10 @@ impl Checkpoints {
 
     /// Removes what is kept of mini-batches that have succeeded. What stays after an error goes with the job.
     async fn remove(&self, mini_batches: &[u64]) {
-        let folders: Vec<PathBuf> = mini_batches.iter().map(|mini_batch| self.folder_of(*mini_batch)).collect();
-        let remove = move || folders.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
+        let folders: Vec<PathBuf> =
+            mini_batches.iter().map(|mini_batch| self.folder_of(*mini_batch)).collect();
+        let remove =
+            move || folders.iter().for_each(|folder| drop(std::fs::remove_dir_all(folder)));
         let _ = tokio::task::spawn_blocking(remove).await;
         let Some(remote) = &self.remote else { return };
         for mini_batch in mini_batches {
@@ -274,7 +300,10 @@ impl Checkpoints {
 fn files(folder: &Path) -> Vec<(File, u64)> {
     let mut found = Vec::new();
     for folder in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Some(mini_batch) = folder.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Some(mini_batch) = folder.file_name().to_str().and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
         for file in std::fs::read_dir(folder.path()).into_iter().flatten().flatten() {
             if let (Ok(name), Ok(metadata)) = (file.file_name().into_string(), file.metadata()) {
                 found.push((File { mini_batch, name }, metadata.len()));
@@ -348,7 +377,11 @@ mod tests {
         assert_eq!(content(&there, "8/a-2"), None);
         write(&there, "7/b-1", "four");
         there.upload().await;
-        assert_eq!(store.checkpoints_of(7).await.expect("readable").len(), 3, "what was fetched is not uploaded");
+        assert_eq!(
+            store.checkpoints_of(7).await.expect("readable").len(),
+            3,
+            "what was fetched is not uploaded"
+        );
 
         there.remove(&[7]).await;
         assert_eq!(content(&there, "7/a-1"), None);
@@ -360,7 +393,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn removal_and_fetching_do_not_wait_for_an_upload() {
-        let (silent, folder) = (Arc::new(SilentStore::default()), tempfile::tempdir().expect("temporary folder"));
+        let (silent, folder) =
+            (Arc::new(SilentStore::default()), tempfile::tempdir().expect("temporary folder"));
         let store = JobStore::new(silent.clone(), "jobs/job".into());
         let there = Checkpoints::new(&store, &folder.path().join("there"), None);
         write(&there, "8/a-1", "eight");
@@ -370,7 +404,8 @@ mod tests {
         write(&here, "7/a-1", "seven");
         silent.is_silent.store(true, Ordering::SeqCst);
         let uploading = here.clone();
-        let uploading = AbortOnDropHandle::new(tokio::spawn(async move { uploading.upload().await }));
+        let uploading =
+            AbortOnDropHandle::new(tokio::spawn(async move { uploading.upload().await }));
         while here.remote.as_ref().expect("no folder").stored().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -380,7 +415,10 @@ mod tests {
             here.remove(&[7]).await;
         };
         tokio::time::timeout(Duration::from_secs(60), both).await.expect("no lock is held");
-        assert_eq!((content(&here, "8/a-1").as_deref(), content(&here, "7/a-1")), (Some("eight"), None));
+        assert_eq!(
+            (content(&here, "8/a-1").as_deref(), content(&here, "7/a-1")),
+            (Some("eight"), None)
+        );
         assert!(!uploading.is_finished(), "the store has not answered the upload");
     }
 
@@ -394,7 +432,10 @@ mod tests {
         assert_eq!(remote.stored_of(&file), 0);
         assert!(remote.has_stored(&file, 3));
         here.remove(&[7]).await;
-        assert!(!remote.has_stored(&file, 6), "the uploader removes the piece that it has just written");
+        assert!(
+            !remote.has_stored(&file, 6),
+            "the uploader removes the piece that it has just written"
+        );
     }
 
     #[tokio::test]

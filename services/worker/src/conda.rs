@@ -19,8 +19,13 @@ pub(crate) fn pip_arguments(file: &CondaFile) -> Vec<OsString> {
 
 /// Returns the command that creates an environment in `folder` from a conda file, with the first tool that `find`
 /// finds.
-pub(crate) fn command(file: &Path, folder: &Path, find: impl Fn(&str) -> Option<PathBuf>) -> Result<Command> {
-    let Some((tool, program)) = CONDA_TOOLS.iter().find_map(|tool| Some((*tool, find(tool)?))) else {
+pub(crate) fn command(
+    file: &Path,
+    folder: &Path,
+    find: impl Fn(&str) -> Option<PathBuf>,
+) -> Result<Command> {
+    let Some((tool, program)) = CONDA_TOOLS.iter().find_map(|tool| Some((*tool, find(tool)?)))
+    else {
         bail!(
             "{} names packages of conda, and none of micromamba, mamba and conda is installed: install micromamba, or list \
              the packages below `pip`",
@@ -59,9 +64,16 @@ mod tests {
             anyhow::Ok(format!("{command:?}"))
         };
         let micromamba = arguments(&["conda", "micromamba"]).expect("a tool");
-        assert!(micromamba.ends_with(r#""micromamba" "create" "--yes" "--quiet" "--prefix" "to" "--file" "e.yml""#));
+        assert!(micromamba.ends_with(
+            r#""micromamba" "create" "--yes" "--quiet" "--prefix" "to" "--file" "e.yml""#
+        ));
         let conda = arguments(&["conda"]).expect("a tool");
-        assert!(conda.ends_with(r#""conda" "env" "create" "--quiet" "--prefix" "to" "--file" "e.yml""#), "{conda}");
-        assert!(format!("{:#}", arguments(&[]).expect_err("no tool")).contains("install micromamba"));
+        assert!(
+            conda.ends_with(r#""conda" "env" "create" "--quiet" "--prefix" "to" "--file" "e.yml""#),
+            "{conda}"
+        );
+        assert!(
+            format!("{:#}", arguments(&[]).expect_err("no tool")).contains("install micromamba")
+        );
     }
 }

@@ -39,7 +39,10 @@ impl Counts {
             let labels = [(DESTINATION, TASKS), (OPERATION, "process"), (ERROR, error)];
             let histogram = metrics.process_seconds.get_or_create_owned(&labels);
             seconds.iter().for_each(|seconds| histogram.observe(*seconds));
-            metrics.attempts.get_or_create(&[(OUTCOME, status.word())]).inc_by(seconds.len() as u64);
+            metrics
+                .attempts
+                .get_or_create(&[(OUTCOME, status.word())])
+                .inc_by(seconds.len() as u64);
         }
         metrics.items.get_or_create(&[(OUTCOME, "succeeded")]).inc_by(self.items_succeeded);
         metrics.items.get_or_create(&[(OUTCOME, "failed")]).inc_by(self.items_failed);

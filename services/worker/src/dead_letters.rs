@@ -18,7 +18,8 @@ pub async fn bury(
     if let Some(dead_letters) = dead_letters {
         let bytes_max = dead_letters.limits().message_bytes_max;
         let letter = |(delivery, reason): &(Delivery, String)| {
-            let letter = DeadLetter::message(reason, node, job_id, "tasks", &delivery.body, bytes_max);
+            let letter =
+                DeadLetter::message(reason, node, job_id, "tasks", &delivery.body, bytes_max);
             Message::new(letter)
         };
         dead_letters.send(buried.iter().map(letter).collect()).await?;
@@ -41,9 +42,14 @@ mod tests {
         let poison = |number: usize| Message::new(format!("poison {number}"));
         tasks.send((0..3).map(poison).collect()).await.expect("sends");
         let lease = Duration::from_secs(60);
-        let received = tasks.receive(Receive { messages_max: 3, visibility: lease, wait: Duration::ZERO }).await;
-        let buried: Vec<_> =
-            received.expect("receives").into_iter().map(|delivery| (delivery, "no task".to_owned())).collect();
+        let received = tasks
+            .receive(Receive { messages_max: 3, visibility: lease, wait: Duration::ZERO })
+            .await;
+        let buried: Vec<_> = received
+            .expect("receives")
+            .into_iter()
+            .map(|delivery| (delivery, "no task".to_owned()))
+            .collect();
         let counts = async || {
             let [tasks, letters] = [tasks.depth().await, dead_letters.depth().await];
             (tasks.expect("answers").in_flight, letters.expect("answers").visible)

@@ -60,7 +60,13 @@ pub(crate) async fn interpreter_for(
     let (sender, receiver) = oneshot::channel();
     // In its own thread: a process that ends does not wait for it.
     std::thread::spawn(move || {
-        let _ = sender.send(virtual_environment(file.as_path(), base.as_path(), &cache, &tools, report));
+        let _ = sender.send(virtual_environment(
+            file.as_path(),
+            base.as_path(),
+            &cache,
+            &tools,
+            report,
+        ));
     });
     receiver.await.context("making the environment panicked")?
 }
@@ -78,7 +84,9 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
         let (from, to) = (entry.path(), to.join(entry.file_name()));
         match entry.file_type()?.is_dir() {
             true => copy_folder(&from, &to)?,
-            false => drop(std::fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?),
+            false => drop(
+                std::fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?,
+            ),
         }
     }
     Ok(())
@@ -98,14 +106,18 @@ fn virtual_environment(
     tools: &Tools,
     report: impl Fn(&Path, &Path),
 ) -> Result<(PathBuf, Option<Used>)> {
-    let content = std::fs::read(file).with_context(|| format!("read the environment file {}", file.display()))?;
+    let content = std::fs::read(file)
+        .with_context(|| format!("read the environment file {}", file.display()))?;
     let mut recipe = recipe(file, &content, base, tools)?;
     let version = match &recipe {
         Recipe::Virtual { base, .. } => tools.version(base)?,
         Recipe::Conda => "conda".to_owned(),
     };
     let mut digest = blake3::Hasher::new();
-    digest.update(&content).update(version.as_bytes()).update(file.extension().unwrap_or_default().as_encoded_bytes());
+    digest
+        .update(&content)
+        .update(version.as_bytes())
+        .update(file.extension().unwrap_or_default().as_encoded_bytes());
     // Of a project on a worker, which is an unpacked snapshot, the code belongs to the content, too.
     let project = file.parent().filter(|_| cache.is_guarded() && is_project(file));
     if let Some(code) = project.map(storage::digest_of).transpose()?.flatten() {
@@ -148,19 +160,23 @@ fn create(file: &Path, recipe: &Recipe, entry: &Path, scratch: &Path, tools: &To
                 .create(Command::new(base).args(["-m", "venv"]).arg(folder), entry, scratch)
                 .with_context(|| format!("create a virtual environment with {}", base.display()))?;
             let mut install = Command::new(folder.join("bin/python"));
-            install.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"]).args(packages);
+            install
+                .args(["-m", "pip", "install", "--disable-pip-version-check", "--no-input"])
+                .args(packages);
             // Relative paths in the list are relative to its file.
             install.current_dir(file.parent().unwrap_or(Path::new("/")));
             if !packages.is_empty() {
-                tools
-                    .create(&mut install, entry, scratch)
-                    .with_context(|| format!("install the packages of {} ({ANOTHER})", file.display()))?;
+                tools.create(&mut install, entry, scratch).with_context(|| {
+                    format!("install the packages of {} ({ANOTHER})", file.display())
+                })?;
             }
         }
         Recipe::Conda => {
             tools
                 .create(&mut conda::command(file, folder, |tool| tools.find(tool))?, entry, scratch)
-                .with_context(|| format!("create the environment of {} ({ANOTHER})", file.display()))?;
+                .with_context(|| {
+                    format!("create the environment of {} ({ANOTHER})", file.display())
+                })?;
         }
     }
     Ok(())
@@ -174,8 +190,8 @@ fn recipe(file: &Path, content: &[u8], base: &Path, tools: &Tools) -> Result<Rec
         };
         return Ok(Recipe::Virtual { base: base.to_owned(), packages });
     }
-    let mut wanted =
-        CondaFile::parse(&String::from_utf8_lossy(content)).with_context(|| format!("read {}", file.display()))?;
+    let mut wanted = CondaFile::parse(&String::from_utf8_lossy(content))
+        .with_context(|| format!("read {}", file.display()))?;
     if !wanted.packages.is_empty() {
         match wanted.for_pip() {
             Ok(requirements) if !tools.has_conda() => drop(wanted.pip.splice(0..0, requirements)),
@@ -183,10 +199,13 @@ fn recipe(file: &Path, content: &[u8], base: &Path, tools: &Tools) -> Result<Rec
         }
     }
     let packages = conda::pip_arguments(&wanted);
-    let Some((major, minor)) = wanted.python else { return Ok(Recipe::Virtual { base: base.to_owned(), packages }) };
+    let Some((major, minor)) = wanted.python else {
+        return Ok(Recipe::Virtual { base: base.to_owned(), packages });
+    };
     let named = PathBuf::from(format!("python{major}.{minor}"));
-    let is_wanted =
-        |python: &Path| tools.version(python).is_ok_and(|version| version.starts_with(&format!("{major}.{minor}.")));
+    let is_wanted = |python: &Path| {
+        tools.version(python).is_ok_and(|version| version.starts_with(&format!("{major}.{minor}.")))
+    };
     match [base.to_owned(), named].into_iter().find(|python| is_wanted(python)) {
         Some(base) => Ok(Recipe::Virtual { base, packages }),
         None if tools.has_conda() => Ok(Recipe::Conda),
@@ -233,7 +252,8 @@ mod tests {
     fn pip_installs_packages_of_conda_without_its_tools() {
         let tools = tools();
         let file = b"dependencies: [six=1.16, {pip: [tqdm]}]";
-        match recipe(Path::new("e.yml"), file, Path::new("python3"), &tools).expect("a conda file") {
+        match recipe(Path::new("e.yml"), file, Path::new("python3"), &tools).expect("a conda file")
+        {
             Recipe::Virtual { packages, .. } => assert_eq!(packages, ["six==1.16.*", "tqdm"]),
             Recipe::Conda => assert!(tools.has_conda()),
         }
@@ -266,12 +286,16 @@ mod tests {
         let create = |text: &str| {
             let file = folder.path().join("environment.yml");
             std::fs::write(&file, text).expect("writable");
-            let environment = Environment::Requirements { file: file.into(), base: "python3".into() };
+            let environment =
+                Environment::Requirements { file: file.into(), base: "python3".into() };
             made(environment, folder.path(), |_, _| ())
         };
-        let made = create(&format!("dependencies: [python={minor}, pip, pip: ['-r none.txt']]")).await;
+        let made =
+            create(&format!("dependencies: [python={minor}, pip, pip: ['-r none.txt']]")).await;
         assert!(made.expect("an empty environment can be created").0.exists());
-        let error = create("dependencies: [python=3.99, pip: [a]]").await.expect_err("there is no such version");
+        let error = create("dependencies: [python=3.99, pip: [a]]")
+            .await
+            .expect_err("there is no such version");
         assert!(format!("{error:#}").contains("asks for Python 3.99"), "{error:#}");
     }
 
@@ -281,8 +305,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let project = folder.path().join("project");
         std::fs::create_dir(&project).expect("writable");
-        let write = |name: &str, text: &str| std::fs::write(project.join(name), text).expect("writable");
-        write("pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n");
+        let write =
+            |name: &str, text: &str| std::fs::write(project.join(name), text).expect("writable");
+        write(
+            "pyproject.toml",
+            "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
+        );
         write(
             "backend.py",
             "import os, zipfile\n\
@@ -296,17 +324,26 @@ mod tests {
              \x20       wheel.writestr(about + 'RECORD', '')\n\
              \x20   return name\n",
         );
-        let environment =
-            Environment::Requirements { file: project.join("pyproject.toml").into(), base: "python3".into() };
+        let environment = Environment::Requirements {
+            file: project.join("pyproject.toml").into(),
+            base: "python3".into(),
+        };
         for value in ["1", "2"] {
             write("tiny.py", &format!("VALUE = {value}"));
             let before = storage::digest_of(&project).expect("readable");
             let cache = Cache::new(folder.path().join("cache"), Limits::default()).guarded();
-            let made = interpreter(environment.clone(), "python3".into(), cache, variables(), |_, _| ()).await;
+            let made =
+                interpreter(environment.clone(), "python3".into(), cache, variables(), |_, _| ())
+                    .await;
             let (python, _used) = made.expect("the project can be installed");
-            let printed = tools().run(Command::new(python).args(["-c", "import tiny; print(tiny.VALUE)"]));
+            let printed =
+                tools().run(Command::new(python).args(["-c", "import tiny; print(tiny.VALUE)"]));
             assert_eq!(printed.expect("it is installed").trim(), value);
-            assert_eq!(storage::digest_of(&project).expect("readable"), before, "nothing is left in its folder");
+            assert_eq!(
+                storage::digest_of(&project).expect("readable"),
+                before,
+                "nothing is left in its folder"
+            );
         }
     }
 
@@ -314,9 +351,11 @@ mod tests {
     async fn failed_installation_quotes_the_installer_and_is_retried() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let missing = environment(folder.path(), "/no/such/package.whl\n");
-        let error = made(missing.clone(), folder.path(), |_, _| ()).await.expect_err("cannot be installed");
+        let error =
+            made(missing.clone(), folder.path(), |_, _| ()).await.expect_err("cannot be installed");
         assert!(format!("{error:#}").contains("/no/such/package.whl"), "{error:#}");
-        let error = made(missing.clone(), folder.path(), |_, _| ()).await.expect_err("not complete");
+        let error =
+            made(missing.clone(), folder.path(), |_, _| ()).await.expect_err("not complete");
         assert!(format!("{error:#}").contains("install the packages"), "{error:#}");
     }
 }

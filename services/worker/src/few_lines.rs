@@ -26,7 +26,8 @@ impl FewLines {
     /// Returns the line as it is to be written; `None`: it is left out.
     pub fn next(&mut self, kind: &str, line: &str, now: Instant) -> Option<String> {
         let name = if self.0.len() < KINDS_MAX || self.0.contains_key(kind) { kind } else { "" };
-        let kind = self.0.entry(name.to_owned()).or_insert(Count { written: 0, left_out: 0, last: now });
+        let kind =
+            self.0.entry(name.to_owned()).or_insert(Count { written: 0, left_out: 0, last: now });
         if kind.written >= FIRST && now - kind.last < EVERY {
             kind.left_out += 1;
             return None;
@@ -52,8 +53,14 @@ mod tests {
             let now = begin + Duration::from_millis(1) * number / 10;
             written.extend(lines.next("poison", &format!("message {number}"), now));
         }
-        assert_eq!(written[..10], (0..10).map(|number| format!("message {number}")).collect::<Vec<_>>());
-        assert_eq!(written[10], "message 600009 (and 599999 more like this since the last such line)", "{written:?}");
+        assert_eq!(
+            written[..10],
+            (0..10).map(|number| format!("message {number}")).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            written[10], "message 600009 (and 599999 more like this since the last such line)",
+            "{written:?}"
+        );
         assert_eq!(written.len(), 11);
         assert!(lines.next("other", "line", begin).is_some(), "another kind has lines of its own");
     }
@@ -61,7 +68,9 @@ mod tests {
     #[test]
     fn kinds_without_number_share_their_lines() {
         let (mut lines, now) = (FewLines::default(), Instant::now());
-        let written = (0..10_000).filter(|number| lines.next(&format!("job {number}"), "line", now).is_some()).count();
+        let written = (0..10_000)
+            .filter(|number| lines.next(&format!("job {number}"), "line", now).is_some())
+            .count();
         assert_eq!(written, KINDS_MAX + FIRST as usize);
     }
 }

@@ -16,7 +16,9 @@ impl VisibleGpus {
             return Self((0..count).map(|number| number.to_string()).collect());
         };
         let is_valid = |name: &&str| {
-            name.parse().is_ok_and(|number: u32| number < count) || name.starts_with("GPU-") || name.starts_with("MIG-")
+            name.parse().is_ok_and(|number: u32| number < count)
+                || name.starts_with("GPU-")
+                || name.starts_with("MIG-")
         };
         let mut names: Vec<String> = Vec::new();
         for name in visible.split(',').map(str::trim).take_while(is_valid) {
@@ -34,7 +36,8 @@ impl VisibleGpus {
 
     /// Returns the value of `CUDA_VISIBLE_DEVICES` for a process that sees these of them.
     pub(crate) fn names(&self, numbers: &[u32]) -> String {
-        let names: Vec<&str> = numbers.iter().filter_map(|number| Some(&**self.0.get(*number as usize)?)).collect();
+        let names: Vec<&str> =
+            numbers.iter().filter_map(|number| Some(&**self.0.get(*number as usize)?)).collect();
         names.join(",")
     }
 }
@@ -69,7 +72,9 @@ impl Gpus {
     /// Returns what each GPU does, without those that do not answer.
     pub(crate) fn usage(&self) -> Vec<GpuUsage> {
         let usage = |(number, name): (u32, &String)| {
-            let device = name.parse().map_or_else(|_| self.0.device_by_uuid(&**name), |at| self.0.device_by_index(at));
+            let device = name
+                .parse()
+                .map_or_else(|_| self.0.device_by_uuid(&**name), |at| self.0.device_by_index(at));
             let device = device.ok()?;
             let memory = device.memory_info().ok()?;
             Some(GpuUsage {
@@ -146,8 +151,12 @@ mod tests {
     #[test]
     fn job_that_asks_for_gpus_has_as_many_processes_as_they_are_enough_for() {
         let count = |process_count_per_node, gpus_per_process, process_count_per_gpu, gpus| {
-            let spec =
-                JobSpec { process_count_per_node, gpus_per_process, process_count_per_gpu, ..JobSpec::example() };
+            let spec = JobSpec {
+                process_count_per_node,
+                gpus_per_process,
+                process_count_per_gpu,
+                ..JobSpec::example()
+            };
             process_count(&spec, gpus)
         };
         assert_eq!(count(None, None, None, 4), 1, "by default, one process has one GPU");
@@ -155,7 +164,10 @@ mod tests {
         assert_eq!([count(None, Some(2), None, 4), count(None, Some(2), None, 5)], [2, 2]);
         assert_eq!([count(None, None, Some(3), 2), count(None, Some(1), Some(3), 2)], [6, 6]);
         assert_eq!(count(Some(3), Some(2), None, 8), 3, "the job says it");
-        assert_eq!([count(None, Some(2), None, 1), count(None, None, Some(3), 0)], [1, default_process_count(0)]);
+        assert_eq!(
+            [count(None, Some(2), None, 1), count(None, None, Some(3), 0)],
+            [1, default_process_count(0)]
+        );
     }
 
     #[test]

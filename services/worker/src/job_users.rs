@@ -14,7 +14,9 @@ use std::fs::{DirBuilder, File, Permissions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown};
+use std::os::unix::fs::{
+    DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown,
+};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -56,10 +58,16 @@ impl FromStr for UserRange {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let ends = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+        let ends = text
+            .split_once('-')
+            .and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
         match ends {
-            Some((first, last)) if 0 < first && first <= last && last < u32::MAX => Ok(Self(first..=last)),
-            _ => bail!("{text:?} must be the first and the last id of a range of users, such as 20000-29999"),
+            Some((first, last)) if 0 < first && first <= last && last < u32::MAX => {
+                Ok(Self(first..=last))
+            }
+            _ => bail!(
+                "{text:?} must be the first and the last id of a range of users, such as 20000-29999"
+            ),
         }
     }
 }
@@ -91,7 +99,8 @@ impl JobUsers {
         needed: &[&Path],
     ) -> Result<Self> {
         let locks = work_folder.join("users");
-        let passed = [work_folder.to_owned()].into_iter().chain(folders).map(|folder| (folder, 0o711));
+        let passed =
+            [work_folder.to_owned()].into_iter().chain(folders).map(|folder| (folder, 0o711));
         for (folder, mode) in passed.chain([(locks.clone(), 0o700)]) {
             make_folder(&folder, mode).with_context(|| format!("create {}", folder.display()))?;
         }
@@ -112,11 +121,13 @@ impl JobUsers {
     pub(crate) fn lend(&self, job_id: &str) -> Result<JobUser> {
         let count = self.ids.end() - self.ids.start() + 1;
         let digest = blake3::hash(job_id.as_bytes());
-        let begin = u32::from_le_bytes(*digest.as_bytes().first_chunk().expect("it is longer")) % count;
+        let begin =
+            u32::from_le_bytes(*digest.as_bytes().first_chunk().expect("it is longer")) % count;
         for offset in 0..count {
             let id = self.ids.start() + (begin + offset) % count;
             let path = self.locks.join(id.to_string());
-            let lock = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
+            let lock =
+                File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
             let lock = lock.with_context(|| format!("open {}", path.display()))?;
             if lock.try_lock().is_ok() && !has_account(id) {
                 // A killed worker may have left some.
@@ -124,7 +135,9 @@ impl JobUsers {
                 return Ok(JobUser { id, groups: self.groups.clone(), _lock: lock });
             }
         }
-        bail!("jobs or accounts of this machine have all {count} users: start the worker with others (--job-users)")
+        bail!(
+            "jobs or accounts of this machine have all {count} users: start the worker with others (--job-users)"
+        )
     }
 }
 
@@ -170,8 +183,13 @@ impl JobUser {
             self.admit(&folder.join(name))?;
         }
         let of_node = Path::new("logs/sys/node").join(node);
-        for name in [Path::new(HOME), Path::new(TEMPORARY), Path::new("checkpoints"), Path::new("logs/user"), &of_node]
-        {
+        for name in [
+            Path::new(HOME),
+            Path::new(TEMPORARY),
+            Path::new("checkpoints"),
+            Path::new("logs/user"),
+            &of_node,
+        ] {
             self.own(&folder.join(name))?;
         }
         let errors = folder.join("logs/user/error");
@@ -232,7 +250,10 @@ fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
         std::fs::create_dir_all(parent)?;
     }
     match DirBuilder::new().mode(mode).create(folder) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.symlink_metadata()?.is_dir() => {
+        Err(error)
+            if error.kind() != io::ErrorKind::AlreadyExists
+                || !folder.symlink_metadata()?.is_dir() =>
+        {
             Err(error)
         }
         _ => std::fs::set_permissions(folder, Permissions::from_mode(mode)),
@@ -244,7 +265,8 @@ fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
 pub(crate) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     // A pipe in the place of a file would block.
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o666) } else { Mode::empty() };
+    let mode =
+        if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o666) } else { Mode::empty() };
     let file = match rustix::fs::openat2(CWD, path, flags, mode, ResolveFlags::NO_SYMLINKS) {
         // The kernel, or the filter of a container, does not know the call.
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(CWD, path, flags, mode)?,
@@ -280,7 +302,9 @@ fn has_account(id: u32) -> bool {
     let mut account = MaybeUninit::uninit();
     let (mut buffer, mut found) = ([0; 16 * 1024], std::ptr::null_mut());
     // SAFETY: all pointers are valid for the call, which gets the length of the buffer.
-    let status = unsafe { libc::getpwuid_r(id, account.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found) };
+    let status = unsafe {
+        libc::getpwuid_r(id, account.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &mut found)
+    };
     !found.is_null() || status == libc::ERANGE
 }
 
@@ -303,7 +327,9 @@ fn can_enter(id: u32, path: &Path) -> Result<bool> {
     match answer.context("start a process")? {
         0 => Ok(true),
         1 => Ok(false),
-        _ => bail!("this worker may not change users: it must be root, with the rights that root usually has"),
+        _ => bail!(
+            "this worker may not change users: it must be root, with the rights that root usually has"
+        ),
     }
 }
 
@@ -382,7 +408,8 @@ mod tests {
 
     /// Each test has a range of its own: they end the processes of its users.
     fn users(folder: &Path, range: &str) -> JobUsers {
-        JobUsers::start(range.parse().expect("valid"), folder, std::iter::empty(), &[]).expect("root may do it")
+        JobUsers::start(range.parse().expect("valid"), folder, std::iter::empty(), &[])
+            .expect("root may do it")
     }
 
     /// Returns a folder that all users can enter, unless this process is not root.
@@ -450,12 +477,16 @@ mod tests {
         let deep = folder.path().join("closed/file");
         std::fs::create_dir(folder.path().join("closed")).expect("writable");
         std::fs::write(&deep, "").expect("writable");
-        std::fs::set_permissions(folder.path().join("closed"), Permissions::from_mode(0o700)).expect("own folder");
+        std::fs::set_permissions(folder.path().join("closed"), Permissions::from_mode(0o700))
+            .expect("own folder");
         let range = "41020-41020".parse().expect("valid");
-        let error =
-            JobUsers::start(range, folder.path(), std::iter::empty(), &[&deep]).expect_err("closed").to_string();
+        let error = JobUsers::start(range, folder.path(), std::iter::empty(), &[&deep])
+            .expect_err("closed")
+            .to_string();
         assert!(
-            error.contains("cannot read") && error.contains("closed/file") && error.contains("--job-users none"),
+            error.contains("cannot read")
+                && error.contains("closed/file")
+                && error.contains("--job-users none"),
             "{error}"
         );
     }
@@ -468,12 +499,14 @@ mod tests {
         std::fs::write(folder.join("real/file"), "secret").expect("writable");
         symlink(folder.join("real/file"), folder.join("link")).expect("writable");
         symlink(folder.join("real"), folder.join("linked")).expect("writable");
-        rustix::fs::mknodat(CWD, folder.join("pipe"), rustix::fs::FileType::Fifo, Mode::RWXU, 0).expect("writable");
+        rustix::fs::mknodat(CWD, folder.join("pipe"), rustix::fs::FileType::Fifo, Mode::RWXU, 0)
+            .expect("writable");
         open(&folder.join("real/file"), OFlags::RDONLY).expect("a file");
         for name in ["link", "linked/file", "pipe"] {
             open(&folder.join(name), OFlags::RDONLY).expect_err(name);
         }
-        open(&folder.join("link"), OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE).expect_err("a link");
+        open(&folder.join("link"), OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE)
+            .expect_err("a link");
         open(&folder.join("new"), OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE).expect("made");
     }
 }

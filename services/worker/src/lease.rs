@@ -127,7 +127,13 @@ struct Extended {
 impl Leases {
     /// Creates an empty table. `timed`: as in the limits of the queue.
     pub fn new(step: Duration, timed: bool) -> Self {
-        Self { step, timed, clock: LeaseClock::System, table: Arc::default(), urgent: Arc::default() }
+        Self {
+            step,
+            timed,
+            clock: LeaseClock::System,
+            table: Arc::default(),
+            urgent: Arc::default(),
+        }
     }
 
     /// Counts by this clock.
@@ -155,7 +161,10 @@ impl Leases {
         table.next += 1;
         table.first_end = [table.first_end, until].into_iter().flatten().min();
         let not_before = if self.timed { now } else { now + CHECK };
-        table.held.insert(id, Lease { receipt, since: now, until, lapsed: false, not_before, deadline: None });
+        table.held.insert(
+            id,
+            Lease { receipt, since: now, until, lapsed: false, not_before, deadline: None },
+        );
         id
     }
 
@@ -224,10 +233,17 @@ impl Leases {
     ///
     /// A round looks at every lease. There are a few rounds in each step, however many mini-batches come and go, so an
     /// order by due time, which changes with every deadline and every sleep of the machine, would save nothing.
-    pub fn keep(&self, tasks: Arc<dyn Queue>, lost: impl Fn(LeaseId) + Send + 'static) -> AbortOnDropHandle<()> {
+    pub fn keep(
+        &self,
+        tasks: Arc<dyn Queue>,
+        lost: impl Fn(LeaseId) + Send + 'static,
+    ) -> AbortOnDropHandle<()> {
         let leases = self.clone();
         let keeping = async move {
-            let lease_max = tasks.limits().lease_max.map(|lease_max| lease_max.saturating_sub(LEASE_MAX_MARGIN));
+            let lease_max = tasks
+                .limits()
+                .lease_max
+                .map(|lease_max| lease_max.saturating_sub(LEASE_MAX_MARGIN));
             let mut unanswered = FuturesUnordered::new();
             loop {
                 let round = leases.next_round(leases.rhythm(lease_max));
@@ -316,7 +332,8 @@ impl Leases {
     fn take_lapsed(&self) -> Vec<LeaseId> {
         let now = self.clock.now();
         let mut table = self.lock();
-        let lapsed = table.held.extract_if(|_, lease| lease.has_lapsed(now)).map(|(id, _)| id).collect();
+        let lapsed =
+            table.held.extract_if(|_, lease| lease.has_lapsed(now)).map(|(id, _)| id).collect();
         table.look_for_first_end();
         lapsed
     }
@@ -334,7 +351,8 @@ async fn extend(
     step: Duration,
 ) -> Extended {
     let extensions: Vec<_> = leases.iter().map(|(_, extension)| extension.clone()).collect();
-    let answer = timeout(step, tasks.extend(&extensions)).await.context("the queue does not answer");
+    let answer =
+        timeout(step, tasks.extend(&extensions)).await.context("the queue does not answer");
     Extended { requested, leases, answer: answer.and_then(|answer| answer.map_err(Into::into)) }
 }
 

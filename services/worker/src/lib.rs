@@ -102,7 +102,9 @@ pub mod parts {
     pub use crate::lease::{LEASE_STEP, LeaseId, Leases};
     pub use crate::limit::{Ask, Limiter};
     pub use crate::node::access::{Held, JobAccess};
-    pub use crate::node::allocations::{Allocations, Config as NodeConfig, Obstacle, Unprovisioned};
+    pub use crate::node::allocations::{
+        Allocations, Config as NodeConfig, Obstacle, Unprovisioned,
+    };
     pub use crate::node::allotment::Allotment;
     pub use crate::node::driver::{Driver, NodeBackend};
     pub use crate::prepare::{Preparation, Prepared, with_kept};

@@ -74,14 +74,17 @@ pub fn limiters(limits: RateLimits, nodes: u32) -> Vec<Option<SharedLimiter>> {
 /// Divides the limits anew. `turn`: number of the node that is the first to have limits that are too small for all.
 fn divide(limiters: &[SharedLimiter], turn: u64) {
     let now = now();
-    let mut limiters: Vec<_> = limiters.iter().map(|limiter| limiter.lock().expect("no holder panics")).collect();
+    let mut limiters: Vec<_> =
+        limiters.iter().map(|limiter| limiter.lock().expect("no holder panics")).collect();
     let first = (turn % limiters.len() as u64) as usize;
     limiters.rotate_left(first);
     let needs: Vec<LimitNeed> = limiters.iter_mut().map(|limiter| limiter.need(now)).collect();
     let parts: Vec<u32> = limiters.iter().map(|limiter| limiter.parts).collect();
     let others = limiters.len() - 1;
     // Each of them has its new share at once.
-    for (limiter, parts) in limiters.iter_mut().zip(divide_limits(&needs, &parts, &vec![0; needs.len()])) {
+    for (limiter, parts) in
+        limiters.iter_mut().zip(divide_limits(&needs, &parts, &vec![0; needs.len()]))
+    {
         let id = limiter.id;
         limiter.set_share(id, parts, others, now);
     }
@@ -156,7 +159,8 @@ impl Limiter {
         self.others_before = (most.max(self.others), now);
         self.others = others;
         self.parts = parts;
-        let (share, others) = (f64::from(parts) / f64::from(WHOLE_LIMIT), self.others_before.0.max(others));
+        let (share, others) =
+            (f64::from(parts) / f64::from(WHOLE_LIMIT), self.others_before.0.max(others));
         self.rates().for_each(|meter| meter.set_share(share, others, now));
     }
 
@@ -227,14 +231,19 @@ impl Limiter {
             let needs_place = ask.place && most.is_some();
             let needs_requests = ask.requests > 0 && self.requests.is_some();
             let needs_tokens = ask.tokens > 0 && self.tokens.is_some();
-            if (needs_requests && !requests) || (needs_tokens && !tokens) || (needs_place && !places) {
+            if (needs_requests && !requests)
+                || (needs_tokens && !tokens)
+                || (needs_place && !places)
+            {
                 return true;
             }
             if needs_place && most.is_some_and(|most| self.placed.len() >= most) {
                 places = false;
                 return true;
             }
-            let has = |meter: &mut Option<Meter>, units| meter.as_mut().is_none_or(|meter| meter.has(units, now));
+            let has = |meter: &mut Option<Meter>, units| {
+                meter.as_mut().is_none_or(|meter| meter.has(units, now))
+            };
             if !has(&mut self.requests, ask.requests.into()) || !has(&mut self.tokens, ask.tokens) {
                 requests &= !needs_requests;
                 tokens &= !needs_tokens;
@@ -277,8 +286,11 @@ impl Limiter {
     /// Returns how much of the limits the node needs.
     pub fn need(&mut self, now: Instant) -> LimitNeed {
         self.expire(now);
-        let is_recent = |at: Option<Instant>, time| at.is_some_and(|at| now.saturating_duration_since(at) < time);
-        let held = self.places.map_or(0, |places| part(self.placed.len() as f64 / f64::from(places)));
+        let is_recent = |at: Option<Instant>, time| {
+            at.is_some_and(|at| now.saturating_duration_since(at) < time)
+        };
+        let held =
+            self.places.map_or(0, |places| part(self.placed.len() as f64 / f64::from(places)));
         let want = if is_recent(self.waited_at, HUNGER_LASTS) || self.is_waiting() {
             WHOLE_LIMIT
         } else if is_recent(self.asked_at, DEMAND_LASTS) || !self.placed.is_empty() {

@@ -47,7 +47,8 @@ impl MemoryFiles {
             Some(file) if file.memory.len() >= bytes => file,
             Some(file) => MemoryFile::with_room(file.file, bytes)?,
             None => {
-                let file = create("gristmill-table", 0, SealFlags::SHRINK).context("create a memory file")?;
+                let file = create("gristmill-table", 0, SealFlags::SHRINK)
+                    .context("create a memory file")?;
                 MemoryFile::with_room(Arc::new(file), bytes)?
             }
         };
@@ -87,7 +88,11 @@ impl MemoryFile {
         let held = rustix::fs::fstat(&file).context("look at a memory file")?.st_size as u64;
         // A script may have enlarged it further.
         rustix::fs::ftruncate(&file, held.max(length as u64)).context("enlarge a memory file")?;
-        let memory = MmapOptions::new().len(length).populate().map_raw(&*file).context("map a memory file")?;
+        let memory = MmapOptions::new()
+            .len(length)
+            .populate()
+            .map_raw(&*file)
+            .context("map a memory file")?;
         Ok(Self { file, memory })
     }
 
@@ -97,7 +102,12 @@ impl MemoryFile {
             assert!(piece.len() <= self.memory.len() - at, "there is room for all of them");
             // SAFETY: the target lies within the mapping. No other code of this process accesses the mapping, and no
             // other process reads a free file. A memory file only grows.
-            unsafe { self.memory.as_mut_ptr().add(at).copy_from_nonoverlapping(piece.as_ptr(), piece.len()) };
+            unsafe {
+                self.memory
+                    .as_mut_ptr()
+                    .add(at)
+                    .copy_from_nonoverlapping(piece.as_ptr(), piece.len())
+            };
             at += piece.len();
         }
     }
@@ -131,7 +141,8 @@ mod tests {
     use super::*;
 
     fn content(file: &MemoryFile, length: usize) -> Vec<u8> {
-        let opened = std::fs::File::open(format!("/proc/self/fd/{}", file.file.as_raw_fd())).expect("open");
+        let opened =
+            std::fs::File::open(format!("/proc/self/fd/{}", file.file.as_raw_fd())).expect("open");
         let mut bytes = vec![0; length];
         opened.read_exact_at(&mut bytes, 0).expect("read");
         bytes
@@ -148,7 +159,10 @@ mod tests {
         let number = first.file.as_raw_fd();
         files.give_back(first);
         let second = files.fill([&b"other"[..]].into_iter()).expect("fill");
-        assert_eq!((second.file.as_raw_fd(), &content(&second, 10)[..]), (number, &b"othertable"[..]));
+        assert_eq!(
+            (second.file.as_raw_fd(), &content(&second, 10)[..]),
+            (number, &b"othertable"[..])
+        );
     }
 
     #[test]

@@ -121,7 +121,8 @@ pub fn plan() -> Result<Plan, NoMemoryGroups> {
 }
 
 fn plan_below(root: &Path, is_root: bool) -> Result<Plan, NoMemoryGroups> {
-    let groups = read_to_string(root.join("proc/self/cgroup")).map_err(|_| NoMemoryGroups::Kernel)?;
+    let groups =
+        read_to_string(root.join("proc/self/cgroup")).map_err(|_| NoMemoryGroups::Kernel)?;
     let mount = root.join("sys/fs/cgroup");
     if let Some(path) = groups.lines().find_map(path_of_version_1) {
         let top = mount.join("memory");
@@ -131,7 +132,10 @@ fn plan_below(root: &Path, is_root: bool) -> Result<Plan, NoMemoryGroups> {
         let plan = Plan { version: Version::One, parent, moves: false };
         return may_write(&plan.parent, &["memory.limit_in_bytes"]).map(|()| plan);
     }
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).ok_or(NoMemoryGroups::Hierarchy)?;
+    let path = groups
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .ok_or(NoMemoryGroups::Hierarchy)?;
     if path.split('/').any(|part| part == "..") {
         return Err(NoMemoryGroups::Namespace);
     }
@@ -266,7 +270,8 @@ impl MemoryGroups {
     /// Creates the group of a job. `max_memory`: its limit; 0: none but that of all jobs together.
     pub fn of_job(&self, job_id: &str, max_memory: u64) -> io::Result<MemoryGroup> {
         // The group of an earlier visit may not have disappeared yet.
-        let mut names = (1_u64..).map(|visit| if visit == 1 { job_id.to_owned() } else { format!("{job_id}.{visit}") });
+        let mut names = (1_u64..)
+            .map(|visit| if visit == 1 { job_id.to_owned() } else { format!("{job_id}.{visit}") });
         let folder = loop {
             let folder = self.folder.join(names.next().expect("the numbers do not end"));
             match fs::create_dir(&folder) {
@@ -274,7 +279,8 @@ impl MemoryGroups {
                 created => break created.map(|()| folder)?,
             }
         };
-        let group = MemoryGroup { version: self.version, folder, own: max_memory, of_node: self.limit };
+        let group =
+            MemoryGroup { version: self.version, folder, own: max_memory, of_node: self.limit };
         if max_memory > 0 {
             fs::write(group.folder.join(self.version.limit()), max_memory.to_string())?;
         }

@@ -70,7 +70,8 @@ impl<'a> Messages<'a> {
 fn cut(event: ResultEvent) -> ResultEvent {
     match event {
         ResultEvent::Attempt(mut attempt) => {
-            let Attempt { error, warnings, warning_kinds, detail, values, rejected, .. } = &mut *attempt;
+            let Attempt { error, warnings, warning_kinds, detail, values, rejected, .. } =
+                &mut *attempt;
             if let Some(error) = error {
                 cut_error(error);
             }
@@ -82,7 +83,9 @@ fn cut(event: ResultEvent) -> ResultEvent {
             for Rejected { detail, values, error, .. } in rejected {
                 values.clear();
                 let ErrorReport { category, message, traceback, log, printed } = error;
-                [detail, category, message].into_iter().for_each(|text| cut_to(CUT_REJECTED_BYTES, text));
+                [detail, category, message]
+                    .into_iter()
+                    .for_each(|text| cut_to(CUT_REJECTED_BYTES, text));
                 [traceback, log, printed].into_iter().for_each(String::clear);
             }
             ResultEvent::Attempt(attempt)
@@ -130,7 +133,11 @@ mod tests {
 
     fn init_failed(bytes: usize) -> ResultEvent {
         let error = ErrorReport { traceback: "ü".repeat(bytes / 2), ..ErrorReport::default() };
-        ResultEvent::InitFailed { node: "0".into(), process: "process000".into(), error: error.into() }
+        ResultEvent::InitFailed {
+            node: "0".into(),
+            process: "process000".into(),
+            error: error.into(),
+        }
     }
 
     #[test]
@@ -140,7 +147,11 @@ mod tests {
         sizes.iter().for_each(|bytes| messages.push(&init_failed(*bytes), b"rows"));
         let messages = messages.finish();
         assert!(messages.iter().all(|message| message.body.len() <= 8000));
-        assert!(messages.iter().all(|message| job_of_message(&message.body).is_ok_and(|job_id| job_id == "job")));
+        assert!(
+            messages
+                .iter()
+                .all(|message| job_of_message(&message.body).is_ok_and(|job_id| job_id == "job"))
+        );
         let records = messages.iter().flat_map(|message| decode_records(&message.body).skip(1));
         let texts: Vec<usize> = records
             .map(|record| match record.expect("readable").event {
@@ -155,7 +166,11 @@ mod tests {
 
     #[test]
     fn rejected_items_fit_into_one_message() {
-        let error = ErrorReport { message: "m".repeat(400), traceback: "t".repeat(2000), ..ErrorReport::default() };
+        let error = ErrorReport {
+            message: "m".repeat(400),
+            traceback: "t".repeat(2000),
+            ..ErrorReport::default()
+        };
         let rejected = Rejected {
             item: 1,
             items: 1,
@@ -174,7 +189,8 @@ mod tests {
 
     fn attempt() -> Attempt {
         let descriptor = crate::scheduler::tests::descriptor(0, protocol::Work::Rank);
-        let prepared = crate::prepare::Prepared::without_reading(&descriptor).expect("nothing to read");
+        let prepared =
+            crate::prepare::Prepared::without_reading(&descriptor).expect("nothing to read");
         let now = crate::scheduler::Moment { instant: std::time::Instant::now(), milliseconds: 0 };
         let (received, preparation) = (now.instant, std::time::Duration::ZERO);
         let attempted = crate::scheduler::Attempted {
@@ -186,7 +202,14 @@ mod tests {
             began: now,
             waited: Default::default(),
         };
-        crate::scheduler::conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 1, now).0
+        crate::scheduler::conclude(
+            attempted,
+            ["0", "process000"],
+            protocol::Ending::empty(),
+            1,
+            now,
+        )
+        .0
     }
 
     #[test]

@@ -22,11 +22,16 @@ const NODE_COLUMNS: &str = "Utc Time,Cpu Percent,Memory Total (MB),Memory Availa
     Network Sent (MB),Network Recv (MB),# of TCP/UDP connections";
 const PROCESS_COLUMNS: &str = "Utc Time,Pid,Parent Pid,Name,Cpu Percent,Memory Rss (MB),Memory Virtual (MB),\
     Io Read (MB),Io Write (MB),Status";
-const GPU_COLUMNS: &str = "Utc Time,Gpu,Name,Gpu Percent,Memory Total (MB),Memory Used (MB),Memory Used Percent";
+const GPU_COLUMNS: &str =
+    "Utc Time,Gpu,Name,Gpu Percent,Memory Total (MB),Memory Used (MB),Memory Used Percent";
 const DISK_COLUMNS: &str = "Utc Time,Mount Point,Total (MB),Used (MB),Available (MB),Used Percent";
 
 /// Samples every `interval` until the guard is dropped. `None` for an interval of 0.
-pub fn start(folder: PathBuf, interval: Duration, gpus: VisibleGpus) -> Option<AbortOnDropHandle<()>> {
+pub fn start(
+    folder: PathBuf,
+    interval: Duration,
+    gpus: VisibleGpus,
+) -> Option<AbortOnDropHandle<()>> {
     if interval.is_zero() {
         return None;
     }
@@ -94,12 +99,17 @@ fn write_gpus(folder: &Path, time: &str, usage: &[GpuUsage]) -> Result<()> {
     if usage.is_empty() {
         return Ok(());
     }
-    let line = |GpuUsage { number, name, busy_percent, memory_bytes, memory_used_bytes }: &GpuUsage| {
-        let name = name.replace([',', '"', '\n'], "_");
-        let busy = busy_percent.map_or(String::new(), |percent| percent.to_string());
-        let [total, used] = [*memory_bytes, *memory_used_bytes].map(|bytes| bytes as f64 / MEGABYTE);
-        format!("{time},{number},{name},{busy},{total:.1},{used:.1},{:.1}", 100.0 * used / total.max(1.0))
-    };
+    let line =
+        |GpuUsage { number, name, busy_percent, memory_bytes, memory_used_bytes }: &GpuUsage| {
+            let name = name.replace([',', '"', '\n'], "_");
+            let busy = busy_percent.map_or(String::new(), |percent| percent.to_string());
+            let [total, used] =
+                [*memory_bytes, *memory_used_bytes].map(|bytes| bytes as f64 / MEGABYTE);
+            format!(
+                "{time},{number},{name},{busy},{total:.1},{used:.1},{:.1}",
+                100.0 * used / total.max(1.0)
+            )
+        };
     append(&folder.join("node_gpu_usage.csv"), GPU_COLUMNS, usage.iter().map(line))
 }
 
@@ -107,7 +117,11 @@ fn sample(system: &mut System, now: DateTime<Utc>, folder: &Path) -> Result<()> 
     let time = time(now);
     system.refresh_cpu_usage();
     system.refresh_memory();
-    system.refresh_processes_specifics(ProcessesToUpdate::All, true, ProcessRefreshKind::everything());
+    system.refresh_processes_specifics(
+        ProcessesToUpdate::All,
+        true,
+        ProcessRefreshKind::everything(),
+    );
 
     let memory = [system.total_memory(), system.available_memory(), system.used_memory()];
     let [total, available, used] = memory.map(|bytes| bytes as f64 / MEGABYTE);
@@ -152,16 +166,21 @@ fn sample(system: &mut System, now: DateTime<Utc>, folder: &Path) -> Result<()> 
         &folder.join("node_disk_usage.csv"),
         DISK_COLUMNS,
         disks.iter().map(|disk| {
-            let (total, free) = (disk.total_space() as f64 / MEGABYTE, disk.available_space() as f64 / MEGABYTE);
+            let (total, free) =
+                (disk.total_space() as f64 / MEGABYTE, disk.available_space() as f64 / MEGABYTE);
             let mount = disk.mount_point().to_string_lossy().replace([',', '"', '\n'], "_");
             let used = total - free;
-            format!("{time},{mount},{total:.1},{used:.1},{free:.1},{:.1}", 100.0 * used / total.max(1.0))
+            format!(
+                "{time},{mount},{total:.1},{used:.1},{free:.1},{:.1}",
+                100.0 * used / total.max(1.0)
+            )
         }),
     )?;
 
     let listing = folder.join("os").join(now.format("%Y%m%d%H").to_string());
     let listing = listing.join(format!("processes_{}", now.format("%M")));
-    let mut processes: Vec<_> = system.processes().values().filter(|one| one.thread_kind().is_none()).collect();
+    let mut processes: Vec<_> =
+        system.processes().values().filter(|one| one.thread_kind().is_none()).collect();
     processes.sort_by_key(|process| process.pid());
     append(
         &listing,
@@ -175,7 +194,11 @@ fn sample(system: &mut System, now: DateTime<Utc>, folder: &Path) -> Result<()> 
                 process.cpu_usage(),
                 process.memory() as f64 / MEGABYTE,
                 process.status(),
-                if command.is_empty() { process.name().to_string_lossy().into_owned() } else { command.join(" ") },
+                if command.is_empty() {
+                    process.name().to_string_lossy().into_owned()
+                } else {
+                    command.join(" ")
+                },
             )
         }),
     )
@@ -205,8 +228,10 @@ fn disk_io() -> (u64, u64, f64, f64) {
     let mut sums = (0, 0, 0.0, 0.0);
     for line in std::fs::read_to_string("/proc/diskstats").unwrap_or_default().lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-        let is_whole_disk = fields.get(2).is_some_and(|name| Path::new("/sys/block").join(name).exists());
+        let number =
+            |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        let is_whole_disk =
+            fields.get(2).is_some_and(|name| Path::new("/sys/block").join(name).exists());
         if is_whole_disk {
             sums.0 += number(3);
             sums.1 += number(7);
@@ -243,8 +268,12 @@ mod tests {
 
     #[test]
     fn samples_are_frequent_at_first() {
-        let pauses =
-            |interval| pauses(Duration::from_secs(interval)).map(|pause| pause.as_secs()).take(7).collect::<Vec<_>>();
+        let pauses = |interval| {
+            pauses(Duration::from_secs(interval))
+                .map(|pause| pause.as_secs())
+                .take(7)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(pauses(60), [2, 2, 4, 8, 16, 32, 60]);
         assert_eq!(pauses(600), [2, 2, 4, 8, 16, 32, 64]);
         assert_eq!(pauses(1), [1; 7]);
@@ -253,15 +282,21 @@ mod tests {
     #[test]
     fn sample_adds_a_complete_row_to_every_file() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        Sampler::new(VisibleGpus::default()).and_then(|mut sampler| sampler.sample(folder.path())).expect("readable");
-        for name in ["node_resource_usage.csv", "processes_resource_usage.csv", "node_disk_usage.csv"] {
+        Sampler::new(VisibleGpus::default())
+            .and_then(|mut sampler| sampler.sample(folder.path()))
+            .expect("readable");
+        for name in
+            ["node_resource_usage.csv", "processes_resource_usage.csv", "node_disk_usage.csv"]
+        {
             let text = std::fs::read_to_string(folder.path().join(name)).expect("written");
             let widths: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();
             assert!(widths.iter().all(|width| *width == widths[0]), "{name}: {text}");
         }
-        let node = std::fs::read_to_string(folder.path().join("node_resource_usage.csv")).expect("written");
+        let node = std::fs::read_to_string(folder.path().join("node_resource_usage.csv"))
+            .expect("written");
         assert_eq!(node.lines().count(), 2);
-        let processes = std::fs::read_to_string(folder.path().join("processes_resource_usage.csv")).expect("written");
+        let processes = std::fs::read_to_string(folder.path().join("processes_resource_usage.csv"))
+            .expect("written");
         assert!(processes.contains(&format!(",{},", std::process::id())), "{processes}");
     }
 
@@ -278,13 +313,21 @@ mod tests {
         write_gpus(folder.path(), "2026-11-24 10:00:00.000000", &[]).expect("writable");
         assert!(!folder.path().join("node_gpu_usage.csv").exists(), "no GPU, no file");
         for time in ["2026-11-24 10:00:00.000000", "2026-11-24 10:00:05.000000"] {
-            write_gpus(folder.path(), time, &[usage(0, Some(97)), usage(1, None)]).expect("writable");
+            write_gpus(folder.path(), time, &[usage(0, Some(97)), usage(1, None)])
+                .expect("writable");
         }
-        let text = std::fs::read_to_string(folder.path().join("node_gpu_usage.csv")).expect("written");
+        let text =
+            std::fs::read_to_string(folder.path().join("node_gpu_usage.csv")).expect("written");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 5);
         assert_eq!(lines[0], GPU_COLUMNS);
-        assert_eq!(lines[1], "2026-11-24 10:00:00.000000,0,NVIDIA H100_ 80GB,97,81920.0,20480.0,25.0");
-        assert_eq!(lines[4], "2026-11-24 10:00:05.000000,1,NVIDIA H100_ 80GB,,81920.0,20480.0,25.0");
+        assert_eq!(
+            lines[1],
+            "2026-11-24 10:00:00.000000,0,NVIDIA H100_ 80GB,97,81920.0,20480.0,25.0"
+        );
+        assert_eq!(
+            lines[4],
+            "2026-11-24 10:00:05.000000,1,NVIDIA H100_ 80GB,,81920.0,20480.0,25.0"
+        );
     }
 }

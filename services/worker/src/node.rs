@@ -178,16 +178,23 @@ impl Node {
         let made = plan_memory_groups().map_err(anyhow::Error::new).and_then(|plan| {
             let shown = plan.to_string();
             let groups = plan.carry_out(self.offer().memory).with_context(|| shown.clone())?;
-            tracing::info!("jobs may have {} of memory together ({shown})", protocol::memory(groups.limit()));
+            tracing::info!(
+                "jobs may have {} of memory together ({shown})",
+                protocol::memory(groups.limit())
+            );
             Ok(groups)
         });
-        made.inspect_err(|error| tracing::info!("this worker cannot limit the memory of jobs: {error:#}")).ok()
+        made.inspect_err(|error| {
+            tracing::info!("this worker cannot limit the memory of jobs: {error:#}")
+        })
+        .ok()
     }
 
     /// Makes the users of jobs ready.
     fn users(&self) -> Result<Option<JobUsers>> {
         let Some(range) = self.options.job_users.clone() else { return Ok(None) };
-        let folders = Cache::folders(&self.work_folder).chain([self.work_folder.join("nodes").join(&self.name)]);
+        let folders = Cache::folders(&self.work_folder)
+            .chain([self.work_folder.join("nodes").join(&self.name)]);
         // A relative name of a program is looked up in PATH.
         let needed: Vec<&Path> =
             [&*self.python, &*self.package].into_iter().filter(|path| path.is_absolute()).collect();
@@ -198,17 +205,20 @@ impl Node {
     /// to the queue.
     pub async fn run(self, stop: watch::Receiver<Stop>) -> Result<Ended> {
         let spot = self.options.spot_notice.clone();
-        let spot_notice =
-            async { if let Some(spot) = spot { spot.given().await } else { std::future::pending().await } };
+        let spot_notice = async {
+            if let Some(spot) = spot { spot.given().await } else { std::future::pending().await }
+        };
         let protection = Protection::start(self.options.task_protection.clone());
         let cache = Cache::new(self.work_folder.clone(), self.options.cache).guarded();
         let memory_groups = self.memory_groups();
         let users = self.users()?.map(Arc::new);
         let solitude = Solitude::new(self.work_folder.join("alone"));
-        let shared = Arc::new(Shared { node: self, cache, protection, memory_groups, users, solitude });
+        let shared =
+            Arc::new(Shared { node: self, cache, protection, memory_groups, users, solitude });
         let node = &shared.node;
         let folder = shared.folder();
-        let _claim = leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;
+        let _claim =
+            leftovers::claim(&folder).with_context(|| format!("create {}", folder.display()))?;
         let _tidying = shared.tidy();
         let driver = Driver {
             backend: shared.clone(),
@@ -217,7 +227,11 @@ impl Node {
                 build: node.options.build.clone(),
                 offer: node.offer(),
                 process_count: node.options.process_count,
-                notice_time: node.options.spot_notice.as_ref().map_or(Duration::ZERO, |spot| spot.patience),
+                notice_time: node
+                    .options
+                    .spot_notice
+                    .as_ref()
+                    .map_or(Duration::ZERO, |spot| spot.patience),
                 idle_exit: node.options.idle_exit,
                 entry_lasts: storage::WORKER_ENTRY_LASTS,
             },

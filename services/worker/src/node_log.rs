@@ -53,8 +53,15 @@ impl NodeLog {
     }
 
     /// Adds an error, of a mini-batch or outside of any, to the error file of a process that can no longer write to it.
-    pub fn user_error(&self, process: &str, pid: u32, mini_batch: Option<u64>, error: &ErrorReport) {
-        let mut text = mini_batch.map_or(String::new(), |mini_batch| format!("mini-batch {mini_batch}: "));
+    pub fn user_error(
+        &self,
+        process: &str,
+        pid: u32,
+        mini_batch: Option<u64>,
+        error: &ErrorReport,
+    ) {
+        let mut text =
+            mini_batch.map_or(String::new(), |mini_batch| format!("mini-batch {mini_batch}: "));
         text.push_str(&error.message);
         if !error.traceback.is_empty() {
             text.push('\n');
@@ -71,7 +78,9 @@ impl NodeLog {
 
     /// Returns the number for the first process of this node, which follows those in the logs of earlier runs of the job.
     pub fn first_process_number(&self) -> u32 {
-        let Ok(entries) = std::fs::read_dir(self.logs.join("sys/node").join(&self.node)) else { return 0 };
+        let Ok(entries) = std::fs::read_dir(self.logs.join("sys/node").join(&self.node)) else {
+            return 0;
+        };
         let numbers = entries.flatten().filter_map(|entry| {
             let name = entry.file_name();
             name.to_str()?.strip_prefix("process")?.split('.').next()?.parse::<u32>().ok()
@@ -92,7 +101,9 @@ pub struct LogFile {
 
 impl LogFile {
     fn open(path: PathBuf) -> Self {
-        let file = append_to(&path).map_err(|error| tracing::warn!("cannot write {}: {error}", path.display())).ok();
+        let file = append_to(&path)
+            .map_err(|error| tracing::warn!("cannot write {}: {error}", path.display()))
+            .ok();
         Self { file: file.map(BufWriter::new) }
     }
 

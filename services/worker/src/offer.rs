@@ -17,23 +17,33 @@ pub fn offer(gpus: u32, labels: BTreeMap<String, String>) -> Offer {
 /// Returns the memory of the machine, or the limit of a control group of this process if that is smaller; 0: unknown.
 fn memory(root: &Path) -> u64 {
     let text = read_to_string(root.join("proc/meminfo")).unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    let machine = total.and_then(|total| total.trim().parse::<u64>().ok()).map_or(0, |kilobytes| kilobytes * 1024);
-    limits(root).into_iter().fold(machine, |least, limit| if least == 0 { limit } else { least.min(limit) })
+    let total =
+        text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let machine = total
+        .and_then(|total| total.trim().parse::<u64>().ok())
+        .map_or(0, |kilobytes| kilobytes * 1024);
+    limits(root)
+        .into_iter()
+        .fold(machine, |least, limit| if least == 0 { limit } else { least.min(limit) })
 }
 
 /// Returns the limits of the control groups of this process.
 fn limits(root: &Path) -> Vec<u64> {
     let groups = root.join("sys/fs/cgroup");
     let own = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let [first, second] =
-        [own.lines().find_map(path_of_version_1), own.lines().find_map(|line| line.strip_prefix("0::/"))];
+    let [first, second] = [
+        own.lines().find_map(path_of_version_1),
+        own.lines().find_map(|line| line.strip_prefix("0::/")),
+    ];
     let within = |own: Option<&str>, root: &str, file: &str| {
         let root = groups.join(root);
-        let groups = Path::new(own.unwrap_or_default()).ancestors().map(|group| root.join(group).join(file));
+        let groups =
+            Path::new(own.unwrap_or_default()).ancestors().map(|group| root.join(group).join(file));
         groups.collect::<Vec<_>>()
     };
-    let files = [within(second, "", "memory.max"), within(first, "memory", "memory.limit_in_bytes")].concat();
+    let files =
+        [within(second, "", "memory.max"), within(first, "memory", "memory.limit_in_bytes")]
+            .concat();
     files.into_iter().filter_map(|file| read_to_string(file).ok()?.trim().parse().ok()).collect()
 }
 
@@ -69,6 +79,9 @@ mod tests {
     fn this_machine_offers_processors_and_memory() {
         let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
         let offer = offer(2, labels.clone());
-        assert!(offer.processors > 0 && offer.memory > 0 && offer.gpus == 2 && offer.labels == labels, "{offer}");
+        assert!(
+            offer.processors > 0 && offer.memory > 0 && offer.gpus == 2 && offer.labels == labels,
+            "{offer}"
+        );
     }
 }

@@ -34,7 +34,11 @@ pub enum Kind {
 }
 
 /// Starts a Python process, whose orphans become children of this process.
-pub fn start<T>(kind: Kind, start: impl FnOnce() -> Result<T>, id: impl FnOnce(&T) -> Pid) -> Result<T> {
+pub fn start<T>(
+    kind: Kind,
+    start: impl FnOnce() -> Result<T>,
+    id: impl FnOnce(&T) -> Pid,
+) -> Result<T> {
     static ADOPT: Once = Once::new();
     // SAFETY: sets a flag of this process.
     ADOPT.call_once(|| unsafe {
@@ -50,9 +54,12 @@ pub fn start<T>(kind: Kind, start: impl FnOnce() -> Result<T>, id: impl FnOnce(&
 pub fn register_forked(pid: Pid) -> Result<()> {
     let mut processes = PYTHON_PROCESSES.lock().expect("no holder panics");
     let number = pid.as_raw_nonzero().get();
-    let found = Stat::of(number).filter(|one| one.parent == std::process::id() as i32 && one.session == number);
+    let found = Stat::of(number)
+        .filter(|one| one.parent == std::process::id() as i32 && one.session == number);
     if found.is_none() || processes.contains_key(&number) {
-        return Err(std::io::Error::other(format!("process {number} is not a new child of this process")));
+        return Err(std::io::Error::other(format!(
+            "process {number} is not a new child of this process"
+        )));
     }
     processes.insert(number, Kind::Worker);
     Ok(())
@@ -65,14 +72,20 @@ pub fn kill(leader: Pid, marker: &str) {
     // The kernel's list may omit a child while another child, or a thread of this process, ends.
     let mut lists_without_any = 0;
     for _ in 0..GENERATIONS_MAX {
-        let is_last = !PYTHON_PROCESSES.lock().expect("no holder panics").values().any(|kind| *kind == Kind::Worker);
+        let is_last = !PYTHON_PROCESSES
+            .lock()
+            .expect("no holder panics")
+            .values()
+            .any(|kind| *kind == Kind::Worker);
         let belongs = |pid: Pid| match environment_has(pid, variable.as_bytes()) {
             Some(belongs) => belongs,
             // Its environment is not readable, and no Python process runs that it could belong to.
             None => is_last,
         };
-        let left: Vec<Pid> =
-            adopted().into_iter().filter_map(|(pid, is_over)| (is_over || belongs(pid)).then_some(pid)).collect();
+        let left: Vec<Pid> = adopted()
+            .into_iter()
+            .filter_map(|(pid, is_over)| (is_over || belongs(pid)).then_some(pid))
+            .collect();
         lists_without_any = if left.is_empty() { lists_without_any + 1 } else { 0 };
         if lists_without_any == 2 {
             return;
@@ -108,7 +121,10 @@ fn adopted() -> Vec<(Pid, bool)> {
     let mut found = Vec::new();
     for pid in children() {
         let Some(child) = Stat::of(pid) else { continue };
-        if !processes.contains_key(&pid) && child.session != own_session && child.parent == std::process::id() as i32 {
+        if !processes.contains_key(&pid)
+            && child.session != own_session
+            && child.parent == std::process::id() as i32
+        {
             found.extend(Pid::from_raw(pid).map(|pid| (pid, child.state == 'Z')));
         }
     }
@@ -124,7 +140,11 @@ fn children() -> Vec<i32> {
         .filter(|list| !matches!(list, Err(error) if error.raw_os_error() == Some(libc::ESRCH)))
         .collect();
     match lists {
-        Ok(lists) => lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|pid| pid.parse().ok()).collect(),
+        Ok(lists) => lists
+            .iter()
+            .flat_map(|list| list.split_whitespace())
+            .filter_map(|pid| pid.parse().ok())
+            .collect(),
         // The kernel does not list children.
         Err(_) => {
             let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -171,13 +191,16 @@ mod tests {
 
     /// A shell in a session of its own that leaves a child in yet another session, and ends.
     fn leaves_a_daemon(marker: &str, file: &Path) -> Pid {
-        let script =
-            format!("setsid sh -c 'echo $$ >{0}.new; mv {0}.new {0}; exec sleep 1000' & exit 0", file.display());
+        let script = format!(
+            "setsid sh -c 'echo $$ >{0}.new; mv {0}.new {0}; exec sleep 1000' & exit 0",
+            file.display()
+        );
         let mut command = Command::new("sh");
         command.args(["-c", &script]).env(PROCESS_VARIABLE, marker);
         // SAFETY: `setsid` is async-signal-safe.
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(|_| ())?)) };
-        let mut shell = start(Kind::Worker, || command.spawn(), Pid::from_child).expect("a shell starts");
+        let mut shell =
+            start(Kind::Worker, || command.spawn(), Pid::from_child).expect("a shell starts");
         let pid = Pid::from_child(&shell);
         shell.wait().expect("it ends");
         pid

@@ -18,8 +18,8 @@ use bounds::{Bounds, OutOfBounds};
 use bytes::Bytes;
 pub use prepared::{Preparation, Prepared};
 use protocol::{
-    Block, BlockRange, Descriptor, ErrorReport, JobSpec, Kept, Payload, TableOptions, TableSchema, Takes, Work,
-    is_part_of,
+    Block, BlockRange, Descriptor, ErrorReport, JobSpec, Kept, Payload, TableOptions, TableSchema,
+    Takes, Work, is_part_of,
 };
 use remote::{Remote, TableFile};
 use rustix::io::Errno;
@@ -52,7 +52,9 @@ pub fn expected_bytes(descriptor: &Descriptor) -> u64 {
             let remote = versions.iter().filter(|version| version.modified.is_none());
             remote.map(|version| version.bytes).fold(0, u64::saturating_add)
         }
-        Work::Rows { blocks, .. } => blocks.iter().map(expected_block_bytes).fold(0, u64::saturating_add),
+        Work::Rows { blocks, .. } => {
+            blocks.iter().map(expected_block_bytes).fold(0, u64::saturating_add)
+        }
         Work::Rank | Work::Planned { .. } => 0,
     }
 }
@@ -73,7 +75,12 @@ fn expected_block_bytes(block: &Block) -> u64 {
 
 impl Preparer {
     /// Creates a preparer whose tables may occupy `prefetch_bytes_max`.
-    pub fn new(spec: Arc<JobSpec>, store: JobStore, cache: PathBuf, prefetch_bytes_max: u64) -> Self {
+    pub fn new(
+        spec: Arc<JobSpec>,
+        store: JobStore,
+        cache: PathBuf,
+        prefetch_bytes_max: u64,
+    ) -> Self {
         let remote = Remote::new(store.stores().clone(), cache);
         let files = Arc::new(MemoryFiles::new(prefetch_bytes_max));
         let bounds = Bounds::new(&spec);
@@ -96,7 +103,8 @@ impl Preparer {
         let number = descriptor.mini_batch;
         let failed = |error: anyhow::Error| {
             let message = format!("mini-batch {number} cannot be read: {error:#}");
-            let report = ErrorReport { category: "LoadFailed".into(), message, ..ErrorReport::default() };
+            let report =
+                ErrorReport { category: "LoadFailed".into(), message, ..ErrorReport::default() };
             if is_full(&error) {
                 Preparation::NoRoom(report)
             } else if is_unreachable(&error) {
@@ -138,24 +146,37 @@ impl Preparer {
             Payload::Table { rows, .. } => rows == 0,
             _ => false,
         };
-        Ok(if is_empty { Preparation::Empty(prepared.into()) } else { Preparation::Ready(prepared.into()) })
+        Ok(if is_empty {
+            Preparation::Empty(prepared.into())
+        } else {
+            Preparation::Ready(prepared.into())
+        })
     }
 
     /// Returns the places of some rows of a mini-batch for people, such as `data.csv, line 7`, in their order; `None` for
     /// rows whose place would take reading more of an object. The rows are those of the script, which gets them as
     /// `takes` says. Reads the mini-batch again.
-    pub async fn row_places(&self, descriptor: &Descriptor, rows: Vec<u64>, takes: Takes) -> Vec<Option<String>> {
+    pub async fn row_places(
+        &self,
+        descriptor: &Descriptor,
+        rows: Vec<u64>,
+        takes: Takes,
+    ) -> Vec<Option<String>> {
         let unknown = vec![None; rows.len()];
         let Work::Rows { input, blocks, .. } = &descriptor.work else { return unknown };
-        let Some(options) = self.spec.inputs.get(*input as usize).map(|input| input.table.clone()) else {
+        let Some(options) = self.spec.inputs.get(*input as usize).map(|input| input.table.clone())
+        else {
             return unknown;
         };
-        let is_at_hand =
-            |block: &Block| !block.path.is_url() || tables::is_read_from_front(block.path.as_bytes(), &options);
+        let is_at_hand = |block: &Block| {
+            !block.path.is_url() || tables::is_read_from_front(block.path.as_bytes(), &options)
+        };
         if rows.is_empty() || !blocks.iter().all(is_at_hand) {
             return unknown;
         }
-        let Ok(schemas) = self.schemas.get_or_try_init(|| self.store.schemas()).await else { return unknown };
+        let Ok(schemas) = self.schemas.get_or_try_init(|| self.store.schemas()).await else {
+            return unknown;
+        };
         let Ok(files) = self.remote.tables(blocks, &options).await else { return unknown };
         let (blocks, schema) = (blocks.clone(), schemas.get(*input as usize).cloned().flatten());
         let places = self.with_decoder(move |decoder| {
@@ -196,7 +217,9 @@ impl Preparer {
         let planned: Descriptor = line_bytes
             .and_then(|line| serde_json::from_slice(line).ok())
             .with_context(|| format!("line {line} of plan chunk {chunk} is not a descriptor"))?;
-        if planned.mini_batch != descriptor.mini_batch || matches!(planned.work, Work::Planned { .. }) {
+        if planned.mini_batch != descriptor.mini_batch
+            || matches!(planned.work, Work::Planned { .. })
+        {
             bail!("line {line} of plan chunk {chunk} is not mini-batch {}", descriptor.mini_batch);
         }
         let Descriptor { work, shown_as, again, .. } = planned.run_again(descriptor.again.clone());
@@ -212,7 +235,8 @@ impl Preparer {
         }
         let schemas = self.schemas.get_or_try_init(|| self.store.schemas()).await?;
         // The plan knows the rows of other formats.
-        let is_empty = |schema: &Option<TableSchema>| schema.as_ref().is_some_and(|schema| schema.is_empty);
+        let is_empty =
+            |schema: &Option<TableSchema>| schema.as_ref().is_some_and(|schema| schema.is_empty);
         Ok(descriptor.items() == Some(0) || schemas.iter().all(is_empty))
     }
 
@@ -223,12 +247,19 @@ impl Preparer {
         let options = known.with_context(|| format!("the job has no input {input}"))?.table.clone();
         let local = self.remote.tables(blocks, &options).await?;
         let (blocks, files) = (blocks.to_vec(), self.files.clone());
-        self.with_decoder(move |decoder| decode(decoder, &local, &blocks, &options, schema.as_ref(), &files)).await?
+        self.with_decoder(move |decoder| {
+            decode(decoder, &local, &blocks, &options, schema.as_ref(), &files)
+        })
+        .await?
     }
 }
 
 /// Adds what an earlier round of the job has of a mini-batch.
-pub async fn with_kept(store: &JobStore, descriptor: &Descriptor, mut prepared: Box<Prepared>) -> Result<Preparation> {
+pub async fn with_kept(
+    store: &JobStore,
+    descriptor: &Descriptor,
+    mut prepared: Box<Prepared>,
+) -> Result<Preparation> {
     let name = descriptor.again.as_ref().and_then(|again| again.kept.as_ref());
     let Some(name) = name else { return Ok(Preparation::Ready(prepared)) };
     if !is_part_of(name, descriptor.mini_batch) {
@@ -259,8 +290,12 @@ fn is_unreachable(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let code = cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
         let code = code.or_else(|| Some(cause.downcast_ref::<Errno>()?.raw_os_error()));
-        matches!(cause.downcast_ref(), Some(storage::Error::Unavailable { .. } | storage::Error::Denied { .. }))
-            || code.is_some_and(|code| [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&code))
+        matches!(
+            cause.downcast_ref(),
+            Some(storage::Error::Unavailable { .. } | storage::Error::Denied { .. })
+        ) || code.is_some_and(|code| {
+            [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).contains(&code)
+        })
     })
 }
 
@@ -275,8 +310,9 @@ fn with_request<T>(
 ) -> T {
     let paths: Vec<PathBuf> = local.iter().map(TableFile::path).collect();
     let local_blocks = blocks.iter().zip(local.iter().zip(&paths));
-    let local_blocks: Vec<LocalBlock> =
-        local_blocks.map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() }).collect();
+    let local_blocks: Vec<LocalBlock> = local_blocks
+        .map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() })
+        .collect();
     function(&DecodeRequest { blocks: &local_blocks, options, schema, with_lines })
 }
 
@@ -288,12 +324,14 @@ fn decode(
     schema: Option<&TableSchema>,
     files: &MemoryFiles,
 ) -> Result<Prepared> {
-    let decoded = with_request(local, blocks, options, schema, true, |request| decoder.decode(request));
+    let decoded =
+        with_request(local, blocks, options, schema, true, |request| decoder.decode(request));
     // After the file was read, and before an error that a change may have caused.
     local::check_blocks(blocks)?;
     let decoded = decoded?;
     let stream = IpcStream::new(&decoded.batch)?;
-    let (rows, total, bytes) = (decoded.rows, decoded.rows + decoded.failed_records, stream.bytes());
+    let (rows, total, bytes) =
+        (decoded.rows, decoded.rows + decoded.failed_records, stream.bytes());
     let is_declared = !options.format.is_text();
     Ok(Prepared {
         file: Some(files.fill(stream.pieces())?),
@@ -331,16 +369,25 @@ mod tests {
             let store = JobStore::local(folder.path()).expect("folder exists");
             let options = ClientOptions::new().with_allow_http(true);
             let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
-            let http = HttpBuilder::new().with_url(&address).with_client_options(options).with_retry(retry);
+            let http = HttpBuilder::new()
+                .with_url(&address)
+                .with_client_options(options)
+                .with_retry(retry);
             let url = url::Url::parse(&address).expect("a URL");
             store.stores().stand_in(&url, Arc::new(http.build().expect("complete")));
-            let preparer = Preparer::new(Arc::new(JobSpec::example()), store, folder.path().join("cache"), 1 << 20);
+            let preparer = Preparer::new(
+                Arc::new(JobSpec::example()),
+                store,
+                folder.path().join("cache"),
+                1 << 20,
+            );
             Self { _folder: folder, address, preparer }
         }
 
         async fn prepare(&self, name: &str) -> Preparation {
             let version = FileVersion { bytes: 0, etag: None, modified: None };
-            let (paths, versions) = (vec![format!("{}/{name}", self.address).as_str().into()], vec![version]);
+            let (paths, versions) =
+                (vec![format!("{}/{name}", self.address).as_str().into()], vec![version]);
             let work = Work::Files { input: 0, paths, versions, stamps: vec![], key: vec![] };
             self.preparer.prepare(Descriptor::new("job", 0, work)).await.1
         }
@@ -348,8 +395,10 @@ mod tests {
 
     /// Answers 200 for an object `good` unless `is_away` is set, and each other object with the status in its name.
     fn answer(is_away: &AtomicBool, request: &str) -> Option<(&'static str, &'static str)> {
-        let statuses = ["503 Service Unavailable", "403 Forbidden", "401 Unauthorized", "404 Not Found"];
-        let named = statuses.into_iter().find(|status| request.contains(&format!("/{}", &status[..3])));
+        let statuses =
+            ["503 Service Unavailable", "403 Forbidden", "401 Unauthorized", "404 Not Found"];
+        let named =
+            statuses.into_iter().find(|status| request.contains(&format!("/{}", &status[..3])));
         let status = match named {
             Some(status) => status,
             None if is_away.load(Ordering::SeqCst) => "403 Forbidden",
@@ -369,11 +418,15 @@ mod tests {
             Some(TableSchema { columns, is_empty })
         };
         let range = BlockRange::Lines { first: 0, last: 100 };
-        let block = Block { path: path.as_path().into(), version: None, range, path_columns: vec![] };
+        let block =
+            Block { path: path.as_path().into(), version: None, range, path_columns: vec![] };
         let work = Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] };
-        for (run_without_rows, is_empty, mini_batch, runs) in
-            [(true, true, 0, true), (false, true, 0, false), (true, false, 0, false), (true, true, 1, false)]
-        {
+        for (run_without_rows, is_empty, mini_batch, runs) in [
+            (true, true, 0, true),
+            (false, true, 0, false),
+            (true, false, 0, false),
+            (true, true, 1, false),
+        ] {
             let own = folder.path().join(format!("{run_without_rows}-{is_empty}-{mini_batch}"));
             std::fs::create_dir(&own).expect("writable");
             let store = JobStore::local(&own).expect("a folder");
@@ -386,8 +439,10 @@ mod tests {
                 table: TableOptions::default(),
             }];
             let spec = JobSpec { run_without_rows, inputs, ..JobSpec::example() };
-            let preparer = Preparer::new(Arc::new(spec), store, folder.path().join("cache"), 1 << 20);
-            let preparation = preparer.prepare(Descriptor::new("job", mini_batch, work.clone())).await.1;
+            let preparer =
+                Preparer::new(Arc::new(spec), store, folder.path().join("cache"), 1 << 20);
+            let preparation =
+                preparer.prepare(Descriptor::new("job", mini_batch, work.clone())).await.1;
             assert_eq!(matches!(preparation, Preparation::Ready(_)), runs, "{preparation:?}");
         }
     }
@@ -407,7 +462,10 @@ mod tests {
         assert!(matches!(preparation, Preparation::Ready(_)), "{preparation:?}");
         for name in ["503", "403", "401"] {
             let preparation = reader.prepare(name).await;
-            assert!(matches!(preparation, Preparation::Failed(_)), "it serves others, {name}: {preparation:?}");
+            assert!(
+                matches!(preparation, Preparation::Failed(_)),
+                "it serves others, {name}: {preparation:?}"
+            );
         }
         is_away.store(true, Ordering::SeqCst);
         for name in ["403", "good"] {
@@ -422,7 +480,9 @@ mod tests {
     fn lack_of_descriptors_is_not_a_fault_of_the_input() {
         let error = |errno: Errno| anyhow::Error::from(errno).context("create a memory file");
         assert!(is_unreachable(&error(Errno::MFILE)) && is_unreachable(&error(Errno::NFILE)));
-        assert!(is_unreachable(&anyhow::Error::from(io::Error::from(Errno::MFILE)).context("open it")));
+        assert!(is_unreachable(
+            &anyhow::Error::from(io::Error::from(Errno::MFILE)).context("open it")
+        ));
         assert!(!is_unreachable(&error(Errno::INVAL)));
     }
 
@@ -440,7 +500,8 @@ mod tests {
         let store = JobStore::local(folder.path()).expect("folder exists");
         store.put_schemas(&[schema]).await.expect("writable");
         let preparer = Preparer::new(Arc::new(spec), store, folder.path().join("cache"), 1 << 20);
-        let blocks = [Block { path, version: None, range: BlockRange::WholeText, path_columns: vec![] }];
+        let blocks =
+            [Block { path, version: None, range: BlockRange::WholeText, path_columns: vec![] }];
         for _ in 0..3 {
             // The thread that decoded before is busy, so another one decodes.
             let (leave, left) = std::sync::mpsc::channel::<()>();

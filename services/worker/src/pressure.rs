@@ -14,14 +14,18 @@ pub fn is_short() -> bool {
 
 fn is_short_below(root: &Path) -> bool {
     let of_groups = groups(root).into_iter().filter_map(|group| of_group(&group));
-    machine(root).into_iter().chain(of_groups).any(|(total, available)| available < BYTES.min(total / PART))
+    machine(root)
+        .into_iter()
+        .chain(of_groups)
+        .any(|(total, available)| available < BYTES.min(total / PART))
 }
 
 /// Returns the total and the available memory of the machine.
 fn machine(root: &Path) -> Option<(u64, u64)> {
     let text = read_to_string(root.join("proc/meminfo")).ok()?;
     let kilobytes = |key: &str| {
-        let value = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"))?;
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"))?;
         Some(value.trim().parse::<u64>().ok()? * 1024)
     };
     Some((kilobytes("MemTotal:")?, kilobytes("MemAvailable:")?))
@@ -31,7 +35,9 @@ fn machine(root: &Path) -> Option<(u64, u64)> {
 fn of_group(group: &Path) -> Option<(u64, u64)> {
     let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let files = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.trim().parse::<u64>().ok());
+    let files = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("inactive_file ")?.trim().parse::<u64>().ok());
     let (limit, used) = (number("memory.max")?, number("memory.current")?);
     Some((limit, limit.saturating_sub(used.saturating_sub(files.unwrap_or(0)))))
 }
@@ -39,7 +45,9 @@ fn of_group(group: &Path) -> Option<(u64, u64)> {
 /// Returns the control groups of this process (version 2), from its own to the outermost.
 fn groups(root: &Path) -> Vec<PathBuf> {
     let own = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
+    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return Vec::new();
+    };
     Path::new(own).ancestors().map(|group| root.join("sys/fs/cgroup").join(group)).collect()
 }
 
@@ -57,11 +65,20 @@ mod tests {
         };
         let is_short = || is_short_below(root.path());
         assert!(!is_short(), "unknown");
-        write("proc/meminfo", "MemTotal:  10000000 kB\nMemFree:  1 kB\nMemAvailable:   2000000 kB\n");
+        write(
+            "proc/meminfo",
+            "MemTotal:  10000000 kB\nMemFree:  1 kB\nMemAvailable:   2000000 kB\n",
+        );
         assert!(!is_short());
-        write("proc/meminfo", "MemTotal:  10000000 kB\nMemFree:  1 kB\nMemAvailable:   900000 kB\n");
+        write(
+            "proc/meminfo",
+            "MemTotal:  10000000 kB\nMemFree:  1 kB\nMemAvailable:   900000 kB\n",
+        );
         assert!(is_short());
-        write("proc/meminfo", "MemTotal:  1000000000 kB\nMemFree:  1 kB\nMemAvailable:   3000000 kB\n");
+        write(
+            "proc/meminfo",
+            "MemTotal:  1000000000 kB\nMemFree:  1 kB\nMemAvailable:   3000000 kB\n",
+        );
         assert!(!is_short(), "3 GB of a large machine are enough");
         write("proc/self/cgroup", "0::/system.slice/worker.service\n");
         write("sys/fs/cgroup/system.slice/memory.max", "1000000000\n");

@@ -52,8 +52,12 @@ impl Latest {
     /// Returns the lines that were read after `began`.
     pub fn lines_since(&self, began: Instant) -> Vec<String> {
         let pieces = self.0.lock().expect("no holder panics");
-        let bytes: Vec<u8> =
-            pieces.iter().filter(|(at, _)| *at >= began).flat_map(|(_, piece)| piece).copied().collect();
+        let bytes: Vec<u8> = pieces
+            .iter()
+            .filter(|(at, _)| *at >= began)
+            .flat_map(|(_, piece)| piece)
+            .copied()
+            .collect();
         lines(&bytes)
     }
 }
@@ -78,7 +82,9 @@ impl Pipes {
     /// Waits briefly until all written output has been read.
     pub async fn settle(&self) {
         for _ in 0..SETTLE_TRIES {
-            let waits = |(end, _): &(OwnedFd, Latest)| rustix::io::ioctl_fionread(end).is_ok_and(|bytes| bytes > 0);
+            let waits = |(end, _): &(OwnedFd, Latest)| {
+                rustix::io::ioctl_fionread(end).is_ok_and(|bytes| bytes > 0)
+            };
             if !self.ends.iter().any(waits) {
                 return;
             }
@@ -109,7 +115,8 @@ pub fn crash_stack(path: &Path, package: &Path) -> Option<String> {
     let text = String::from_utf8_lossy(&text);
     let stack = &text[text.rfind(CRASH_BEGINNING)?..];
     let package = package.to_string_lossy();
-    let is_foreign = |line: &&str| !line.starts_with("Extension modules:") && !line.contains(&*package);
+    let is_foreign =
+        |line: &&str| !line.starts_with("Extension modules:") && !line.contains(&*package);
     let lines = stack.lines().filter(is_foreign);
     Some(lines.collect::<Vec<_>>().join("\n").trim_end().to_owned())
 }
@@ -210,7 +217,10 @@ mod tests {
                       File \"a.py\", line 3 in run\n  File \"/opt/gristmill/runner.py\", line 1 in main\n\nExtension modules: numpy (total: 1)\n";
         std::fs::write(&path, report).expect("writable");
         let stack = crash_stack(&path).expect("there is one");
-        assert!(stack.starts_with("Fatal Python error: Segm") && stack.ends_with("line 3 in run"), "{stack}");
+        assert!(
+            stack.starts_with("Fatal Python error: Segm") && stack.ends_with("line 3 in run"),
+            "{stack}"
+        );
         assert_eq!(without_crash(last_lines(&path, 0)), ["printed"]);
         assert_eq!(last_lines(&path, 8)[0], "Fatal Python error: Segmentation fault");
     }

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bytes::{Bytes, BytesMut};
 use protocol::{
-    FrameReader, ProcessEvent, SLOT_PHASES, STATUS_PAGE_BYTES, SlotPhase, ToProcess, encode_frame, status_offset,
+    FrameReader, ProcessEvent, SLOT_PHASES, STATUS_PAGE_BYTES, SlotPhase, ToProcess, encode_frame,
+    status_offset,
 };
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
@@ -113,10 +114,15 @@ type Incomplete = Mutex<Option<Instant>>;
 
 impl PythonProcess {
     /// Starts the interpreter. Calls `report` from a task of its own.
-    pub fn start(start: &Start, kind: Kind, report: impl Fn(Report) + Send + Sync + 'static) -> Result<Self> {
+    pub fn start(
+        start: &Start,
+        kind: Kind,
+        report: impl Fn(Report) + Send + Sync + 'static,
+    ) -> Result<Self> {
         let (ours, theirs) = ends()?;
-        let pid = spawn(start, kind, theirs)
-            .with_context(|| format!("start {} in {}", start.python.display(), start.scratch.display()))?;
+        let pid = spawn(start, kind, theirs).with_context(|| {
+            format!("start {} in {}", start.python.display(), start.scratch.display())
+        })?;
         Self::supervise(pid, ours, start, report)
     }
 
@@ -127,7 +133,10 @@ impl PythonProcess {
         start: &Start,
         report: impl Fn(Report) + Send + Sync + 'static,
     ) -> Result<Self> {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("the template names no process")?;
+        let pid = i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("the template names no process")?;
         orphans::register_forked(pid)?;
         Self::supervise(pid, ours, start, report)
     }
@@ -139,14 +148,16 @@ impl PythonProcess {
         report: impl Fn(Report) + Send + Sync + 'static,
     ) -> Result<Self> {
         let OurEnds { socket: ours, page, outputs } = ours;
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).context("watch the process")?;
+        let pidfd =
+            rustix::process::pidfd_open(pid, PidfdFlags::empty()).context("watch the process")?;
         let exit = watch(pidfd, Interest::READABLE).context("watch the process")?;
 
         let mut pipes = Pipes::default();
         let mut copying = JoinSet::new();
         for (output, log) in outputs.into_iter().zip(start.logs.clone()) {
             let latest = pipes.add(output.as_fd());
-            let output = pipe::Receiver::from_owned_fd(output).context("read the output of the process")?;
+            let output =
+                pipe::Receiver::from_owned_fd(output).context("read the output of the process")?;
             copying.spawn(capped_log::copy(output, log, start.log_bytes_max, latest));
         }
 
@@ -174,9 +185,9 @@ impl PythonProcess {
             writer.abort();
             kill_group(pid);
             let code = match rustix::process::waitpid(Some(pid), WaitOptions::empty()) {
-                Ok(Some((_, status))) => {
-                    status.exit_status().unwrap_or_else(|| -status.terminating_signal().unwrap_or(0))
-                }
+                Ok(Some((_, status))) => status
+                    .exit_status()
+                    .unwrap_or_else(|| -status.terminating_signal().unwrap_or(0)),
                 _ => -1,
             };
             let _ = tokio::task::spawn_blocking(move || orphans::kill(pid, &marker)).await;
@@ -185,7 +196,16 @@ impl PythonProcess {
             report(Report::Exited(code));
             has_ended.cancel();
         });
-        Ok(Self { pid, outgoing, page, incomplete, handed, pipes: Arc::new(pipes), ended, supervisor })
+        Ok(Self {
+            pid,
+            outgoing,
+            page,
+            incomplete,
+            handed,
+            pipes: Arc::new(pipes),
+            ended,
+            supervisor,
+        })
     }
 
     pub fn id(&self) -> u32 {
@@ -245,7 +265,10 @@ pub fn ends() -> Result<(OurEnds, [OwnedFd; 4])> {
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).context("create a pipe");
     let ((stdout, to_stdout), (stderr, to_stderr)) = (pipe()?, pipe()?);
     let status = page.file.try_clone().context("share the status page")?;
-    Ok((OurEnds { socket, page, outputs: [stdout, stderr] }, [theirs.into(), status, to_stdout, to_stderr]))
+    Ok((
+        OurEnds { socket, page, outputs: [stdout, stderr] },
+        [theirs.into(), status, to_stdout, to_stderr],
+    ))
 }
 
 /// Starts an interpreter in its own session.
@@ -262,7 +285,8 @@ fn spawn(start: &Start, kind: Kind, [socket, status, stdout, stderr]: [OwnedFd; 
         .stdin(Stdio::null())
         .stdout(stdout)
         .stderr(stderr);
-    let (socket_fd, status_fd, nice) = (socket.as_raw_fd(), status.as_raw_fd(), start.nice as libc::c_int);
+    let (socket_fd, status_fd, nice) =
+        (socket.as_raw_fd(), status.as_raw_fd(), start.nice as libc::c_int);
     let group = start.group.as_ref().map(AsRawFd::as_raw_fd);
     let become_user = start.user.as_ref().map(|user| user.becoming());
     // SAFETY: between fork and exec the closure makes only async-signal-safe calls, on descriptors that this function keeps
@@ -272,7 +296,10 @@ fn spawn(start: &Start, kind: Kind, [socket, status, stdout, stderr]: [OwnedFd; 
             if group.is_some_and(|group| libc::write(group, c"0".as_ptr().cast(), 1) < 0) {
                 return Err(std::io::Error::last_os_error());
             }
-            if libc::setsid() < 0 || libc::dup2(socket_fd, SOCKET_FD) < 0 || libc::dup2(status_fd, STATUS_FD) < 0 {
+            if libc::setsid() < 0
+                || libc::dup2(socket_fd, SOCKET_FD) < 0
+                || libc::dup2(status_fd, STATUS_FD) < 0
+            {
                 return Err(std::io::Error::last_os_error());
             }
             // The process also runs with an unchanged priority.
@@ -296,7 +323,8 @@ fn kill_group(leader: Pid) {
 /// Lets tasks wait for a descriptor.
 fn watch<F: AsFd + AsRawFd>(descriptor: F, interest: Interest) -> std::io::Result<AsyncFd<F>> {
     // SAFETY: descriptors that are owned or borrowed stay the same for as long as they live.
-    unsafe { AsyncFd::register_with_interest(descriptor, interest) }.map_err(|error| error.into_parts().1)
+    unsafe { AsyncFd::register_with_interest(descriptor, interest) }
+        .map_err(|error| error.into_parts().1)
 }
 
 /// Reads frames until the process exits. The end of the stream is not enough, since a forked child may keep the socket
@@ -320,8 +348,10 @@ async fn read_frames(
                     return Ok(());
                 }
                 Ok(bytes) => {
-                    answered = report_frames(&mut frames, report)?.filter(|_| bytes <= ANSWERS_BYTES_MAX);
-                    *incomplete.lock().expect("no holder panics") = frames.is_in_a_frame().then(Instant::now);
+                    answered =
+                        report_frames(&mut frames, report)?.filter(|_| bytes <= ANSWERS_BYTES_MAX);
+                    *incomplete.lock().expect("no holder panics") =
+                        frames.is_in_a_frame().then(Instant::now);
                 }
                 Err(Errno::WOULDBLOCK) => break,
                 Err(Errno::INTR) => {}
@@ -374,7 +404,8 @@ fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<O
         ProcessEvent::Answered(ending) => Some(ending.sequence),
         _ => None,
     });
-    let answered = answered.reduce(|all, next| all.and(next)).flatten().filter(|_| !frames.is_in_a_frame());
+    let answered =
+        answered.reduce(|all, next| all.and(next)).flatten().filter(|_| !frames.is_in_a_frame());
     if !events.is_empty() {
         report(Report::Events(events));
     }
@@ -389,14 +420,21 @@ async fn write_frames(
 ) -> std::io::Result<()> {
     while let Some(outgoing) = to_send.recv().await {
         match write_frame(socket, outgoing).await {
-            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => return Ok(()),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) =>
+            {
+                return Ok(());
+            }
             written => written?,
         }
     }
     Ok(())
 }
 
-async fn write_frame(socket: &AsyncFd<UnixStream>, (bytes, files): Outgoing) -> std::io::Result<()> {
+async fn write_frame(
+    socket: &AsyncFd<UnixStream>,
+    (bytes, files): Outgoing,
+) -> std::io::Result<()> {
     let mut rest = &bytes[..];
     let mut files: VecDeque<_> = files.into();
     while !rest.is_empty() {
@@ -406,8 +444,10 @@ async fn write_frame(socket: &AsyncFd<UnixStream>, (bytes, files): Outgoing) -> 
         let bytes = if files.len() > sending { &rest[..1] } else { rest };
         let sent = socket
             .async_io(Interest::WRITABLE, |socket| {
-                let borrowed: Vec<_> = files.iter().take(sending).map(|file| file.as_fd()).collect();
-                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_SEND_MAX))];
+                let borrowed: Vec<_> =
+                    files.iter().take(sending).map(|file| file.as_fd()).collect();
+                let mut space =
+                    [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_SEND_MAX))];
                 let mut ancillary = SendAncillaryBuffer::new(&mut space);
                 if !borrowed.is_empty() {
                     ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
@@ -435,9 +475,12 @@ unsafe impl Sync for StatusPage {}
 
 impl StatusPage {
     fn new() -> Result<Self> {
-        let file =
-            memory_files::create("gristmill-status", STATUS_PAGE_BYTES as u64, SealFlags::SHRINK | SealFlags::GROW)
-                .context("create a status page")?;
+        let file = memory_files::create(
+            "gristmill-status",
+            STATUS_PAGE_BYTES as u64,
+            SealFlags::SHRINK | SealFlags::GROW,
+        )
+        .context("create a status page")?;
         // SAFETY: a fresh shared mapping of a file of this size, at an address of the kernel's choice.
         let address = unsafe {
             rustix::mm::mmap(
@@ -466,7 +509,9 @@ impl StatusPage {
     pub fn recall(&self, sequences: Range<u64>) -> bool {
         // A process that has not reached the last of those recalled before must not start them: then all are one range, which
         // may include a hand-over between them. The process says that it has skipped it.
-        if self.load(status_offset::STATE) >> 8 >= self.load(status_offset::RECALL_END).saturating_sub(1) {
+        if self.load(status_offset::STATE) >> 8
+            >= self.load(status_offset::RECALL_END).saturating_sub(1)
+        {
             self.field(status_offset::RECALL_FIRST).store(sequences.start, Ordering::Release);
         }
         self.field(status_offset::RECALL_END).store(sequences.end, Ordering::Release);
@@ -477,7 +522,9 @@ impl StatusPage {
     /// Returns the offsets in the user's files for stdout and stderr at which the output of a hand-over (0: of
     /// `init()`) begins; `None`: it has no output.
     pub fn printed_from(&self, sequence: u64) -> [Option<u64>; 2] {
-        status_offset::PRINTED.map(|[attempt, offset]| (self.load(attempt) == sequence + 1).then(|| self.load(offset)))
+        status_offset::PRINTED.map(|[attempt, offset]| {
+            (self.load(attempt) == sequence + 1).then(|| self.load(offset))
+        })
     }
 
     /// Returns the phase of the process, its hand-over (0: none), and the duration of the phase so far.
@@ -490,7 +537,8 @@ impl StatusPage {
                 continue;
             }
             let phase = phase_of(state);
-            let elapsed = if since == 0 { 0 } else { monotonic_nanoseconds().saturating_sub(since) };
+            let elapsed =
+                if since == 0 { 0 } else { monotonic_nanoseconds().saturating_sub(since) };
             return (phase, state >> 8, Duration::from_nanos(elapsed));
         }
     }
@@ -498,7 +546,8 @@ impl StatusPage {
     /// Returns how long ago `run()` of the current hand-over began; `None`: it has not begun. Exact once the process has
     /// ended.
     pub fn ran(&self) -> Option<Duration> {
-        let has_begun = matches!(phase_of(self.load(status_offset::STATE)), SlotPhase::Run | SlotPhase::Report);
+        let has_begun =
+            matches!(phase_of(self.load(status_offset::STATE)), SlotPhase::Run | SlotPhase::Report);
         let since = self.load(status_offset::RUN_SINCE);
         has_begun.then(|| Duration::from_nanos(monotonic_nanoseconds().saturating_sub(since)))
     }
@@ -527,8 +576,11 @@ mod tests {
     #[test]
     fn second_recall_keeps_the_first_until_the_process_has_passed_it() {
         let page = StatusPage::new().expect("memory");
-        let reach = |sequence: u64| page.field(status_offset::STATE).store(sequence << 8, Ordering::Release);
-        let recalled = || page.load(status_offset::RECALL_FIRST)..page.load(status_offset::RECALL_END);
+        let reach = |sequence: u64| {
+            page.field(status_offset::STATE).store(sequence << 8, Ordering::Release)
+        };
+        let recalled =
+            || page.load(status_offset::RECALL_FIRST)..page.load(status_offset::RECALL_END);
         reach(1);
         assert!(page.recall(2..5));
         assert_eq!(recalled(), 2..5);

@@ -76,8 +76,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, Members, MiniBatchFrame, ProcessEvent, ResultEvent,
-    RunningMiniBatch, SlotPhase, Waiting,
+    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, Members, MiniBatchFrame, ProcessEvent,
+    ResultEvent, RunningMiniBatch, SlotPhase, Waiting,
 };
 
 use crate::held::Held;
@@ -323,7 +323,9 @@ impl Scheduler {
             Event::Share(share) => self.fit(share, now),
             Event::Tick(sightings) => self.tick(sightings, now),
             Event::Received(deliveries) => self.received(deliveries, now),
-            Event::Prepared { lease, descriptor, preparation } => self.prepared(lease, *descriptor, preparation, now),
+            Event::Prepared { lease, descriptor, preparation } => {
+                self.prepared(lease, *descriptor, preparation, now)
+            }
             Event::Settled(mini_batches) => self.settled(&mini_batches),
             Event::Members(members) => self.told_members(members, now),
             Event::LeasesLost { leases, sightings } => {
@@ -339,13 +341,23 @@ impl Scheduler {
             }
             Event::NoRoom { process, message } => {
                 let gpus = self.empty(process.slot);
-                self.not_started(process, gpus.as_ref(), message, (Chance::Likely, String::new()), now);
+                self.not_started(
+                    process,
+                    gpus.as_ref(),
+                    message,
+                    (Chance::Likely, String::new()),
+                    now,
+                );
             }
             Event::Measured { process, bytes } => self.measured(process, bytes),
             Event::Limited { process, time } => self.limited(process, time, now),
             Event::Frame { process, frame, rows } => self.frame(process, frame, rows, now),
-            Event::RecallAnswered { process, in_time } => self.recall_answered(process, in_time, now),
-            Event::ConnectionDamaged { process, phase, how } => self.connection_damaged(process, phase, &how),
+            Event::RecallAnswered { process, in_time } => {
+                self.recall_answered(process, in_time, now)
+            }
+            Event::ConnectionDamaged { process, phase, how } => {
+                self.connection_damaged(process, phase, &how)
+            }
             Event::Exited { process, code, phase, sequence, ran } => {
                 self.exited(process, code, (phase, sequence, ran), now);
             }
@@ -410,7 +422,9 @@ impl Scheduler {
     /// Returns the time limit for loading, running and reporting one mini-batch.
     fn limit(&self) -> Duration {
         let spec = &self.config.spec;
-        Duration::from_secs(spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds)
+        Duration::from_secs(
+            spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds,
+        )
     }
 
     fn act(&mut self, action: Action) {

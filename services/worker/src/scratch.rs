@@ -11,8 +11,10 @@ use anyhow::{Context, Result};
 const WRITTEN: [&str; 2] = ["outputs", "logs"];
 
 pub fn create(scratch: &Path, snapshot: &Path) -> Result<()> {
-    std::fs::create_dir_all(scratch).with_context(|| format!("create the working folder {}", scratch.display()))?;
-    let entries = std::fs::read_dir(snapshot).with_context(|| format!("read {}", snapshot.display()))?;
+    std::fs::create_dir_all(scratch)
+        .with_context(|| format!("create the working folder {}", scratch.display()))?;
+    let entries =
+        std::fs::read_dir(snapshot).with_context(|| format!("read {}", snapshot.display()))?;
     for entry in entries {
         let name = entry.with_context(|| format!("read {}", snapshot.display()))?.file_name();
         if WRITTEN.iter().any(|written| name == *written) {
@@ -20,7 +22,9 @@ pub fn create(scratch: &Path, snapshot: &Path) -> Result<()> {
         }
         match std::os::unix::fs::symlink(snapshot.join(&name), scratch.join(&name)) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error).with_context(|| format!("link {} into {}", name.display(), scratch.display()));
+                return Err(error).with_context(|| {
+                    format!("link {} into {}", name.display(), scratch.display())
+                });
             }
             _ => {}
         }
@@ -89,7 +93,10 @@ mod tests {
             link_model(&models, "iris", &snapshot).expect("possible");
         }
         assert!(!models.join("iris").is_symlink());
-        assert_eq!(std::fs::read_to_string(models.join("iris/model.txt")).expect("linked"), "weights");
+        assert_eq!(
+            std::fs::read_to_string(models.join("iris/model.txt")).expect("linked"),
+            "weights"
+        );
         link_model(&models, "weights.txt", &snapshot.join("model.txt")).expect("possible");
         assert_eq!(std::fs::read_to_string(models.join("weights.txt")).expect("linked"), "weights");
 

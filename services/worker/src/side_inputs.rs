@@ -14,7 +14,11 @@ const OUTPUT_OPTION: &str = "--output";
 
 /// Downloads every side input that is a URL into `cache`, and replaces the URLs in the job by the paths of the copies.
 /// They stay while the returned values exist.
-pub async fn fetch_side_inputs(spec: &mut JobSpec, stores: &Stores, cache: &Cache) -> Result<Vec<Used>> {
+pub async fn fetch_side_inputs(
+    spec: &mut JobSpec,
+    stores: &Stores,
+    cache: &Cache,
+) -> Result<Vec<Used>> {
     let (mut copies, mut all) = (Vec::new(), Vec::new());
     for (name, original) in spec.side_inputs.iter().filter(|(_, original)| original.is_url()) {
         let url = lossless(original)?;
@@ -69,7 +73,8 @@ pub(crate) fn place(spec: &mut JobSpec, copies: Vec<(String, ItemPath)>) -> Resu
 }
 
 fn lossless(path: &ItemPath) -> Result<String> {
-    String::from_utf8(path.as_bytes().to_vec()).map_err(|_| anyhow!("{} is not valid UTF-8", path.display()))
+    String::from_utf8(path.as_bytes().to_vec())
+        .map_err(|_| anyhow!("{} is not valid UTF-8", path.display()))
 }
 
 /// Replaces each path in a text that equals, or lies below, the first path of a pair. The first matching pair applies.
@@ -77,10 +82,16 @@ pub fn replace_paths(text: &str, moved: &[(String, String)]) -> String {
     let mut replaced = String::new();
     let mut rest = text;
     'text: while !rest.is_empty() {
-        let is_start = replaced.is_empty() || !text[..text.len() - rest.len()].ends_with(is_path_character);
-        for (original, copy) in moved.iter().filter(|(original, _)| is_start && !original.is_empty()) {
+        let is_start =
+            replaced.is_empty() || !text[..text.len() - rest.len()].ends_with(is_path_character);
+        for (original, copy) in
+            moved.iter().filter(|(original, _)| is_start && !original.is_empty())
+        {
             let Some(behind) = rest.strip_prefix(original.as_str()) else { continue };
-            if behind.is_empty() || behind.starts_with('/') || !behind.starts_with(is_path_character) {
+            if behind.is_empty()
+                || behind.starts_with('/')
+                || !behind.starts_with(is_path_character)
+            {
                 replaced.push_str(copy);
                 rest = behind;
                 continue 'text;
@@ -111,7 +122,8 @@ mod tests {
     #[test]
     fn only_whole_paths_are_replaced() {
         let moved = [("/data/ref/model", "/cache/b"), ("/data/ref", "/cache/a")];
-        let moved: Vec<_> = moved.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
+        let moved: Vec<_> =
+            moved.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
         for (text, expected) in [
             ("/data/ref", "/cache/a"),
             ("/data/ref/model", "/cache/b"),
@@ -129,10 +141,20 @@ mod tests {
 
     fn spec() -> JobSpec {
         JobSpec {
-            argv: ["--ref", "s3://bucket/ref/", "--one=s3://bucket/ref/a.txt", "--output", "s3://bucket/ref/out"]
-                .map(str::to_owned)
-                .into(),
-            side_inputs: [("all".to_owned(), "s3://bucket/ref/".into()), ("local".to_owned(), "/data".into())].into(),
+            argv: [
+                "--ref",
+                "s3://bucket/ref/",
+                "--one=s3://bucket/ref/a.txt",
+                "--output",
+                "s3://bucket/ref/out",
+            ]
+            .map(str::to_owned)
+            .into(),
+            side_inputs: [
+                ("all".to_owned(), "s3://bucket/ref/".into()),
+                ("local".to_owned(), "/data".into()),
+            ]
+            .into(),
             environment_variables: [("REF".to_owned(), "s3://bucket/ref".to_owned())].into(),
             ..crate::node::tests::spec("job")
         }
@@ -159,12 +181,23 @@ mod tests {
         assert_eq!(first, second);
         assert_eq!(first.side_inputs["local"], "/data".into());
         let copy = first.side_inputs["all"].display();
-        assert!(copy.starts_with(folder.path().to_str().expect("text")) && copy.ends_with("/ref"), "{copy}");
-        let argv = ["--ref", &format!("{copy}/"), &format!("--one={copy}/a.txt"), "--output", "s3://bucket/ref/out"];
+        assert!(
+            copy.starts_with(folder.path().to_str().expect("text")) && copy.ends_with("/ref"),
+            "{copy}"
+        );
+        let argv = [
+            "--ref",
+            &format!("{copy}/"),
+            &format!("--one={copy}/a.txt"),
+            "--output",
+            "s3://bucket/ref/out",
+        ];
         assert_eq!(first.argv, argv);
         assert_eq!(first.environment_variables["REF"], copy);
-        let content =
-            |spec: &JobSpec| std::fs::read_to_string(spec.side_inputs["all"].as_path().join("a.txt")).expect("a file");
+        let content = |spec: &JobSpec| {
+            std::fs::read_to_string(spec.side_inputs["all"].as_path().join("a.txt"))
+                .expect("a file")
+        };
         assert_eq!(content(&first), "one");
 
         put("two").await;
@@ -180,7 +213,8 @@ mod tests {
         stores.stand_in(&"s3://bucket".parse().expect("a URL"), Arc::new(InMemory::new()));
         let folder = tempfile::tempdir().expect("a folder");
         let cache = Cache::new(folder.path().to_owned(), Limits::default());
-        let error = fetch_side_inputs(&mut spec(), &stores, &cache).await.expect_err("it does not exist");
+        let error =
+            fetch_side_inputs(&mut spec(), &stores, &cache).await.expect_err("it does not exist");
         assert_eq!(
             format!("{error:#}"),
             "side input all cannot be downloaded: s3://bucket/ref/ does not exist; upload it, or correct \

@@ -9,8 +9,8 @@ use futures::stream::{self, BoxStream};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 /// While it is silent, it answers no write and no listing.
@@ -36,17 +36,29 @@ impl fmt::Display for SilentStore {
 
 #[async_trait]
 impl ObjectStore for SilentStore {
-    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        path: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         if self.is_silent() {
             std::future::pending::<()>().await;
         }
         if self.fails.load(Ordering::SeqCst) {
-            return Err(object_store::Error::Generic { store: "test", source: "503 Service Unavailable".into() });
+            return Err(object_store::Error::Generic {
+                store: "test",
+                source: "503 Service Unavailable".into(),
+            });
         }
         self.memory.put_opts(path, payload, options).await
     }
 
-    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        path: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
         self.memory.put_multipart_opts(path, options).await
     }
 
@@ -54,7 +66,10 @@ impl ObjectStore for SilentStore {
         self.memory.get_opts(path, options).await
     }
 
-    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        paths: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         self.memory.delete_stream(paths)
     }
 

@@ -62,7 +62,10 @@ mod tests {
         sender.raise(Stop::Drain);
         assert_eq!(Stop::next(&mut stop).await, Stop::Drain);
         sender.raise(Stop::Finish);
-        assert_eq!((sender.current(), stop.has_changed().expect("there is a sender")), (Stop::Drain, false));
+        assert_eq!(
+            (sender.current(), stop.has_changed().expect("there is a sender")),
+            (Stop::Drain, false)
+        );
     }
 
     #[tokio::test]

@@ -12,7 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use protocol::CONDA_TOOLS;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
+    Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal,
+    set_parent_process_death_signal,
 };
 
 use crate::job_users::{JobUser, take_back};
@@ -96,7 +97,12 @@ impl Tools {
 
     /// Runs a program that creates the environment in this folder, as [`run`](Self::run) does. `scratch`: a folder for other
     /// files of a job user, who has no home.
-    pub(crate) fn create(&self, command: &mut Command, folder: &Path, scratch: &Path) -> Result<String> {
+    pub(crate) fn create(
+        &self,
+        command: &mut Command,
+        folder: &Path,
+        scratch: &Path,
+    ) -> Result<String> {
         if self.user.is_some() {
             command.env("HOME", scratch).env("TMPDIR", scratch);
         }
@@ -107,8 +113,10 @@ impl Tools {
     /// its last lines, below the one that says most.
     pub(crate) fn run(&self, command: &mut Command) -> Result<String> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let own: Environment =
-            command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
+        let own: Environment = command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
+            .collect();
         command.env_clear().envs(self.variables.iter().cloned()).envs(own);
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(user) = &self.user {
@@ -118,7 +126,9 @@ impl Tools {
         // The program of a killed node dies too, though not what it has started (see `kill_creators`). The thread that
         // waits lives as long as it.
         // SAFETY: `prctl` is async-signal-safe.
-        unsafe { command.pre_exec(move || Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
+        unsafe {
+            command.pre_exec(move || Ok(set_parent_process_death_signal(Some(Signal::KILL))?))
+        };
         let child = {
             let mut state = self.state.lock().expect("no holder panics");
             if state.is_stopped {
@@ -140,8 +150,10 @@ impl Tools {
 
     /// Returns the version of an interpreter, and where it is installed.
     pub(crate) fn version(&self, python: &Path) -> Result<String> {
-        self.run(Command::new(python).args(["-c", "import sys; print(sys.version, sys.base_prefix)"]))
-            .with_context(|| format!("ask {} for its version", python.display()))
+        self.run(
+            Command::new(python).args(["-c", "import sys; print(sys.version, sys.base_prefix)"]),
+        )
+        .with_context(|| format!("ask {} for its version", python.display()))
     }
 
     pub(crate) fn has_conda(&self) -> bool {
@@ -161,7 +173,8 @@ pub(crate) fn kill_creators(folder: &Path) {
     for _ in 0..LOOKS_MAX {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let all = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-        let creators: Vec<Pid> = all.filter(|pid| environment_has(*pid, &variable) == Some(true)).collect();
+        let creators: Vec<Pid> =
+            all.filter(|pid| environment_has(*pid, &variable) == Some(true)).collect();
         if creators.is_empty() {
             return;
         }
@@ -181,7 +194,9 @@ pub(crate) fn kill_creators(folder: &Path) {
 fn said(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let is_error = |line: &&&str| line.trim_start().to_ascii_lowercase().starts_with("error");
-    let Some(first) = lines.iter().rfind(is_error).or(lines.last()) else { return "it said nothing".to_owned() };
+    let Some(first) = lines.iter().rfind(is_error).or(lines.last()) else {
+        return "it said nothing".to_owned();
+    };
     let last = &lines[lines.len().saturating_sub(LINES)..];
     format!("{}\nits last lines:\n  {}", first.trim(), last.join("\n  "))
 }
@@ -192,11 +207,10 @@ mod tests {
 
     #[test]
     fn error_of_a_program_is_in_the_first_line() {
-        let pip =
-            "Collecting foo\nERROR: Could not find a version\nERROR: No matching distribution found for foo\n\nhint\n";
-        assert!(
-            said(pip).starts_with("ERROR: No matching distribution found for foo\nits last lines:\n  Collecting foo\n")
-        );
+        let pip = "Collecting foo\nERROR: Could not find a version\nERROR: No matching distribution found for foo\n\nhint\n";
+        assert!(said(pip).starts_with(
+            "ERROR: No matching distribution found for foo\nits last lines:\n  Collecting foo\n"
+        ));
         assert!(said("one\ntwo\n").starts_with("two\nits last lines:\n  one\n  two"));
         assert_eq!(said(" \n"), "it said nothing");
     }
@@ -231,8 +245,13 @@ mod tests {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&writer);
             // SAFETY: `dup2` is async-signal-safe.
             unsafe {
-                command
-                    .pre_exec(move || if libc::dup2(fd, 3) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) })
+                command.pre_exec(move || {
+                    if libc::dup2(fd, 3) < 0 {
+                        Err(std::io::Error::last_os_error())
+                    } else {
+                        Ok(())
+                    }
+                })
             };
             let ended = running.run(&mut command);
             drop(writer);
@@ -241,7 +260,10 @@ mod tests {
         let mut lines = std::io::BufRead::lines(std::io::BufReader::new(reader));
         assert_eq!(lines.next().expect("a line").expect("readable"), "started");
         drop(stop);
-        let error = pipe.recv_timeout(Duration::from_secs(60)).expect("the program has ended").expect_err("killed");
+        let error = pipe
+            .recv_timeout(Duration::from_secs(60))
+            .expect("the program has ended")
+            .expect_err("killed");
         assert!(error.contains("signal: 9"), "{error}");
         assert!(lines.next().is_none(), "the child holds the pipe as long as it lives");
         let error = tools.run(&mut Command::new("true")).expect_err("stopped");

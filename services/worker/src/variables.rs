@@ -37,8 +37,18 @@ const NAMES: &[&str] = &[
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
 ];
-const PREFIXES: &[&str] =
-    &["LC_", "PYTHON", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "SSL_CERT_"];
+const PREFIXES: &[&str] = &[
+    "LC_",
+    "PYTHON",
+    "CUDA_",
+    "NVIDIA_",
+    "NCCL_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "NUMEXPR_",
+    "SSL_CERT_",
+];
 /// Settings of the programs that install packages, which may hold a password of a package index.
 const INSTALLERS: &[&str] = &["PIP_", "UV_", "CONDA_", "MAMBA_"];
 
@@ -62,7 +72,8 @@ impl Variables {
     pub fn without_secrets(environment: Environment, passed: &[String], secret: &[String]) -> Self {
         let mut variables = Self::default();
         for (name, value) in environment {
-            let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| begins_with(&name, prefix));
+            let begins =
+                |prefixes: &[&str]| prefixes.iter().any(|prefix| begins_with(&name, prefix));
             let is_passed = passed.iter().any(|passed| match passed.strip_suffix('*') {
                 Some(prefix) => begins_with(&name, prefix),
                 None => name == **passed,
@@ -70,7 +81,8 @@ impl Variables {
             if secret.iter().any(|secret| name == **secret) {
                 continue;
             }
-            let for_scripts = is_passed || NAMES.iter().any(|known| name == *known) || begins(PREFIXES);
+            let for_scripts =
+                is_passed || NAMES.iter().any(|known| name == *known) || begins(PREFIXES);
             if for_scripts {
                 variables.scripts.push((name.clone(), value.clone()));
             }
@@ -125,18 +137,32 @@ mod tests {
     fn scripts_of_others_get_no_secrets() {
         let variables = Variables::without_secrets(environment(), &[], &[]);
         assert_eq!(names(&variables.scripts), ["PATH", "LC_ALL", "PYTHONPATH", "CUDA_HOME"]);
-        assert_eq!(names(&variables.installers), ["PATH", "LC_ALL", "PYTHONPATH", "CUDA_HOME", "PIP_INDEX_URL"]);
+        assert_eq!(
+            names(&variables.installers),
+            ["PATH", "LC_ALL", "PYTHONPATH", "CUDA_HOME", "PIP_INDEX_URL"]
+        );
     }
 
     #[test]
     fn owner_of_the_worker_hands_on_variables_but_never_those_of_the_broker() {
         let passed = ["AWS_SECRET_ACCESS_KEY", "TEAM_*", "BROKER_PASSWORD"].map(str::to_owned);
-        let variables = Variables::without_secrets(environment(), &passed, &["BROKER_PASSWORD".to_owned()]);
-        let expected =
-            ["PATH", "LC_ALL", "PYTHONPATH", "CUDA_HOME", "AWS_SECRET_ACCESS_KEY", "TEAM_A_KEY", "TEAM_B_KEY"];
+        let variables =
+            Variables::without_secrets(environment(), &passed, &["BROKER_PASSWORD".to_owned()]);
+        let expected = [
+            "PATH",
+            "LC_ALL",
+            "PYTHONPATH",
+            "CUDA_HOME",
+            "AWS_SECRET_ACCESS_KEY",
+            "TEAM_A_KEY",
+            "TEAM_B_KEY",
+        ];
         assert_eq!(names(&variables.scripts), expected);
         let all = ["*".to_owned()];
         let secret = ["BROKER_PASSWORD", "GRISTMILL_QUEUE"].map(str::to_owned);
-        assert_eq!(Variables::without_secrets(environment(), &all, &secret).scripts.len(), environment().len() - 2);
+        assert_eq!(
+            Variables::without_secrets(environment(), &all, &secret).scripts.len(),
+            environment().len() - 2
+        );
     }
 }

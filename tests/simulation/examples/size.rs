@@ -14,7 +14,8 @@ const RUN_TIME: Duration = Duration::from_secs(1);
 static MEMORY: CountedMemory = CountedMemory;
 
 fn main() {
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
+    let numbers: Vec<u64> =
+        std::env::args().skip(1).filter_map(|number| number.parse().ok()).collect();
     let [nodes, mini_batches] = numbers[..] else {
         eprintln!("usage: size <nodes> <mini-batches>");
         std::process::exit(2);

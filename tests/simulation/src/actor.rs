@@ -89,7 +89,10 @@ impl Actor {
     /// Whether the stop was requested long enough ago for the node to know. A frozen node learns nothing.
     pub fn is_told_to_stop(&self) -> bool {
         let hears_at = |told: Instant| self.thawed_at().map_or(told, |thawed| told.max(thawed));
-        self.shared.told.borrow().is_some_and(|(_, at)| hears_at(at).elapsed() > Duration::from_secs(1))
+        self.shared
+            .told
+            .borrow()
+            .is_some_and(|(_, at)| hears_at(at).elapsed() > Duration::from_secs(1))
     }
 
     /// Waits for its death.
@@ -123,7 +126,11 @@ impl Actor {
     }
 
     /// Makes a call, which may take long, fail without effect, or take effect and lose its answer.
-    pub async fn call<T, E>(&self, failed: impl Fn() -> E, work: impl AsyncFnOnce() -> Result<T, E>) -> Result<T, E> {
+    pub async fn call<T, E>(
+        &self,
+        failed: impl Fn() -> E,
+        work: impl AsyncFnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         self.alive().await;
         // A call takes some time even in good weather, so that other calls come in between.
         self.wait_for_answer().await;

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    AttemptStatus, Chance, Descriptor, ErrorReport, JobSpec, Payload, ProcessEvent, ResultEvent, SlotPhase, Work,
+    AttemptStatus, Chance, Descriptor, ErrorReport, JobSpec, Payload, ProcessEvent, ResultEvent,
+    SlotPhase, Work,
 };
 use queue::{Delivery, Queue, Receipt};
 use storage::JobStore;
@@ -19,11 +20,12 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use worker::Tenant;
 use worker::parts::{
-    Allotment, Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases, Preparation, Prepared,
-    with_kept,
+    Allotment, Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases,
+    Preparation, Prepared, with_kept,
 };
 use worker::scheduler::{
-    Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId, Scheduler, Sighting, Stop,
+    Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId,
+    Scheduler, Sighting, Stop,
 };
 
 use crate::actor::Actor;
@@ -97,7 +99,11 @@ struct Executor {
 
 impl Agent {
     /// Works until the stop is requested, and returns what it holds.
-    pub async fn work(self, mut stop: watch::Receiver<Stop>, allotment: Allotment) -> anyhow::Result<Held> {
+    pub async fn work(
+        self,
+        mut stop: watch::Receiver<Stop>,
+        allotment: Allotment,
+    ) -> anyhow::Result<Held> {
         // A node that ignores lost leases does not watch the clock either.
         let step = if self.has(Bug::LeasesForLong) { 4 * LEASE_STEP } else { LEASE_STEP };
         let leases = Leases::new(step, !self.has(Bug::IgnoresLostLeases));
@@ -139,7 +145,8 @@ impl Agent {
             is_alone: false,
         };
         let actor = self.actor.clone();
-        let (broken, hides_troubles) = (self.witness.job.broken_gpu, self.has(Bug::HidesGpuTroubles));
+        let (broken, hides_troubles) =
+            (self.witness.job.broken_gpu, self.has(Bug::HidesGpuTroubles));
         let mut executor = Executor {
             scheduler: Scheduler::new(config, now()),
             agent: self,
@@ -199,7 +206,10 @@ impl Executor {
             let sightings = self.sightings();
             self.handle(Event::LeasesLost { leases, sightings }).await;
         }
-        let access = self.agent.tenant.access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
+        let access = self
+            .agent
+            .tenant
+            .access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
         self.scheduler.access(access);
         self.scheduler.schedule(now(), self.announcements.are_behind());
         self.execute().await;
@@ -240,14 +250,20 @@ impl Executor {
                 self.tick().await;
                 return Ok(());
             }
-            Message::Received(deliveries) => {
-                Event::Received(deliveries?.into_iter().map(|delivery| self.hold(delivery)).collect())
+            Message::Received(deliveries) => Event::Received(
+                deliveries?.into_iter().map(|delivery| self.hold(delivery)).collect(),
+            ),
+            Message::Prepared(lease, descriptor, preparation) => {
+                Event::Prepared { lease, descriptor, preparation }
             }
-            Message::Prepared(lease, descriptor, preparation) => Event::Prepared { lease, descriptor, preparation },
             Message::Settled(mini_batches) => Event::Settled(mini_batches),
             Message::Members(members) => Event::Members(members),
             Message::LeaseLost(lease) => {
-                tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "a lease is lost");
+                tracing::info!(
+                    job.id = self.agent.spec.job_id,
+                    node.id = self.agent.actor.name(),
+                    "a lease is lost"
+                );
                 Event::LeasesLost { leases: vec![lease], sightings: self.sightings() }
             }
             Message::Frame(process, mut frame, rows) => {
@@ -258,7 +274,11 @@ impl Executor {
             Message::Exited(process, code) => {
                 let Some(ended) = self.processes.get(&process) else { return Ok(()) };
                 let Sighting { phase, sequence, .. } = ended.sighting(process);
-                let phase = if self.agent.has(Bug::BlamesNobodyForDeaths) { SlotPhase::Idle } else { phase };
+                let phase = if self.agent.has(Bug::BlamesNobodyForDeaths) {
+                    SlotPhase::Idle
+                } else {
+                    phase
+                };
                 Event::Exited { process, code, phase, sequence, ran: None }
             }
         };
@@ -282,7 +302,10 @@ impl Executor {
     /// Reports the memory of a process that is ready or has answered.
     async fn measure(&mut self, process: ProcessId, frame: &ProcessEvent) {
         let limit = self.agent.witness.job.process_max_memory;
-        let Some(bytes) = self.processes.get(&process).map(Process::memory).filter(|_| limit > 0) else { return };
+        let Some(bytes) = self.processes.get(&process).map(Process::memory).filter(|_| limit > 0)
+        else {
+            return;
+        };
         match frame {
             ProcessEvent::Ready { .. } if bytes <= limit => drop(self.small.insert(process)),
             ProcessEvent::Answered(_) if bytes > limit && self.small.contains(&process) => {
@@ -302,10 +325,17 @@ impl Executor {
         }
         self.handle(Event::Tick(sightings)).await;
         self.look_for_settled().await;
-        let holds_up = self.processes.values().filter_map(Process::holds_up_for).any(|time| time > HOLD_UP_MAX);
-        let idles = self.processes.values().filter_map(Process::idle_for).any(|time| time > HOLD_UP_MAX);
+        let holds_up = self
+            .processes
+            .values()
+            .filter_map(Process::holds_up_for)
+            .any(|time| time > HOLD_UP_MAX);
+        let idles =
+            self.processes.values().filter_map(Process::idle_for).any(|time| time > HOLD_UP_MAX);
         if holds_up && idles && !self.agent.actor.is_told_to_stop() {
-            self.agent.witness.report("nothing waits behind a slow run", self.agent.actor.name().to_owned());
+            self.agent
+                .witness
+                .report("nothing waits behind a slow run", self.agent.actor.name().to_owned());
         }
     }
 
@@ -314,7 +344,9 @@ impl Executor {
             return;
         }
         if self.agent.has(Bug::DropsTheSlowerTooEarly) {
-            return self.handle(Event::Settled((0..self.agent.witness.job.mini_batches).collect())).await;
+            return self
+                .handle(Event::Settled((0..self.agent.witness.job.mini_batches).collect()))
+                .await;
         }
         let (store, messages) = (self.agent.store.clone(), self.messages.clone());
         self.errands.spawn(async move {
@@ -325,7 +357,9 @@ impl Executor {
     }
 
     fn look_for_members(&mut self) {
-        if !self.scheduler.asks_for_members() || self.looked_for_members.is_some_and(|at| at.elapsed() < TICK) {
+        if !self.scheduler.asks_for_members()
+            || self.looked_for_members.is_some_and(|at| at.elapsed() < TICK)
+        {
             return;
         }
         self.looked_for_members = Some(Instant::now());
@@ -362,7 +396,9 @@ impl Executor {
                 }
                 if self.outgrown.contains(&process) {
                     let name = self.agent.actor.name().to_owned();
-                    self.agent.witness.report("a process above its memory gets no mini-batch", name);
+                    self.agent
+                        .witness
+                        .report("a process above its memory gets no mini-batch", name);
                 }
                 for frame in frames {
                     if let Some(rule) = self.gpus.handed(process, &frame) {
@@ -376,7 +412,8 @@ impl Executor {
             Action::Begin { lease, deadline } => self.leases.start(lease, deadline.into()),
             Action::Wait { lease } => self.leases.wait(lease),
             Action::Recall { process, sequences } => {
-                let in_time = !self.agent.has(Bug::NeverRecalls) && self.processes.get(&process)?.recall(sequences);
+                let in_time = !self.agent.has(Bug::NeverRecalls)
+                    && self.processes.get(&process)?.recall(sequences);
                 return Some(Event::RecallAnswered { process, in_time });
             }
             Action::DumpStacks { process, .. } => drop(self.stacks.insert(process)),
@@ -386,10 +423,15 @@ impl Executor {
             }
             Action::Kill(process) => self.kill(process),
             Action::Examine { process, sequence, .. } => {
-                let mut death = ErrorReport { category: "ProcessDied".into(), ..ErrorReport::default() };
+                let mut death =
+                    ErrorReport { category: "ProcessDied".into(), ..ErrorReport::default() };
                 self.gpus.died(process, sequence, &mut death.message);
-                let findings =
-                    Findings { death, early: "it died".into(), chance: Chance::Likely, has_checkpoints: false };
+                let findings = Findings {
+                    death,
+                    early: "it died".into(),
+                    chance: Chance::Likely,
+                    has_checkpoints: false,
+                };
                 return Some(Event::Examined { process, findings: Box::new(findings) });
             }
             Action::Forget(process) => {
@@ -404,7 +446,11 @@ impl Executor {
                 self.announce(Announcement::Event(ResultEvent::Waiting(waiting))).await;
             }
             Action::Log { message, .. } => {
-                tracing::info!(job.id = self.agent.spec.job_id, node.id = self.agent.actor.name(), "{message}");
+                tracing::info!(
+                    job.id = self.agent.spec.job_id,
+                    node.id = self.agent.actor.name(),
+                    "{message}"
+                );
             }
             Action::BeginAlone { mini_batch } => {
                 self.agent.tenant.begin(mini_batch).expect("the folder is writable");
@@ -416,7 +462,8 @@ impl Executor {
     }
 
     fn start_receiving(&mut self, messages_max: usize) {
-        let (leases, tasks, messages) = (self.leases.clone(), self.agent.tasks.clone(), self.messages.clone());
+        let (leases, tasks, messages) =
+            (self.leases.clone(), self.agent.tasks.clone(), self.messages.clone());
         self.receiving = Some(AbortOnDropHandle::new(tokio::spawn(async move {
             let received = leases.receive(&*tasks, messages_max).await;
             let _ = messages.send(Message::Received(received));
@@ -440,10 +487,11 @@ impl Executor {
                 _ => Payload::Files { paths: vec!["/item".into(); items as usize], stamps: vec![] },
             };
             let prepared = Box::new(Prepared::new(payload, items));
-            let preparation = with_kept(&store, &descriptor, prepared).await.unwrap_or_else(|error| {
-                let message = format!("{error:#}");
-                Preparation::Unreachable(ErrorReport { message, ..ErrorReport::default() })
-            });
+            let preparation =
+                with_kept(&store, &descriptor, prepared).await.unwrap_or_else(|error| {
+                    let message = format!("{error:#}");
+                    Preparation::Unreachable(ErrorReport { message, ..ErrorReport::default() })
+                });
             let _ = messages.send(Message::Prepared(lease, Box::new(descriptor), preparation));
         });
     }
@@ -456,15 +504,28 @@ impl Executor {
         let Agent { actor, witness, runs, .. } = &self.agent;
         let (actor, witness, runs) = (actor.clone(), witness.clone(), runs.clone());
         if may_fail && actor.happens(|weather| weather.accident) {
-            return Some(Event::NotStarted { process: id, message: "bad weather".into(), chance: Chance::Likely });
+            return Some(Event::NotStarted {
+                process: id,
+                message: "bad weather".into(),
+                chance: Chance::Likely,
+            });
         }
         let (bug, messages) = (self.agent.bug, self.messages.clone());
-        if self.agent.gpus.started(&self.agent.spec.job_id, id, gpu.into_iter().chain(sees).collect()) {
+        if self.agent.gpus.started(
+            &self.agent.spec.job_id,
+            id,
+            gpu.into_iter().chain(sees).collect(),
+        ) {
             let name = self.agent.actor.name().to_owned();
-            self.agent.witness.report("no GPU is in processes of two jobs of a node at a time", name);
+            self.agent
+                .witness
+                .report("no GPU is in processes of two jobs of a node at a time", name);
         }
         self.gpus.started(id, gpu);
-        self.processes.insert(id, Process::start(Life { id, actor, witness, runs, bug, messages, gpu, may_fail }));
+        self.processes.insert(
+            id,
+            Process::start(Life { id, actor, witness, runs, bug, messages, gpu, may_fail }),
+        );
         None
     }
 
@@ -483,7 +544,9 @@ impl Executor {
         match &mut announcement {
             Announcement::Outcome(outcome) => {
                 let status = outcome.attempt.status;
-                if self.agent.has(Bug::ForgetsSlowPreparations) && status == AttemptStatus::LoadTimedOut {
+                if self.agent.has(Bug::ForgetsSlowPreparations)
+                    && status == AttemptStatus::LoadTimedOut
+                {
                     return;
                 }
                 if self.agent.has(Bug::CountsCopies) && status != AttemptStatus::Succeeded {
@@ -498,7 +561,9 @@ impl Executor {
             Announcement::Return { lease, descriptor } => {
                 self.agent.witness.returned(self.receipts.remove(lease).as_ref(), descriptor);
             }
-            Announcement::Drop { lease } => self.agent.witness.dropped(self.receipts.remove(lease).as_ref()),
+            Announcement::Drop { lease } => {
+                self.agent.witness.dropped(self.receipts.remove(lease).as_ref())
+            }
             Announcement::Event(_) => {}
         }
         self.announcements.send(announcement);
@@ -524,7 +589,10 @@ impl Executor {
     }
 
     /// Ends the agent, and returns what it holds.
-    async fn close(mut self, announcer: AbortOnDropHandle<anyhow::Result<()>>) -> anyhow::Result<Held> {
+    async fn close(
+        mut self,
+        announcer: AbortOnDropHandle<anyhow::Result<()>>,
+    ) -> anyhow::Result<Held> {
         let held = self.scheduler.close();
         self.execute().await;
         let Self { agent, leases, announcements, .. } = self;

@@ -33,7 +33,11 @@ pub(crate) struct BrokerLayer {
 }
 
 impl BrokerLayer {
-    async fn call<T>(&self, name: &str, work: impl AsyncFnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    async fn call<T>(
+        &self,
+        name: &str,
+        work: impl AsyncFnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let failed = || Error::Unavailable { queue: name.to_owned(), source: "bad weather".into() };
         self.actor.call(failed, work).await
     }
@@ -44,12 +48,26 @@ impl BrokerLayer {
             return Err(Error::Absent { queue: name.to_owned() });
         };
         let layer = |service: Arc<MemoryQueue>, side, tasks| {
-            let counted = Arc::new(CountedQueue { inner: service.clone(), counts: self.counts.clone() });
-            let inner: Arc<dyn Queue> =
-                if side == self.sides[0] { Arc::new(Bundles::new(counted, unspent)) } else { counted };
+            let counted =
+                Arc::new(CountedQueue { inner: service.clone(), counts: self.counts.clone() });
+            let inner: Arc<dyn Queue> = if side == self.sides[0] {
+                Arc::new(Bundles::new(counted, unspent))
+            } else {
+                counted
+            };
             let (actor, witness, bug, counts) =
                 (self.actor.clone(), self.witness.clone(), self.bug, self.counts.clone());
-            Arc::new(QueueLayer { inner, service, counts, actor, witness, side, bug, tasks, held: Default::default() })
+            Arc::new(QueueLayer {
+                inner,
+                service,
+                counts,
+                actor,
+                witness,
+                side,
+                bug,
+                tasks,
+                held: Default::default(),
+            })
         };
         let tasks = layer(tasks, self.sides[0], None);
         Ok(JobQueues { results: layer(results, self.sides[1], Some(tasks.clone())), tasks })

@@ -84,7 +84,10 @@ impl Counts {
             return;
         }
         let now = Instant::now();
-        let (since, before) = state.second.filter(|(since, _)| now - *since < SECOND).unwrap_or((now, state.requests));
+        let (since, before) = state
+            .second
+            .filter(|(since, _)| now - *since < SECOND)
+            .unwrap_or((now, state.requests));
         state.second = Some((since, before));
         let requests = &mut state.requests;
         add(requests);
@@ -245,7 +248,11 @@ mod tests {
     fn requests_are_those_of_the_backend() {
         assert_eq!(sends([].into_iter()), 0);
         assert_eq!(sends([100; 25].into_iter()), 3);
-        assert_eq!(sends([200 << 10; 2].into_iter()), 8, "each has its own request, of four times 64 KiB");
+        assert_eq!(
+            sends([200 << 10; 2].into_iter()),
+            8,
+            "each has its own request, of four times 64 KiB"
+        );
         assert_eq!((more_receives(5, 5), more_receives(10, 10), more_receives(100, 9)), (0, 0, 0));
         assert_eq!(more_receives(100, 10), 2, "a look for more");
         assert_eq!(more_receives(100, 100), 2 + 4 + 3);

@@ -13,8 +13,8 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use tokio::time::Instant;
 
@@ -60,7 +60,12 @@ impl fmt::Display for Dated {
 
 #[async_trait]
 impl ObjectStore for Dated {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         let put = self.memory.put_opts(location, payload, options).await?;
         self.date(location);
         Ok(put)
@@ -79,7 +84,10 @@ impl ObjectStore for Dated {
         Ok(GetResult { meta: dated(&self.dates, got.meta.clone()), ..got })
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         self.memory.delete_stream(locations)
     }
 

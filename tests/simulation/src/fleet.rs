@@ -69,7 +69,12 @@ pub struct Played {
 pub fn run(scenario: Scenario) -> Result<Played, Violation> {
     let folder = folder();
     in_virtual_time(scenario.seed, async {
-        let world = World::new(Job::of_seed(scenario.seed), Weather::of(scenario.seed), scenario, folder.path());
+        let world = World::new(
+            Job::of_seed(scenario.seed),
+            Weather::of(scenario.seed),
+            scenario,
+            folder.path(),
+        );
         world.play().await
     })
 }
@@ -127,7 +132,8 @@ impl World {
     fn new(jobs: Vec<Job>, weather: Weather, scenario: Scenario, folder: &Path) -> Self {
         let witnesses = jobs.into_iter().map(|job| {
             let spec = job.spec(&folder.join(job.id()), scenario.bug);
-            std::fs::create_dir(spec.output.folder.as_path()).expect("the temporary folder is writable");
+            std::fs::create_dir(spec.output.folder.as_path())
+                .expect("the temporary folder is writable");
             let output = spec.output.folder.as_path().join(&spec.output.file_name);
             JobWitness::new(job, spec, output)
         });
@@ -157,7 +163,10 @@ impl World {
     async fn play(mut self) -> Result<Played, Violation> {
         let began = Instant::now();
         if self.weather.has_quotas() {
-            self.target(&self.user()).put_quotas(&self.weather.quotas).await.expect("memory takes it");
+            self.target(&self.user())
+                .put_quotas(&self.weather.quotas)
+                .await
+                .expect("memory takes it");
         }
         let mut jobs: Vec<_> = self.witness.jobs().cloned().collect();
         let mut played = Played { jobs: jobs.len() as u64, ..Played::default() };
@@ -165,7 +174,9 @@ impl World {
             let results = self.play_once(&jobs).await?;
             let mut stood_still = Vec::new();
             for (witness, result) in jobs.into_iter().zip(results) {
-                match result.filter(|result| !rules::stood_still(&witness.job, result, &self.weather)) {
+                match result
+                    .filter(|result| !rules::stood_still(&witness.job, result, &self.weather))
+                {
                     Some(result) => rules::check(&witness, &result)?,
                     None => stood_still.push(witness),
                 }
@@ -208,8 +219,12 @@ impl World {
     /// Lets users correct the scripts of jobs that lack something, and retry them; a canceled round is followed by another.
     /// `None`: no job lacks anything.
     async fn mend(&mut self) -> Option<Vec<Arc<JobWitness>>> {
-        let is_canceled = |job: &JobWitness| job.result().is_some_and(|result| result.state == JobState::Canceled);
-        let lacks = |job: &&Arc<JobWitness>| job.job.can_be_mended() || job.job.is_mended && is_canceled(job);
+        let is_canceled = |job: &JobWitness| {
+            job.result().is_some_and(|result| result.state == JobState::Canceled)
+        };
+        let lacks = |job: &&Arc<JobWitness>| {
+            job.job.can_be_mended() || job.job.is_mended && is_canceled(job)
+        };
         let mended: Vec<_> = self.witness.jobs().filter(lacks).map(|job| job.mended()).collect();
         if mended.is_empty() {
             return None;
@@ -225,9 +240,14 @@ impl World {
 
     /// Plays until reducers have written how each job ended. Returns no result of a job that stands still because
     /// messages have vanished.
-    async fn play_once(&self, jobs: &[Arc<JobWitness>]) -> Result<Vec<Option<JobResult>>, Violation> {
+    async fn play_once(
+        &self,
+        jobs: &[Arc<JobWitness>],
+    ) -> Result<Vec<Option<JobResult>>, Violation> {
         let (began, mut roles) = (Instant::now(), JoinSet::new());
-        for (role, count) in [(Role::Node, self.weather.nodes), (Role::Reducer, self.weather.reducers)] {
+        for (role, count) in
+            [(Role::Node, self.weather.nodes), (Role::Reducer, self.weather.reducers)]
+        {
             for number in 0..count {
                 roles.spawn(self.clone().keep_alive(role.clone(), number));
             }
@@ -236,14 +256,19 @@ impl World {
             roles.spawn(self.clone().submit(job.clone(), number));
         }
         let ended = async {
-            while !jobs.iter().all(|job| job.result().is_some()) && self.witness.violation().is_none() {
+            while !jobs.iter().all(|job| job.result().is_some())
+                && self.witness.violation().is_none()
+            {
                 sleep(Duration::from_secs(1)).await;
             }
             sleep(AFTERMATH).await;
         };
         let attempts = || jobs.iter().map(|job| job.attempts()).sum::<u64>();
         let (mut ended, mut has_ended, mut before) = (std::pin::pin!(ended), false, None);
-        while !has_ended && before.replace(attempts()) != Some(attempts()) && began.elapsed() < LONGEST {
+        while !has_ended
+            && before.replace(attempts()) != Some(attempts())
+            && began.elapsed() < LONGEST
+        {
             has_ended = timeout(PATIENCE, &mut ended).await.is_ok();
         }
         let leftovers = if has_ended { self.tidied().await } else { None };
@@ -404,7 +429,8 @@ impl World {
     }
 
     fn broker(&self, actor: &Actor, sides: [Side; 2]) -> Arc<dyn Broker> {
-        let is_unlimited = self.weather.jobs_max == 0 || self.scenario.bug == Some(Bug::IgnoresQuotas);
+        let is_unlimited =
+            self.weather.jobs_max == 0 || self.scenario.bug == Some(Bug::IgnoresQuotas);
         Arc::new(BrokerLayer {
             inner: self.broker.clone(),
             actor: actor.clone(),
@@ -490,14 +516,18 @@ impl World {
                 control: self.control.clone(),
                 dead_letters: self.dead_letters.clone(),
                 publisher: Arc::new(Publishing { world: self.clone(), actor: actor.clone() }),
-                options: FleetOptions { reducer: self.reducer_options(actor), ..FleetOptions::default() },
+                options: FleetOptions {
+                    reducer: self.reducer_options(actor),
+                    ..FleetOptions::default()
+                },
             };
             let stop = CancellationToken::new();
             let served = fleet.run(stop.clone());
             let is_stopped = actor.happens(|weather| weather.stop);
             let asked = async {
                 if is_stopped {
-                    sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(120))).await;
+                    sleep(actor.dice().between(Duration::from_secs(1), Duration::from_secs(120)))
+                        .await;
                     stop.cancel();
                 }
                 std::future::pending::<()>().await;

@@ -61,7 +61,9 @@ impl Gpus {
                     self.failed_on.remove(mini_batch);
                 }
             }
-            ProcessEvent::Answered(Ending { sequence, error: Some(error), .. }) if error.message == GPU_GONE => {
+            ProcessEvent::Answered(Ending { sequence, error: Some(error), .. })
+                if error.message == GPU_GONE =>
+            {
                 self.died(process, *sequence, &mut error.message);
             }
             _ => {}
@@ -88,7 +90,8 @@ impl Gpus {
             return Some("a GPU that keeps failing is taken out of use");
         }
         let has_failed_here = self.failed_on.get(&frame.mini_batch) == Some(&gpu);
-        let has_another = |(id, other): (&ProcessId, &u32)| *other != gpu && !self.leaving.contains(id);
+        let has_another =
+            |(id, other): (&ProcessId, &u32)| *other != gpu && !self.leaving.contains(id);
         let is_broken = has_failed_here && self.of.iter().any(has_another);
         is_broken.then_some("a mini-batch that failed on a GPU is tried elsewhere next")
     }

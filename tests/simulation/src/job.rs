@@ -110,7 +110,8 @@ impl Job {
         let gpus = if Dice::new(seed, "gpus").happens(0.4) { PROCESSES } else { 0 };
         let jobs = (0..count).map(|index| {
             let job = Self::new((first + index * step) % JOBS);
-            let later = if index == 0 { Duration::ZERO } else { dice.time(Duration::from_secs(180)) };
+            let later =
+                if index == 0 { Duration::ZERO } else { dice.time(Duration::from_secs(180)) };
             let begins = if has_turns && together { Duration::ZERO } else { later };
             let owner = ["ana", "bo"][turns.below(2) as usize].to_owned();
             let max_share = claims.happens(0.3).then(|| [10, 40, 70][claims.below(3) as usize]);
@@ -119,10 +120,20 @@ impl Job {
             let zone = claims.happens(0.4).then_some(ZONES[0]);
             let canceled_after = dice.happens(0.08).then(|| dice.time(Duration::from_secs(120)));
             let node_count = dice.happens(0.3).then(|| 1 + u32::from(dice.happens(0.3)));
-            let priority = [Priority::Low, Priority::Normal, Priority::High][priorities.below(3) as usize];
+            let priority =
+                [Priority::Low, Priority::Normal, Priority::High][priorities.below(3) as usize];
             let (is_broken, broken_gpu) = (dice.happens(0.05), job.broken_gpu.filter(|_| gpus > 0));
             let claimed = Self { owner, max_share, zone, ..job };
-            Self { begins, canceled_after, node_count, priority, is_broken, gpus, broken_gpu, ..claimed }
+            Self {
+                begins,
+                canceled_after,
+                node_count,
+                priority,
+                is_broken,
+                gpus,
+                broken_gpu,
+                ..claimed
+            }
         });
         jobs.collect()
     }
@@ -134,7 +145,11 @@ impl Job {
         for mini_batch in 0..mini_batches {
             if dice.happens(0.3) {
                 let count = [1, 2, u32::MAX][dice.below(3) as usize];
-                let statuses = [AttemptStatus::RunRaised, AttemptStatus::RunTimedOut, AttemptStatus::ProcessDied];
+                let statuses = [
+                    AttemptStatus::RunRaised,
+                    AttemptStatus::RunTimedOut,
+                    AttemptStatus::ProcessDied,
+                ];
                 failures.insert(mini_batch, (count, statuses[dice.below(3) as usize]));
             }
         }
@@ -144,7 +159,9 @@ impl Job {
         // Some of them fail because their preparation takes too long.
         for mini_batch in slow.collect::<Vec<_>>() {
             planned.insert(mini_batch);
-            failures.entry(mini_batch).and_modify(|(_, status)| *status = AttemptStatus::LoadTimedOut);
+            failures
+                .entry(mini_batch)
+                .and_modify(|(_, status)| *status = AttemptStatus::LoadTimedOut);
         }
         let one = |probability| dice.happens(probability).then(|| dice.below(mini_batches));
         let poison = one(0.2);
@@ -154,17 +171,25 @@ impl Job {
             failures.remove(&poison);
         }
         let wear = Dice::new(number, "wear");
-        let limit = |probability, least, end| if wear.happens(probability) { least + wear.below(end) } else { 0 };
+        let limit = |probability, least, end| {
+            if wear.happens(probability) { least + wear.below(end) } else { 0 }
+        };
         let dice = Dice::new(number, "items");
         let mut bad_items = BTreeMap::new();
-        for mini_batch in (0..mini_batches).filter(|one| ![poison, flaky, large].contains(&Some(*one))) {
+        for mini_batch in
+            (0..mini_batches).filter(|one| ![poison, flaky, large].contains(&Some(*one)))
+        {
             if !failures.contains_key(&mini_batch) && dice.happens(0.2) {
                 let items = match dice.below(8) {
                     0 => (0..ITEMS).collect(),
                     1..=3 => [dice.below(ITEMS), dice.below(ITEMS)].into(),
                     _ => [dice.below(ITEMS)].into(),
                 };
-                let statuses = [AttemptStatus::RunRaised, AttemptStatus::ProcessDied, AttemptStatus::RunTimedOut];
+                let statuses = [
+                    AttemptStatus::RunRaised,
+                    AttemptStatus::ProcessDied,
+                    AttemptStatus::RunTimedOut,
+                ];
                 let status = statuses[[0, 0, 0, 1, 1, 2][dice.below(6) as usize]];
                 bad_items.insert(mini_batch, BadItems { items, status, misfits: BTreeSet::new() });
                 // So that its preparation gives it items.
@@ -175,7 +200,8 @@ impl Job {
         for bad in bad_items.values_mut().filter(|bad| (bad.items.len() as u64) < ITEMS - 1) {
             let of_no_run = dice.happens(0.3);
             let misfits = (0..dice.below(3)).map(|_| dice.below(ITEMS)).collect::<BTreeSet<_>>();
-            bad.misfits = misfits.difference(&bad.items).copied().take(1 + usize::from(of_no_run)).collect();
+            bad.misfits =
+                misfits.difference(&bad.items).copied().take(1 + usize::from(of_no_run)).collect();
             if of_no_run {
                 bad.items.clear();
             }
@@ -224,10 +250,13 @@ impl Job {
         }
         let dice = Dice::new(self.number, "mended");
         let failed: Vec<u64> = (0..self.mini_batches).filter(|&one| !self.succeeds(one)).collect();
-        let failing = failed.into_iter().filter(|one| !self.bad_items.contains_key(one) && dice.happens(0.3));
+        let failing =
+            failed.into_iter().filter(|one| !self.bad_items.contains_key(one) && dice.happens(0.3));
         Self {
             begins: Duration::ZERO,
-            failures: failing.map(|mini_batch| (mini_batch, (1, AttemptStatus::RunRaised))).collect(),
+            failures: failing
+                .map(|mini_batch| (mini_batch, (1, AttemptStatus::RunRaised)))
+                .collect(),
             slow: BTreeSet::new(),
             canceled_after: dice.happens(0.3).then(|| dice.time(Duration::from_secs(60))),
             failures_before: self.failures.clone(),
@@ -250,7 +279,11 @@ impl Job {
     /// Whether some of its runs do not end.
     fn hangs(&self) -> bool {
         let of_items = self.bad_items.values().map(|bad| bad.status);
-        self.failures.values().map(|(_, status)| *status).chain(of_items).any(|one| one == AttemptStatus::RunTimedOut)
+        self.failures
+            .values()
+            .map(|(_, status)| *status)
+            .chain(of_items)
+            .any(|one| one == AttemptStatus::RunTimedOut)
     }
 
     /// Whether another round can complete its output.
@@ -271,7 +304,11 @@ impl Job {
             owner: self.owner.clone(),
             max_share: self.max_share,
             requires: Requirements {
-                labels: self.zone.iter().map(|zone| (LABEL.to_owned(), (*zone).to_owned())).collect(),
+                labels: self
+                    .zone
+                    .iter()
+                    .map(|zone| (LABEL.to_owned(), (*zone).to_owned()))
+                    .collect(),
                 ..Requirements::default()
             },
             name: "simulated".into(),
@@ -279,7 +316,11 @@ impl Job {
             output: Output { folder: folder.into(), ..example.output },
             process_count_per_node: Some(PROCESSES),
             // Longer than any weather: a job without progress for this long will never make any.
-            progress_update_timeout_seconds: if bug == Some(Bug::WaitsForEver) { u64::from(u32::MAX) } else { 1800 },
+            progress_update_timeout_seconds: if bug == Some(Bug::WaitsForEver) {
+                u64::from(u32::MAX)
+            } else {
+                1800
+            },
             first_task_creation_timeout_seconds: 1800,
             run_max_try: TRIES_MAX,
             // `init()` may take three times this and 30 seconds, longer than any weather.
@@ -306,7 +347,9 @@ impl Job {
 
     /// Returns the items of a mini-batch that are rejected, in order.
     pub fn bad(&self, mini_batch: u64) -> impl Iterator<Item = u64> + '_ {
-        self.bad_items_of(mini_batch).into_iter().flat_map(|bad| bad.items.union(&bad.misfits).copied())
+        self.bad_items_of(mini_batch)
+            .into_iter()
+            .flat_map(|bad| bad.items.union(&bad.misfits).copied())
     }
 
     fn bad_items_of(&self, mini_batch: u64) -> Option<&BadItems> {
@@ -317,7 +360,8 @@ impl Job {
     /// raise, and those whose rows do not fit the schema.
     pub fn failed_items(&self, mini_batch: u64, items: Range<u64>) -> BTreeMap<u64, AttemptStatus> {
         let Some(bad) = self.bad_items_of(mini_batch) else { return BTreeMap::new() };
-        let raise = bad.items.range(items.clone()).filter(|_| bad.status == AttemptStatus::RunRaised);
+        let raise =
+            bad.items.range(items.clone()).filter(|_| bad.status == AttemptStatus::RunRaised);
         let misfits = bad.misfits.range(items).map(|item| (*item, AttemptStatus::IllegalResult));
         raise.map(|item| (*item, AttemptStatus::RunRaised)).chain(misfits).collect()
     }
@@ -345,7 +389,9 @@ impl Job {
 
     /// Returns the rows of some items, as if none failed.
     pub fn rows(&self, mini_batch: u64, items: Range<u64>) -> Bytes {
-        let row = |item| format!("row of item {item} of mini-batch {mini_batch} of job {}\n", self.number);
+        let row = |item| {
+            format!("row of item {item} of mini-batch {mini_batch} of job {}\n", self.number)
+        };
         let rows: String = items.map(row).collect();
         if self.large == Some(mini_batch) { rows.repeat(500).into() } else { rows.into() }
     }
@@ -373,19 +419,23 @@ impl Job {
     pub fn succeeds(&self, mini_batch: u64) -> bool {
         self.poison != Some(mini_batch)
             && (self.bad(mini_batch).count() as u64) < self.items(mini_batch)
-            && (1..=TRIES_MAX).any(|number| self.ends(mini_batch, number) == AttemptStatus::Succeeded)
+            && (1..=TRIES_MAX)
+                .any(|number| self.ends(mini_batch, number) == AttemptStatus::Succeeded)
     }
 
     /// Returns the final file if these mini-batches have succeeded.
     pub fn output(&self, succeeded: impl Fn(u64) -> bool) -> Vec<u8> {
-        let rows: Vec<Bytes> =
-            (0..self.mini_batches).filter(|&id| succeeded(id)).map(|id| self.rows_of_success(id)).collect();
+        let rows: Vec<Bytes> = (0..self.mini_batches)
+            .filter(|&id| succeeded(id))
+            .map(|id| self.rows_of_success(id))
+            .collect();
         rows.concat()
     }
 
     /// Returns the final file of the first round, which the next one replaces.
     pub fn output_before(&self) -> Option<Vec<u8>> {
-        let first = Self { is_mended: false, failures: self.failures_before.clone(), ..self.clone() };
+        let first =
+            Self { is_mended: false, failures: self.failures_before.clone(), ..self.clone() };
         self.is_mended.then(|| first.output(|mini_batch| first.succeeds(mini_batch)))
     }
 }

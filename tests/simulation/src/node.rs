@@ -12,7 +12,8 @@ use telemetry::Health;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 use worker::parts::{
-    Allocations, Allotment, Driver, Held, JobAccess, NodeBackend, NodeConfig, Obstacle, Unprovisioned,
+    Allocations, Allotment, Driver, Held, JobAccess, NodeBackend, NodeConfig, Obstacle,
+    Unprovisioned,
 };
 use worker::{Solitude, Stop, StopSender, Timing};
 
@@ -77,7 +78,8 @@ impl Node {
             }
             pending::<()>().await
         };
-        let spot_notice = async { if let Ok(notice) = noticed.await { notice } else { pending().await } };
+        let spot_notice =
+            async { if let Ok(notice) = noticed.await { notice } else { pending().await } };
         tokio::select! {
             biased;
             () = telling => unreachable!("it waits for ever"),
@@ -101,7 +103,11 @@ impl NodeBackend for Node {
     type Ready = Arc<JobSpec>;
     type Remains = ();
 
-    async fn provision(self, JobAccess { job_id, .. }: JobAccess, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
+    async fn provision(
+        self,
+        JobAccess { job_id, .. }: JobAccess,
+        spec: JobSpec,
+    ) -> Result<Self::Ready, Unprovisioned> {
         let has_accident = self.has_accident();
         let time = self.actor.dice().time(self.actor.weather().provision_max);
         sleep(time).await;
@@ -109,7 +115,10 @@ impl NodeBackend for Node {
             return Err(Unprovisioned { reason: BROKEN.to_owned(), obstacle: Obstacle::Lasting });
         }
         match has_accident {
-            true => Err(Unprovisioned { reason: "bad weather".to_owned(), obstacle: Obstacle::SilentStore }),
+            true => Err(Unprovisioned {
+                reason: "bad weather".to_owned(),
+                obstacle: Obstacle::SilentStore,
+            }),
             false => Ok(Arc::new(spec)),
         }
     }
@@ -142,7 +151,9 @@ impl NodeBackend for Node {
         };
         let held = agent.work(stop, allotment).await;
         gpus.all_ended(&job_id);
-        held.iter().flatten().for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));
+        held.iter()
+            .flatten()
+            .for_each(|(receipt, descriptor)| witness.returned(Some(receipt), descriptor));
         (held, ())
     }
 
@@ -165,7 +176,8 @@ impl NodeBackend for Node {
             return;
         }
         let idle_for = idle_since.get_or_insert_with(Instant::now).elapsed();
-        let is_too_long = self.actor.weather().idle_exit.is_some_and(|idle_exit| idle_for > idle_exit);
+        let is_too_long =
+            self.actor.weather().idle_exit.is_some_and(|idle_exit| idle_for > idle_exit);
         if has_looked && !allocations.is_stopping() && is_too_long {
             witness.report("an idle node ends", name.to_owned());
         }

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Chance, Ending, ErrorReport, FailedItems, MiniBatchFrame, ProcessEvent, SlotPhase};
+use protocol::{
+    AttemptStatus, Chance, Ending, ErrorReport, FailedItems, MiniBatchFrame, ProcessEvent,
+    SlotPhase,
+};
 use queue::Receipt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -72,7 +75,13 @@ pub(crate) struct Life {
 
 impl Process {
     pub fn start(life: Life) -> Self {
-        let page = Page { phase: SlotPhase::Starting, sequence: 0, since: Instant::now(), recalled: 0..0, memory: 0 };
+        let page = Page {
+            phase: SlotPhase::Starting,
+            sequence: 0,
+            since: Instant::now(),
+            recalled: 0..0,
+            memory: 0,
+        };
         let page = Arc::new(Mutex::new(page));
         let (orders, received) = mpsc::unbounded_channel();
         let living = AbortOnDropHandle::new(tokio::spawn(life.live(page.clone(), received)));
@@ -165,7 +174,8 @@ impl Life {
             };
             // In this order: the node writes the range before it reads the phase.
             enter(SlotPhase::Run, Some(frame.sequence));
-            let is_recalled = page.lock().expect("no holder panics").recalled.contains(&frame.sequence);
+            let is_recalled =
+                page.lock().expect("no holder panics").recalled.contains(&frame.sequence);
             if is_recalled && self.bug != Some(Bug::RunsWhatIsRecalled) {
                 enter(SlotPhase::Idle, None);
                 self.send(ProcessEvent::Recalled { sequence: frame.sequence }, Bytes::new());
@@ -189,9 +199,11 @@ impl Life {
                 let detail = format!("run {runs} of {:?} on {}", self.id, self.actor.name());
                 self.witness.report("a process makes no more runs than it may", detail);
             }
-            let is_slow =
-                job.is_slow(frame.mini_batch) && receipt.as_ref().is_some_and(|receipt| !self.witness.is_copy(receipt));
-            let Some((ending, rows)) = self.run(&frame, is_slow).await else { return self.exit(-11) };
+            let is_slow = job.is_slow(frame.mini_batch)
+                && receipt.as_ref().is_some_and(|receipt| !self.witness.is_copy(receipt));
+            let Some((ending, rows)) = self.run(&frame, is_slow).await else {
+                return self.exit(-11);
+            };
             grow(runs % 2 * job.leak);
             enter(SlotPhase::Idle, None);
             self.send(ProcessEvent::Answered(ending), rows);
@@ -207,8 +219,12 @@ impl Life {
             && dice.happens(probability)
         {
             self.pass(Duration::from_millis(1)).await;
-            let error = ErrorReport { message: "a folder is not mounted".into(), ..ErrorReport::default() };
-            return Some((Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) }, Bytes::new()));
+            let error =
+                ErrorReport { message: "a folder is not mounted".into(), ..ErrorReport::default() };
+            return Some((
+                Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) },
+                Bytes::new(),
+            ));
         }
         let drawn = || Duration::from_millis(10) + dice.time(Duration::from_secs(30));
         let long = job.run_time.unwrap_or_else(drawn);
@@ -233,12 +249,14 @@ impl Life {
         let run_seconds = began.elapsed().as_secs_f64();
         let items = self.items_of(frame);
         let failed = job.failed_items(frame.mini_batch, items.clone());
-        let names_failed = job.by_item && frame.names_failed_items && failed.len() < items.clone().count();
+        let names_failed =
+            job.by_item && frame.names_failed_items && failed.len() < items.clone().count();
         match status {
             AttemptStatus::ProcessDied => None,
             AttemptStatus::RunTimedOut => std::future::pending().await,
             AttemptStatus::RunRaised if !names_failed || failed.is_empty() => {
-                let error = ErrorReport { message: "as the script says".into(), ..ErrorReport::default() };
+                let error =
+                    ErrorReport { message: "as the script says".into(), ..ErrorReport::default() };
                 let items_tried = job.by_item && frame.names_failed_items && !failed.is_empty();
                 // Some scripts show on which item they work, and some show another.
                 let suspect = match frame.mini_batch % 3 {
@@ -246,7 +264,13 @@ impl Life {
                     1 => Some((items.end - items.start) / 2),
                     _ => None,
                 };
-                let ending = Ending { sequence, run_seconds, items_tried, suspect, ..Ending::failed(status, error) };
+                let ending = Ending {
+                    sequence,
+                    run_seconds,
+                    items_tried,
+                    suspect,
+                    ..Ending::failed(status, error)
+                };
                 Some((ending, Bytes::new()))
             }
             _ => {
@@ -257,10 +281,18 @@ impl Life {
     }
 
     /// Returns the answer about some items of a mini-batch, of which these have failed, and the rows of the others.
-    fn answer(&self, mini_batch: u64, items: Range<u64>, failed: &BTreeMap<u64, AttemptStatus>) -> (Ending, Bytes) {
+    fn answer(
+        &self,
+        mini_batch: u64,
+        items: Range<u64>,
+        failed: &BTreeMap<u64, AttemptStatus>,
+    ) -> (Ending, Bytes) {
         let job = &self.witness.job;
         if failed.is_empty() {
-            return (Ending { returned: items.end - items.start, ..Ending::empty() }, job.rows(mini_batch, items));
+            return (
+                Ending { returned: items.end - items.start, ..Ending::empty() },
+                job.rows(mini_batch, items),
+            );
         }
         // An answer counts from the first of its items.
         let first = if self.bug == Some(Bug::CountsFromTheMiniBatch) { 0 } else { items.start };
@@ -285,7 +317,8 @@ impl Life {
             error: error(),
         });
         let returned = rows.len() as u64;
-        let ending = Ending { returned, failed_items: failed_items.collect(), pieces, ..Ending::empty() };
+        let ending =
+            Ending { returned, failed_items: failed_items.collect(), pieces, ..Ending::empty() };
         (ending, rows.concat().into())
     }
 
@@ -296,7 +329,9 @@ impl Life {
     /// Returns the items that it was handed.
     fn range_of(&self, frame: &MiniBatchFrame) -> Range<u64> {
         match frame.items {
-            Some((first, end)) if self.bug == Some(Bug::RunsTheFirstItems) && self.witness.job.is_mended => {
+            Some((first, end))
+                if self.bug == Some(Bug::RunsTheFirstItems) && self.witness.job.is_mended =>
+            {
                 0..end - first
             }
             Some((first, end)) => first..end,
@@ -307,7 +342,9 @@ impl Life {
     /// Returns the items that it runs.
     fn items_of(&self, frame: &MiniBatchFrame) -> Range<u64> {
         match self.range_of(frame) {
-            range if self.bug == Some(Bug::RunsMoreThanTheRange) && frame.items.is_some() => 0..range.end,
+            range if self.bug == Some(Bug::RunsMoreThanTheRange) && frame.items.is_some() => {
+                0..range.end
+            }
             range => range,
         }
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::{AttemptStatus, Descriptor, ResultEvent, decode_records, encode_record};
-use queue::{Delivery, Depth, Error, Limits, MemoryOptions, MemoryQueue, Message, Queue, Receipt, Receive};
+use queue::{
+    Delivery, Depth, Error, Limits, MemoryOptions, MemoryQueue, Message, Queue, Receipt, Receive,
+};
 
 use crate::actor::Actor;
 use crate::counts::{Counts, rounds};
@@ -54,7 +56,10 @@ pub(crate) struct QueueLayer {
 
 impl QueueLayer {
     async fn call<T>(&self, work: impl AsyncFnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        let failed = || Error::Unavailable { queue: format!("{:?}", self.side), source: "bad weather".into() };
+        let failed = || Error::Unavailable {
+            queue: format!("{:?}", self.side),
+            source: "bad weather".into(),
+        };
         self.actor.call(failed, work).await
     }
 
@@ -65,7 +70,10 @@ impl QueueLayer {
     /// A node may die right after the call.
     fn check_lease(&self, lease: Duration) {
         if self.side == Side::NodeTasks && lease > REDELIVERED_MAX {
-            self.witness.report("mini-batches of a dead node are redelivered within ten seconds", format!("{lease:?}"));
+            self.witness.report(
+                "mini-batches of a dead node are redelivered within ten seconds",
+                format!("{lease:?}"),
+            );
         }
     }
 
@@ -121,8 +129,11 @@ impl Queue for QueueLayer {
                 }
             }
             // A reducer expects progress only after it has heard of processes.
-            let may_vanish = |message: &Message| self.side.is_of_tasks() || has_attempts(&message.body);
-            messages.retain(|message| !may_vanish(message) || !self.actor.happens(|weather| weather.vanish));
+            let may_vanish =
+                |message: &Message| self.side.is_of_tasks() || has_attempts(&message.body);
+            messages.retain(|message| {
+                !may_vanish(message) || !self.actor.happens(|weather| weather.vanish)
+            });
             if self.actor.weather().drives_time {
                 for _ in 1..rounds(messages.iter().map(|message| message.body.len())) {
                     self.actor.wait_for_answer().await;
@@ -130,9 +141,10 @@ impl Queue for QueueLayer {
             }
             self.counts.sent(&messages);
             // The queue keeps no more of each than its bytes.
-            let sent = messages
-                .iter()
-                .map(|message| Message { body: Bytes::copy_from_slice(&message.body), ..message.clone() });
+            let sent = messages.iter().map(|message| Message {
+                body: Bytes::copy_from_slice(&message.body),
+                ..message.clone()
+            });
             self.inner.send(sent.collect()).await
         })
         .await
@@ -168,7 +180,8 @@ impl Queue for QueueLayer {
         }
         if self.side == Side::ReducerResults {
             if self.has(Bug::AcknowledgesBeforeCommitting) {
-                let receipts: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
+                let receipts: Vec<_> =
+                    deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
                 let _ = self.acknowledge_as_is(&receipts).await;
             }
             let distort = match self.bug {
@@ -177,7 +190,9 @@ impl Queue for QueueLayer {
                 _ => None,
             };
             if let Some(distort) = distort {
-                deliveries.iter_mut().for_each(|delivery| delivery.body = distort(&self.witness, delivery));
+                deliveries
+                    .iter_mut()
+                    .for_each(|delivery| delivery.body = distort(&self.witness, delivery));
             }
         }
         Ok(deliveries)
@@ -189,7 +204,8 @@ impl Queue for QueueLayer {
         let of_agents = self.witness.handed_of(leases.iter().map(|(receipt, _)| receipt));
         let lost = self.call(async || self.inner.extend(leases).await).await?;
         if self.side == Side::NodeTasks {
-            let told: Vec<Receipt> = lost.iter().filter(|receipt| of_agents.contains(receipt)).cloned().collect();
+            let told: Vec<Receipt> =
+                lost.iter().filter(|receipt| of_agents.contains(receipt)).cloned().collect();
             self.witness.jobs().for_each(|job| job.told_lost(&told));
         }
         Ok(if self.has(Bug::IgnoresLostLeases) { vec![] } else { lost })
@@ -249,7 +265,8 @@ impl Queue for Nowhere {
     }
 
     fn limits(&self) -> Limits {
-        let options = MemoryOptions { message_bytes_max: MESSAGE_BYTES_MAX, ..MemoryOptions::default() };
+        let options =
+            MemoryOptions { message_bytes_max: MESSAGE_BYTES_MAX, ..MemoryOptions::default() };
         MemoryQueue::new(options).limits()
     }
 }
@@ -296,7 +313,8 @@ fn drop_late_successes(witness: &Witness, delivery: &Delivery) -> Bytes {
     let witness = witness.of_results(&delivery.body);
     rewrite(&delivery.body, |event| match event {
         ResultEvent::Attempt(attempt)
-            if attempt.status == AttemptStatus::Succeeded && witness.has_failed(attempt.mini_batch) =>
+            if attempt.status == AttemptStatus::Succeeded
+                && witness.has_failed(attempt.mini_batch) =>
         {
             None
         }

@@ -28,24 +28,40 @@ pub(crate) fn check(witness: &JobWitness, result: &JobResult) -> Result<(), Viol
     }
     if job.is_broken {
         let is_named = result.cause.as_ref().is_some_and(|cause| cause.contains(BROKEN));
-        return if is_named { Ok(()) } else { broken("nodes tell why they cannot work", format!("{result:?}")) };
+        return if is_named {
+            Ok(())
+        } else {
+            broken("nodes tell why they cannot work", format!("{result:?}"))
+        };
     }
     let succeeded = witness.succeeded();
     if !succeeded.is_empty() && result.state != JobState::Completed {
-        return broken("while queue and store keep their promises, a job is completed", format!("{result:?}"));
+        return broken(
+            "while queue and store keep their promises, a job is completed",
+            format!("{result:?}"),
+        );
     }
     let expected: std::collections::HashSet<u64> =
         (0..job.mini_batches).filter(|&mini_batch| job.succeeds(mini_batch)).collect();
     if job.is_certain() && succeeded != expected {
-        return broken("the same rows as in an undisturbed run", format!("{succeeded:?} instead of {expected:?}"));
+        return broken(
+            "the same rows as in an undisturbed run",
+            format!("{succeeded:?} instead of {expected:?}"),
+        );
     }
     if job.poison.is_some_and(|poison| succeeded.contains(&poison)) {
-        return broken("lost deliveries have a limit", "what always kills its node has succeeded".to_owned());
+        return broken(
+            "lost deliveries have a limit",
+            "what always kills its node has succeeded".to_owned(),
+        );
     }
     let counts = result.mini_batches;
     let done = succeeded.len() as u64;
-    if (counts.total, counts.succeeded, counts.failed) != (job.mini_batches, done, job.mini_batches - done) {
-        let detail = format!("{counts:?}, and {done} of {} succeeded; {:?}", job.mini_batches, result.cause);
+    if (counts.total, counts.succeeded, counts.failed)
+        != (job.mini_batches, done, job.mini_batches - done)
+    {
+        let detail =
+            format!("{counts:?}, and {done} of {} succeeded; {:?}", job.mini_batches, result.cause);
         return broken("every mini-batch counts once", detail);
     }
     if result.state != JobState::Completed {

@@ -18,7 +18,8 @@ impl GpusInUse {
     /// A process starts. Returns whether a process of another job may use one of its GPUs.
     pub fn started(&self, job_id: &str, process: ProcessId, gpus: Vec<u32>) -> bool {
         let mut processes = self.0.lock().expect("no holder panics");
-        let of_others = processes.iter().filter(|((other, _), _)| other != job_id).flat_map(|(_, gpus)| gpus);
+        let of_others =
+            processes.iter().filter(|((other, _), _)| other != job_id).flat_map(|(_, gpus)| gpus);
         let is_shared = of_others.into_iter().any(|gpu| gpus.contains(gpu));
         processes.insert((job_id.to_owned(), process), gpus);
         is_shared
@@ -75,7 +76,9 @@ impl OwnShare {
 
     /// Tells the node how many mini-batches the agent holds.
     pub fn tell_held(&self, held: u64) {
-        self.allotment.activity().send_if_modified(|known| std::mem::replace(&mut known.held, held) != held);
+        self.allotment
+            .activity()
+            .send_if_modified(|known| std::mem::replace(&mut known.held, held) != held);
     }
 
     pub fn forget(&mut self, process: ProcessId) {

@@ -11,8 +11,9 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryFutureExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result,
 };
 use protocol::{JobResult, OwnerQuota, Quotas, Schedule};
 use tokio::time::Instant;
@@ -71,11 +72,17 @@ impl StoreLayer {
         if self.actor.weather().latency > 0 {
             self.actor.wait(self.actor.weather().latency).await;
         }
-        let failed = || object_store::Error::Generic { store: "simulated", source: "bad weather".into() };
+        let failed =
+            || object_store::Error::Generic { store: "simulated", source: "bad weather".into() };
         self.actor.call(failed, work).await
     }
 
-    async fn write(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn write(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         let bytes = Bytes::from(payload.clone());
         let written = self.inner.put_opts(location, payload, options).await?;
         self.witness.written(location.as_ref(), &bytes, self.actor.name());
@@ -88,7 +95,8 @@ impl StoreLayer {
     /// Whether a node with a bug does not see this.
     fn is_hidden(&self, location: &Path) -> bool {
         let believed = self.believed.lock().expect("no holder panics");
-        location.as_ref().starts_with("schedule/") && believed.as_ref().is_some_and(|believed| believed != location)
+        location.as_ref().starts_with("schedule/")
+            && believed.as_ref().is_some_and(|believed| believed != location)
     }
 
     /// A node with a bug believes the first schedule that gives it something.
@@ -107,13 +115,18 @@ impl StoreLayer {
         match (location.as_ref(), in_job(location)) {
             ("quotas.json", _) if self.is_reducer() => bytes = mistaken_quotas(bug, bytes),
             (_, "spec.json") if self.is_reducer() => bytes = mistaken_spec(bug, bytes),
-            (path, _) if path.starts_with("schedule/") && self.is_node() && bug == Bug::BelievesAStaleSchedule => {
+            (path, _)
+                if path.starts_with("schedule/")
+                    && self.is_node()
+                    && bug == Bug::BelievesAStaleSchedule =>
+            {
                 self.believe(location, &bytes);
             }
             _ => {}
         }
         let (size, range) = (bytes.len() as u64, 0..bytes.len() as u64);
-        let payload = GetResultPayload::Stream(futures::stream::once(std::future::ready(Ok(bytes))).boxed());
+        let payload =
+            GetResultPayload::Stream(futures::stream::once(std::future::ready(Ok(bytes))).boxed());
         Ok(GetResult { payload, meta: ObjectMeta { size, ..meta }, range, attributes, extensions })
     }
 
@@ -147,7 +160,12 @@ impl StoreLayer {
 
 #[async_trait]
 impl ObjectStore for StoreLayer {
-    async fn put_opts(&self, location: &Path, mut payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        mut payload: PutPayload,
+        mut options: PutOptions,
+    ) -> Result<PutResult> {
         self.counts.asked(Asked::Put);
         let path = in_job(location);
         let is_late = match self.bug {
@@ -204,14 +222,19 @@ impl ObjectStore for StoreLayer {
         };
         let answer = self.call(get).await;
         match answer {
-            Err(object_store::Error::Generic { source, .. }) if self.takes_failure_for_absence(location) => {
+            Err(object_store::Error::Generic { source, .. })
+                if self.takes_failure_for_absence(location) =>
+            {
                 Err(object_store::Error::NotFound { path: location.to_string(), source })
             }
             answer => answer,
         }
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         let layer = self.clone();
         let deleted = move |location: Result<Path>| {
             let layer = layer.clone();
@@ -235,7 +258,10 @@ impl ObjectStore for StoreLayer {
             let list = async || layer.inner.list(prefix.as_ref()).try_collect::<Vec<_>>().await;
             let mut listed = layer.call(list).await?;
             listed.retain(|meta| !layer.is_hidden(&meta.location));
-            if layer.bug == Some(Bug::LooksSeldom) && layer.is_reducer() && prefix == Some(Path::from("open")) {
+            if layer.bug == Some(Bug::LooksSeldom)
+                && layer.is_reducer()
+                && prefix == Some(Path::from("open"))
+            {
                 listed = layer.seldom(listed);
             }
             Ok::<_, object_store::Error>(futures::stream::iter(listed.into_iter().map(Ok)))
@@ -262,7 +288,9 @@ fn mistaken_spec(bug: Bug, bytes: Bytes) -> Bytes {
         Bug::IgnoresNodeCount => "node_count",
         _ => return bytes,
     };
-    let Ok(mut spec) = serde_json::from_slice::<serde_json::Map<_, _>>(&bytes) else { return bytes };
+    let Ok(mut spec) = serde_json::from_slice::<serde_json::Map<_, _>>(&bytes) else {
+        return bytes;
+    };
     spec.remove(claim);
     serde_json::to_vec(&spec).expect("plain data").into()
 }
@@ -271,10 +299,14 @@ fn mistaken_quotas(bug: Bug, bytes: Bytes) -> Bytes {
     let Ok(quotas) = serde_json::from_slice::<Quotas>(&bytes) else { return bytes };
     let of_owner = quotas.each_owner;
     let quotas = match bug {
-        Bug::IgnoresQuotas => {
-            Quotas { max_jobs: None, each_owner: OwnerQuota { max_jobs: None, ..of_owner }, ..quotas }
+        Bug::IgnoresQuotas => Quotas {
+            max_jobs: None,
+            each_owner: OwnerQuota { max_jobs: None, ..of_owner },
+            ..quotas
+        },
+        Bug::IgnoresInFlight => {
+            Quotas { each_owner: OwnerQuota { max_in_flight: None, ..of_owner }, ..quotas }
         }
-        Bug::IgnoresInFlight => Quotas { each_owner: OwnerQuota { max_in_flight: None, ..of_owner }, ..quotas },
         _ => return bytes,
     };
     serde_json::to_vec(&quotas).expect("plain data").into()
@@ -296,5 +328,7 @@ fn with_gpus_twice(payload: PutPayload) -> PutPayload {
 fn without_cause(payload: PutPayload) -> PutPayload {
     let bytes = Bytes::from(payload);
     let result: JobResult = serde_json::from_slice(&bytes).expect("a result");
-    serde_json::to_vec(&JobResult { cause: None, ..result }).expect("results always serialise").into()
+    serde_json::to_vec(&JobResult { cause: None, ..result })
+        .expect("results always serialise")
+        .into()
 }

@@ -170,14 +170,21 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// The pace of the real roles.
-    pub const PRODUCTION: Self =
-        Self { tick: Duration::from_millis(250), progress: Duration::from_secs(4), silence: Duration::from_secs(6) };
+    pub const PRODUCTION: Self = Self {
+        tick: Duration::from_millis(250),
+        progress: Duration::from_secs(4),
+        silence: Duration::from_secs(6),
+    };
 }
 
 impl Default for Pace {
     /// Slower than in production: looking around is most of the work of the simulation.
     fn default() -> Self {
-        Self { tick: Duration::from_secs(4), progress: Duration::from_secs(30), silence: Duration::from_secs(300) }
+        Self {
+            tick: Duration::from_secs(4),
+            progress: Duration::from_secs(30),
+            silence: Duration::from_secs(300),
+        }
     }
 }
 
@@ -244,7 +251,8 @@ pub(crate) struct Weather {
 pub(crate) fn quotas_of(seed: u64) -> Quotas {
     let dice = Dice::new(seed, "quotas");
     let limits = [(Some(1), None), (Some(2), Some(1)), (None, Some(1))];
-    let (max_jobs, of_owner) = if dice.happens(0.25) { limits[dice.below(3) as usize] } else { (None, None) };
+    let (max_jobs, of_owner) =
+        if dice.happens(0.25) { limits[dice.below(3) as usize] } else { (None, None) };
     let dice = Dice::new(seed, "in flight");
     let max_in_flight = dice.happens(0.15).then(|| 1 + dice.below(5) as u32);
     let each_owner = OwnerQuota { max_jobs: of_owner, max_in_flight };
@@ -268,7 +276,11 @@ impl Weather {
             reorder: maybe(0.5, 0.5),
             // A job that stands still would keep its turn for longer than others have patience.
             vanish: if dice.happens(0.1) && quotas == Quotas::default() { 0.05 } else { 0.0 },
-            crash_every: if dice.happens(0.6) { seconds(5 + dice.below(60)) } else { Duration::ZERO },
+            crash_every: if dice.happens(0.6) {
+                seconds(5 + dice.below(60))
+            } else {
+                Duration::ZERO
+            },
             freeze: maybe(0.5, 0.8),
             freeze_max: seconds(90),
             nodes: 1 + dice.below(3),

@@ -97,7 +97,10 @@ impl Witness {
     /// Returns a node that has not left every job.
     pub fn node_with_jobs(&self) -> Option<String> {
         let visits = self.visits.lock().expect("no holder panics");
-        visits.iter().find(|(_, jobs)| **jobs > 0).map(|(node, jobs)| format!("{node} has {jobs} jobs"))
+        visits
+            .iter()
+            .find(|(_, jobs)| **jobs > 0)
+            .map(|(node, jobs)| format!("{node} has {jobs} jobs"))
     }
 
     // ---- queues ------------------------------------------------------------------------------------------------
@@ -112,14 +115,16 @@ impl Witness {
     /// Messages of jobs are published, so that these jobs run.
     pub fn begun(&self, messages: &[Message]) {
         for message in messages {
-            let job_id = job_of_message(&message.body).unwrap_or_else(|_| descriptor(&message.body).job_id);
+            let job_id =
+                job_of_message(&message.body).unwrap_or_else(|_| descriptor(&message.body).job_id);
             let job = self.of(&job_id);
             let mut begun = self.begun.lock().expect("no holder panics");
             // A job may end before all its messages are published.
             if job.result().is_some() || begun.contains(&job_id) {
                 continue;
             }
-            let owners: Vec<&str> = begun.iter().map(|job_id| self.of(job_id).job.owner.as_str()).collect();
+            let owners: Vec<&str> =
+                begun.iter().map(|job_id| self.of(job_id).job.owner.as_str()).collect();
             if let Some(full) = self.limits.full(&job.job.owner, &owners) {
                 let detail = format!("{job_id} begins, and {full}: {begun:?}");
                 self.report("no more jobs run than quotas allow", detail);
@@ -130,8 +135,10 @@ impl Witness {
 
     /// Queues of this name are about to be deleted.
     pub fn deletes_queues(&self, name: &str) {
-        let is_listed = self.schedules.last().jobs.iter().any(|job| job.queues().as_deref() == Some(name));
-        let has_ended = job_of_queues(name).is_none_or(|(job_id, _)| self.of(job_id).result().is_some());
+        let is_listed =
+            self.schedules.last().jobs.iter().any(|job| job.queues().as_deref() == Some(name));
+        let has_ended =
+            job_of_queues(name).is_none_or(|(job_id, _)| self.of(job_id).result().is_some());
         if is_listed && !has_ended {
             self.report("queues last as long as their job", name.to_owned());
         }

@@ -103,8 +103,11 @@ fn most_in_a_minute(uses: &[(Instant, u64)]) -> u64 {
 
 /// Returns the shares that matter: a schedule that says nothing new of them is not committed.
 fn shares(schedule: &Schedule) -> Vec<(&str, u64, u32)> {
-    let mut shares: Vec<_> =
-        schedule.limit_shares.iter().map(|share| (share.node.as_str(), share.id, share.parts)).collect();
+    let mut shares: Vec<_> = schedule
+        .limit_shares
+        .iter()
+        .map(|share| (share.node.as_str(), share.id, share.parts))
+        .collect();
     shares.sort_unstable();
     shares
 }
@@ -163,7 +166,8 @@ impl World {
                     self.work(node);
                 }
             }
-            self.most_places = self.most_places.max(self.nodes.iter().map(|node| node.places.len()).sum());
+            self.most_places =
+                self.most_places.max(self.nodes.iter().map(|node| node.places.len()).sum());
         }
     }
 
@@ -210,15 +214,21 @@ impl World {
         if node.renewal.arrives <= now && node.renewal.done.is_none() && !is_cut_off {
             // Composed when the request began.
             let need = node.limiter.need(now);
-            let jobs = [("job".to_owned(), Running { limits: Some(need), ..Running::default() })].into();
-            let state =
-                NodeState { name: node.name.clone(), schedule: node.schedule.number, jobs, ..NodeState::default() };
+            let jobs =
+                [("job".to_owned(), Running { limits: Some(need), ..Running::default() })].into();
+            let state = NodeState {
+                name: node.name.clone(),
+                schedule: node.schedule.number,
+                jobs,
+                ..NodeState::default()
+            };
             self.entries.insert(node.name.clone(), (state.clone(), now));
             node.renewal.began = now;
             (node.renewal.done, node.renewal.returns) = (Some(state), now + back);
         }
         if node.renewal.returns <= now && !is_cut_off && node.renewal.done.take().is_some() {
-            let lasts = if bug == Bug::NeverLapses { 100 * MINUTE } else { WORKER_ENTRY_LASTS * 3 / 4 };
+            let lasts =
+                if bug == Bug::NeverLapses { 100 * MINUTE } else { WORKER_ENTRY_LASTS * 3 / 4 };
             let before = node.limiter.need(now);
             node.limiter.renew(node.renewal.began + lasts, now);
             if bug == Bug::ResumesLapsedShare {
@@ -276,7 +286,8 @@ impl World {
         let part = |uses: &[(Instant, u64)], limit: Option<u64>| {
             limit.map_or(0.0, |limit| most_in_a_minute(uses) as f64 / limit as f64)
         };
-        part(&self.requests, self.limits.requests_per_minute).max(part(&self.tokens, self.limits.tokens_per_minute))
+        part(&self.requests, self.limits.requests_per_minute)
+            .max(part(&self.tokens, self.limits.tokens_per_minute))
     }
 
     /// Lets nodes join, pause, die, and lose the store, at random.
@@ -330,7 +341,8 @@ fn resume(limiter: &mut Limiter, schedule: &Schedule, node: &str, before: LimitN
 }
 
 fn disturbed(seed: u64, bug: Bug) -> World {
-    let some = [limits(600, 0, 0), limits(0, 3000, 0), limits(60, 2000, 0), limits(1200, 10_000, 0)];
+    let some =
+        [limits(600, 0, 0), limits(0, 3000, 0), limits(60, 2000, 0), limits(1200, 10_000, 0)];
     let mut world = World::new(some[(seed % 4) as usize], seed, bug);
     (0..1 + seed % 5).for_each(|_| world.join(20));
     world.disturb(14);

@@ -14,7 +14,9 @@ fn seeds() -> u64 {
 fn play(nodes: u64, broken: u64, probability: f64) -> Vec<JobResult> {
     let play = |seed| {
         let ended = run_broken(Scenario { seed, bug: None }, Broken { nodes, broken, probability });
-        let ended = ended.unwrap_or_else(|violation| panic!("{broken} of {nodes} nodes, seed {seed}: {violation}"));
+        let ended = ended.unwrap_or_else(|violation| {
+            panic!("{broken} of {nodes} nodes, seed {seed}: {violation}")
+        });
         let counts = ended.result.mini_batches;
         println!(
             "{broken} of {nodes} nodes, seed {seed}: {counts:?}, {} attempts, {:?}",
@@ -34,7 +36,11 @@ fn excluded(result: &JobResult) -> usize {
 fn node_on_which_every_run_fails_loses_no_mini_batch_and_is_named() {
     for (nodes, broken) in [(2, 1), (3, 1)] {
         for result in play(nodes, broken, 1.0) {
-            assert_eq!((result.state, result.mini_batches.failed), (JobState::Completed, 0), "{result:?}");
+            assert_eq!(
+                (result.state, result.mini_batches.failed),
+                (JobState::Completed, 0),
+                "{result:?}"
+            );
             assert_eq!(excluded(&result), broken as usize, "{:?}", result.notes);
         }
     }
@@ -53,7 +59,11 @@ fn most_nodes_on_which_every_run_fails_lose_few_mini_batches_and_are_named() {
 #[test]
 fn node_on_which_every_tenth_run_fails_loses_no_mini_batch_and_goes_on() {
     for result in play(2, 1, 0.1) {
-        assert_eq!((result.state, result.mini_batches.failed), (JobState::Completed, 0), "{result:?}");
+        assert_eq!(
+            (result.state, result.mini_batches.failed),
+            (JobState::Completed, 0),
+            "{result:?}"
+        );
         assert_eq!(excluded(&result), 0, "{:?}", result.notes);
     }
 }
@@ -75,9 +85,18 @@ fn job_that_kills_nodes_does_not_fail_another() {
             let ended = run_poison(Scenario { seed, bug: None }, nodes);
             let [poison, innocent] =
                 ended.unwrap_or_else(|violation| panic!("{nodes} nodes, seed {seed}: {violation}"));
-            println!("{nodes} nodes, seed {seed}: {} lives, {:?}", poison.lives, innocent.result.mini_batches);
-            assert_eq!(innocent.result.mini_batches.failed, 0, "{nodes} nodes, seed {seed}: {innocent:?}");
-            assert_eq!(poison.result.mini_batches.failed, 1, "{nodes} nodes, seed {seed}: {poison:?}");
+            println!(
+                "{nodes} nodes, seed {seed}: {} lives, {:?}",
+                poison.lives, innocent.result.mini_batches
+            );
+            assert_eq!(
+                innocent.result.mini_batches.failed, 0,
+                "{nodes} nodes, seed {seed}: {innocent:?}"
+            );
+            assert_eq!(
+                poison.result.mini_batches.failed, 1,
+                "{nodes} nodes, seed {seed}: {poison:?}"
+            );
         }
     }
 }

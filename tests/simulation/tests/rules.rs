@@ -86,8 +86,16 @@ impl FormatTime for VirtualTime {
 fn one_seed() {
     let Some(seed) = number("GRISTMILL_SEED") else { return };
     let timer = VirtualTime(Instant::now());
-    tracing_subscriber::fmt().with_timer(timer).with_ansi(false).with_max_level(tracing::Level::INFO).init();
-    println!("{:?}", run(Scenario { seed, bug: None }).unwrap_or_else(|violation| panic!("seed {seed}: {violation}")));
+    tracing_subscriber::fmt()
+        .with_timer(timer)
+        .with_ansi(false)
+        .with_max_level(tracing::Level::INFO)
+        .init();
+    println!(
+        "{:?}",
+        run(Scenario { seed, bug: None })
+            .unwrap_or_else(|violation| panic!("seed {seed}: {violation}"))
+    );
 }
 
 #[test]
@@ -105,7 +113,8 @@ fn small_job_begins_and_ends_beside_large_ones() {
     for large in LARGE_JOBS {
         for seed in 0..number("GRISTMILL_SEEDS").unwrap_or(SEEDS_OF_SMALL) {
             let waited = run_small(Scenario { seed, bug: None }, large);
-            let waited = waited.unwrap_or_else(|violation| panic!("{large} large jobs, seed {seed}: {violation}"));
+            let waited = waited
+                .unwrap_or_else(|violation| panic!("{large} large jobs, seed {seed}: {violation}"));
             println!("{large} large jobs, seed {seed}: {waited:?}");
         }
     }
@@ -114,15 +123,20 @@ fn small_job_begins_and_ends_beside_large_ones() {
 #[test]
 fn finds_small_jobs_that_wait() {
     // A look may come just in time.
-    let mut played = (0..SEEDS_OF_SMALL).map(|seed| run_small(Scenario { seed, bug: Some(Bug::LooksSeldom) }, 5));
+    let mut played = (0..SEEDS_OF_SMALL)
+        .map(|seed| run_small(Scenario { seed, bug: Some(Bug::LooksSeldom) }, 5));
     let broken = played.find_map(Result::err).expect("the small job waits");
     assert_eq!(broken.rule, "a small job begins within seconds beside large ones", "{broken}");
 }
 
 fn found(bug: Bug, rules: &[&str]) {
     let (_, broken) = play(SEEDS_FOR_A_BUG, Some(bug));
-    let (seed, violation) = broken.unwrap_or_else(|| panic!("{bug:?} was not found in {SEEDS_FOR_A_BUG} seeds"));
-    assert!(rules.contains(&violation.rule), "{bug:?} with seed {seed} broke another rule: {violation}");
+    let (seed, violation) =
+        broken.unwrap_or_else(|| panic!("{bug:?} was not found in {SEEDS_FOR_A_BUG} seeds"));
+    assert!(
+        rules.contains(&violation.rule),
+        "{bug:?} with seed {seed} broke another rule: {violation}"
+    );
 }
 
 /// Each planted bug breaks one of these rules.

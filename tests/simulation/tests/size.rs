@@ -22,7 +22,8 @@ type Count = fn(&Sized) -> u64;
 fn play(mini_batches: u64) -> Sized {
     let run_time = Duration::from_millis(200);
     let meter = CountedMemory::METER;
-    run_size(Size { nodes: NODES, mini_batches, run_time, meter }).unwrap_or_else(|violation| panic!("{violation}"))
+    run_size(Size { nodes: NODES, mini_batches, run_time, meter })
+        .unwrap_or_else(|violation| panic!("{violation}"))
 }
 
 #[test]
@@ -52,7 +53,12 @@ fn requests_and_objects_grow_no_faster_than_a_job() {
     for (name, of) in counts {
         // A tenth more: where messages meet in one request depends on chance.
         let most = (of(&small) * many / few * 11 / 10).max(NODES);
-        assert!(of(&large) <= most, "{name}: {} of {few} mini-batches, {} of {many}", of(&small), of(&large));
+        assert!(
+            of(&large) <= most,
+            "{name}: {} of {few} mini-batches, {} of {many}",
+            of(&small),
+            of(&large)
+        );
     }
     for (mini_batches, sized) in [(few, small), (many, large)] {
         // Processes that start and end are announced too.

@@ -51,7 +51,8 @@ pub async fn report(namespace: String, target: String) {
 /// Returns a line with metrics of one set of dimensions, at a time in milliseconds since the epoch.
 fn line(namespace: &str, dimensions: &[(&str, &str)], counts: &[(&str, u64)], at: u64) -> Value {
     let names: Vec<&str> = dimensions.iter().map(|(name, _)| *name).collect();
-    let units: Vec<Value> = counts.iter().map(|(name, _)| json!({ "Name": name, "Unit": "Count" })).collect();
+    let units: Vec<Value> =
+        counts.iter().map(|(name, _)| json!({ "Name": name, "Unit": "Count" })).collect();
     let mut line = json!({
         "_aws": {
             "Timestamp": at,
@@ -69,14 +70,25 @@ mod tests {
 
     #[test]
     fn line_is_a_metric_with_its_dimensions() {
-        let line = line("Gristmill", &[("Target", "prod"), ("Requires", "1 GPU")], &[("ProcessesWanted", 12)], 1000);
+        let line = line(
+            "Gristmill",
+            &[("Target", "prod"), ("Requires", "1 GPU")],
+            &[("ProcessesWanted", 12)],
+            1000,
+        );
         let directive = &line["_aws"]["CloudWatchMetrics"][0];
-        for name in
-            directive["Dimensions"][0].as_array().expect("a list").iter().chain([&directive["Metrics"][0]["Name"]])
+        for name in directive["Dimensions"][0]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .chain([&directive["Metrics"][0]["Name"]])
         {
             assert!(!line[name.as_str().expect("text")].is_null(), "{name} has no value in {line}");
         }
-        assert_eq!((&line["ProcessesWanted"], &line["_aws"]["Timestamp"]), (&json!(12), &json!(1000)));
+        assert_eq!(
+            (&line["ProcessesWanted"], &line["_aws"]["Timestamp"]),
+            (&json!(12), &json!(1000))
+        );
     }
 
     #[test]

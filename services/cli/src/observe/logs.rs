@@ -52,13 +52,19 @@ pub fn start_logging(flag: Option<LogFormat>, settings: &Settings) -> Result<()>
     match format {
         LogFormat::Text => {
             // Without spans, which name the job of a line for machines.
-            let layer = layer.without_time().with_target(false).with_filter(filter::filter_fn(|what| what.is_event()));
+            let layer = layer
+                .without_time()
+                .with_target(false)
+                .with_filter(filter::filter_fn(|what| what.is_event()));
             tracing_subscriber::registry().with(filter).with(layer).init();
         }
         LogFormat::Json => {
-            let layer = layer.json().flatten_event(true).with_current_span(false).with_span_list(true);
+            let layer =
+                layer.json().flatten_event(true).with_current_span(false).with_span_list(true);
             tracing_subscriber::registry().with(filter).with(layer).init();
-            std::panic::set_hook(Box::new(|panic| tracing::error!(error = %panic, "a thread panicked")));
+            std::panic::set_hook(Box::new(
+                |panic| tracing::error!(error = %panic, "a thread panicked"),
+            ));
         }
     }
     Ok(())

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use bytes::Bytes;
 use opentelemetry::trace::{
-    Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState,
-    Tracer as _, TracerProvider as _,
+    Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags,
+    TraceId, TraceState, Tracer as _, TracerProvider as _,
 };
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::{HttpClient, HttpError, Request, Response};
@@ -50,10 +50,16 @@ pub fn start(runtime: &Handle) -> Result<Option<Exporting>> {
 fn exporting(runtime: &Handle) -> Result<(SdkTracerProvider, Recorder)> {
     let client = Client { http: reqwest::Client::new(), runtime: runtime.clone() };
     let exporter = SpanExporter::builder().with_http().with_http_client(client).build();
-    let exporter = exporter.context("cannot send traces; check the variables OTEL_EXPORTER_OTLP_…")?;
-    let about = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    let about = if Settings::names_service() { about } else { about.with_service_name("gristmill") };
-    let provider = SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(about.build()).build();
+    let exporter =
+        exporter.context("cannot send traces; check the variables OTEL_EXPORTER_OTLP_…")?;
+    let about = Resource::builder()
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    let about =
+        if Settings::names_service() { about } else { about.with_service_name("gristmill") };
+    let provider = SdkTracerProvider::builder()
+        .with_batch_exporter(exporter)
+        .with_resource(about.build())
+        .build();
     let tracer = provider.tracer("gristmill");
     Ok((provider, Box::new(move |step| record(&tracer, step))))
 }
@@ -68,8 +74,13 @@ fn record(tracer: &SdkTracer, step: Step) -> Option<TraceParent> {
         StepKind::Producer => SpanKind::Producer,
         StepKind::Consumer => SpanKind::Consumer,
     };
-    let builder = SpanBuilder::from_name(step.name).with_kind(kind).with_attributes(fields).with_start_time(step.began);
-    let parent = step.parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(of(parent)));
+    let builder = SpanBuilder::from_name(step.name)
+        .with_kind(kind)
+        .with_attributes(fields)
+        .with_start_time(step.began);
+    let parent = step
+        .parent
+        .map_or_else(Context::new, |parent| Context::new().with_remote_span_context(of(parent)));
     let mut span = tracer.build_with_context(builder, &parent);
     if let Some(error) = step.error {
         span.set_attribute(KeyValue::new("error.type", error));
@@ -78,11 +89,16 @@ fn record(tracer: &SdkTracer, step: Step) -> Option<TraceParent> {
     span.end_with_timestamp(step.began.checked_add(step.took).unwrap_or_else(SystemTime::now));
     let context = span.span_context();
     let (trace_id, span_id) = (context.trace_id().to_bytes(), context.span_id().to_bytes());
-    context.is_valid().then(|| TraceParent { trace_id, span_id, flags: context.trace_flags().to_u8() })
+    context.is_valid().then(|| TraceParent {
+        trace_id,
+        span_id,
+        flags: context.trace_flags().to_u8(),
+    })
 }
 
 fn of(parent: TraceParent) -> SpanContext {
-    let (trace_id, span_id) = (TraceId::from_bytes(parent.trace_id), SpanId::from_bytes(parent.span_id));
+    let (trace_id, span_id) =
+        (TraceId::from_bytes(parent.trace_id), SpanId::from_bytes(parent.span_id));
     SpanContext::new(trace_id, span_id, TraceFlags::new(parent.flags), true, TraceState::NONE)
 }
 
@@ -100,7 +116,8 @@ impl HttpClient for Client {
         let sending = async move {
             let (parts, body) = request.into_parts();
             let url = parts.uri.to_string();
-            let answer = http.request(parts.method, url).headers(parts.headers).body(body).send().await?;
+            let answer =
+                http.request(parts.method, url).headers(parts.headers).body(body).send().await?;
             let (status, body) = (answer.status(), answer.bytes().await?);
             let mut response = Response::new(body);
             *response.status_mut() = status;
@@ -125,11 +142,18 @@ mod tests {
             let mut bytes = [0; 4096];
             let count = stream.read(&mut bytes).expect("the exporter sends");
             received.extend_from_slice(&bytes[..count]);
-            let Some(head) = received.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
+            let Some(head) = received.windows(4).position(|window| window == b"\r\n\r\n") else {
+                continue;
+            };
             let text = String::from_utf8_lossy(&received[..head]).to_lowercase();
-            let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("its length");
+            let length = text
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "))
+                .expect("its length");
             if received.len() == head + 4 + length.parse::<usize>().expect("a number") {
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").expect("the exporter reads");
+                stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                    .expect("the exporter reads");
                 return (text, received.split_off(head + 4));
             }
         }
@@ -152,7 +176,8 @@ mod tests {
         // SAFETY: every test has a process of its own, and this one has no other thread yet.
         unsafe { std::env::set_var("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint) };
         let collecting = std::thread::spawn(move || collect(&listener));
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads");
         let (provider, record) = exporting(runtime.handle()).expect("an exporter");
         let first = record(step("create tasks", None)).expect("sampled");
         let second = record(step("process tasks", Some(first))).expect("sampled");
@@ -161,8 +186,14 @@ mod tests {
         let (head, body) = collecting.join().expect("one export");
         assert!(head.starts_with("post /v1/traces http/1.1"), "{head}");
         assert!(head.contains("content-type: application/x-protobuf"), "{head}");
-        let parts: [&[u8]; 6] =
-            [b"create tasks", b"process tasks", b"digits-20261121", &first.trace_id, &first.span_id, &second.span_id];
+        let parts: [&[u8]; 6] = [
+            b"create tasks",
+            b"process tasks",
+            b"digits-20261121",
+            &first.trace_id,
+            &first.span_id,
+            &second.span_id,
+        ];
         for part in parts {
             assert!(holds(&body, part), "{part:?} is not in what arrived");
         }

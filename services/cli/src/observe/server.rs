@@ -40,8 +40,9 @@ pub struct RoleState {
 
 /// Starts the endpoints of a role, which live as long as the process. Returns their address.
 pub fn start(address: SocketAddr, state: RoleState) -> Result<SocketAddr> {
-    let listener = std::net::TcpListener::bind(address)
-        .with_context(|| format!("cannot listen at {address}: choose another with --listen or GRISTMILL_LISTEN"))?;
+    let listener = std::net::TcpListener::bind(address).with_context(|| {
+        format!("cannot listen at {address}: choose another with --listen or GRISTMILL_LISTEN")
+    })?;
     listener.set_nonblocking(true).context("listen without blocking")?;
     let address = listener.local_addr().context("read the address of the listener")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -100,11 +101,19 @@ mod tests {
     #[tokio::test]
     async fn endpoints_report_the_role() {
         let health = Health::new(Duration::ZERO);
-        let state = RoleState { health: health.clone(), scrape: Scrape::of(Role::Worker, "sqlite", "0.1.0") };
+        let state = RoleState {
+            health: health.clone(),
+            scrape: Scrape::of(Role::Worker, "sqlite", "0.1.0"),
+        };
         let server = start("127.0.0.1:0".parse().expect("an address"), state).expect("a free port");
-        let get = async |path: &str| ask(server, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await;
+        let get = async |path: &str| {
+            ask(server, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await
+        };
         let ends = |answer: String, status: &str, body: &str| {
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.ends_with(body), "{answer}");
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.ends_with(body),
+                "{answer}"
+            );
         };
         ends(get("/healthz").await, "200 OK", "\r\n\r\nok\n");
         ends(get("/readyz").await, "503 ", "it is starting\n");
@@ -117,7 +126,11 @@ mod tests {
         let ill = get("/healthz").await;
         assert!(ill.contains("no sign of life of the loop of the node for "), "{ill}");
         ends(ill, "503 ", " s\n");
-        ends(get("/metrics").await, "200 OK\r\ncontent-type: application/openmetrics-text", "# EOF\n");
+        ends(
+            get("/metrics").await,
+            "200 OK\r\ncontent-type: application/openmetrics-text",
+            "# EOF\n",
+        );
         ends(get("/").await, "404 ", "/metrics\n");
         ends(ask(server, b"POST /healthz HTTP/1.1\r\n\r\n").await, "405 ", "GET is allowed\n");
         ends(ask(server, b"\0\0\0\0\r\n\r\n").await, "400 ", "\n");

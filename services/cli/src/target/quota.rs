@@ -76,7 +76,10 @@ impl QuotaArguments {
             quota.max_in_flight = max_in_flight;
         }
         if let Some(owner) = self.owner.as_ref().filter(|_| self.remove) {
-            ensure!(quotas.owners.remove(owner).is_some(), "owner {owner} has no limits of its own");
+            ensure!(
+                quotas.owners.remove(owner).is_some(),
+                "owner {owner} has no limits of its own"
+            );
         }
         match self.when_full.as_deref() {
             Some("refuse") => quotas.when_full = WhenFull::Refuse,
@@ -97,7 +100,9 @@ pub async fn quota(arguments: &QuotaArguments, settings: &Settings) -> Result<Ex
         store.put_quotas(&quotas).await?;
     }
     match arguments.json {
-        true => say!(out, "{}", serde_json::to_string(&quotas).expect("plain data always serialises")),
+        true => {
+            say!(out, "{}", serde_json::to_string(&quotas).expect("plain data always serialises"))
+        }
         false => say!(out, "{}", shown(&quotas)),
     }
     Ok(Exit::Done)
@@ -106,8 +111,9 @@ pub async fn quota(arguments: &QuotaArguments, settings: &Settings) -> Result<Ex
 fn shown(quotas: &Quotas) -> String {
     let Quotas { max_jobs, when_full, each_owner, owners } = quotas;
     let number = |limit: Limit| limit.map_or_else(|| "any".to_owned(), |limit| limit.to_string());
-    let row =
-        |name: &str, max_jobs: String, max_in_flight: String| format!("{name:<20}  {max_jobs:>8}  {max_in_flight:>13}");
+    let row = |name: &str, max_jobs: String, max_in_flight: String| {
+        format!("{name:<20}  {max_jobs:>8}  {max_in_flight:>13}")
+    };
     let of = |name: &str, OwnerQuota { max_jobs, max_in_flight }: OwnerQuota| {
         row(name, number(max_jobs), number(max_in_flight))
     };
@@ -137,7 +143,11 @@ mod tests {
 
     fn changed(quotas: &mut Quotas, flags: &str) {
         let given = Given::try_parse_from(["quota"].into_iter().chain(flags.split_whitespace()));
-        given.unwrap_or_else(|error| panic!("{error}")).arguments.apply(quotas).expect("it has an effect");
+        given
+            .unwrap_or_else(|error| panic!("{error}"))
+            .arguments
+            .apply(quotas)
+            .expect("it has an effect");
     }
 
     #[test]
@@ -151,15 +161,20 @@ mod tests {
             changed(&mut quotas, flags);
         }
         let ana = ("ana".to_owned(), OwnerQuota { max_jobs: Some(5), max_in_flight: None });
-        let (each_owner, owners) = (OwnerQuota { max_jobs: Some(3), max_in_flight: Some(64) }, [ana].into());
-        assert_eq!(quotas, Quotas { max_jobs: Some(20), when_full: WhenFull::Refuse, each_owner, owners });
+        let (each_owner, owners) =
+            (OwnerQuota { max_jobs: Some(3), max_in_flight: Some(64) }, [ana].into());
+        assert_eq!(
+            quotas,
+            Quotas { max_jobs: Some(20), when_full: WhenFull::Refuse, each_owner, owners }
+        );
         for flags in ["--max-jobs any", "--owner ana --remove", "--when-full wait"] {
             changed(&mut quotas, flags);
         }
         assert_eq!(quotas, Quotas { each_owner, ..Quotas::default() });
         changed(&mut quotas, "--owner bo --max-jobs any");
         assert_eq!(quotas.of("bo").max_jobs, None, "an exception from the limit of each");
-        let unknown = Given::parse_from(["quota", "--owner", "cy", "--remove"]).arguments.apply(&mut quotas);
+        let unknown =
+            Given::parse_from(["quota", "--owner", "cy", "--remove"]).arguments.apply(&mut quotas);
         assert_eq!(unknown.expect_err("of none").to_string(), "owner cy has no limits of its own");
     }
 
@@ -174,7 +189,11 @@ mod tests {
             "--when-full never",
             "--max-jobs -1",
         ] {
-            assert!(Given::try_parse_from(["quota"].into_iter().chain(flags.split_whitespace())).is_err(), "{flags}");
+            assert!(
+                Given::try_parse_from(["quota"].into_iter().chain(flags.split_whitespace()))
+                    .is_err(),
+                "{flags}"
+            );
         }
     }
 }

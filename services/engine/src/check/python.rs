@@ -40,12 +40,16 @@ impl PythonCheck {
         let (python, is_whole) = match &spec.environment {
             Environment::Interpreter { path } => (path.as_path(), true),
             // The environment itself may not exist yet.
-            Environment::Requirements { base, .. } if !base.as_bytes().is_empty() => (base.as_path(), false),
+            Environment::Requirements { base, .. } if !base.as_bytes().is_empty() => {
+                (base.as_path(), false)
+            }
             Environment::Requirements { .. } | Environment::Node => (default, false),
         };
-        let needs_tables = is_whole && spec.inputs.iter().any(|input| input.kind == InputKind::Tabular);
+        let needs_tables =
+            is_whole && spec.inputs.iter().any(|input| input.kind == InputKind::Tabular);
         let wanted = search_path.and_then(|folders| only_version(spec, folders));
-        let remember = remembered.and_then(|folder| Some(folder.join(name(spec, python, needs_tables, &wanted)?)));
+        let remember = remembered
+            .and_then(|folder| Some(folder.join(name(spec, python, needs_tables, &wanted)?)));
         if remember.as_ref().is_some_and(|path| path.exists()) {
             return None;
         }
@@ -79,10 +83,15 @@ impl PythonCheck {
         let output = match self.answer.recv_timeout(PATIENCE) {
             Ok(Ok(output)) => output,
             Ok(Err(error)) => {
-                return problem(format!("this Python cannot be started: {error}; name one with `environment`"));
+                return problem(format!(
+                    "this Python cannot be started: {error}; name one with `environment`"
+                ));
             }
             Err(_) => {
-                events.notice(Notice::InterpreterSilent { python: self.python, seconds: PATIENCE.as_secs() });
+                events.notice(Notice::InterpreterSilent {
+                    python: self.python,
+                    seconds: PATIENCE.as_secs(),
+                });
                 return Vec::new();
             }
         };
@@ -90,7 +99,10 @@ impl PythonCheck {
         let Some(text) = text.strip_suffix("ok\n") else {
             let said = String::from_utf8_lossy(&output.stderr);
             let last = said.trim().lines().last().unwrap_or("nothing");
-            return problem(format!("this Python does not work: it ended with {}: {last}", output.status));
+            return problem(format!(
+                "this Python does not work: it ended with {}: {last}",
+                output.status
+            ));
         };
         let problems: Vec<Problem> = text.lines().filter_map(read).collect();
         if let (Some(path), true) = (self.remember, problems.is_empty()) {
@@ -109,7 +121,8 @@ fn only_version(spec: &JobSpec, search_path: &[PathBuf]) -> Option<(String, Stri
     let (major, minor) = CondaFile::parse(&text).ok()?.python?;
     let named = format!("python{major}.{minor}");
     let others = CONDA_TOOLS.iter().copied().chain([&*named]);
-    let is_there = others.into_iter().any(|name| search_path.iter().any(|folder| folder.join(name).is_file()));
+    let is_there =
+        others.into_iter().any(|name| search_path.iter().any(|folder| folder.join(name).is_file()));
     (!is_there).then(|| (file.display().to_string(), format!("{major}.{minor}")))
 }
 
@@ -125,17 +138,35 @@ fn script_of(spec: &JobSpec) -> PathBuf {
 fn read(line: &str) -> Option<Problem> {
     let mut parts = line.splitn(3, '\t');
     let (file, line, message) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(Problem { line: line.parse().ok(), ..Problem::of_file(Path::new(file), message.to_owned()) })
+    Some(Problem {
+        line: line.parse().ok(),
+        ..Problem::of_file(Path::new(file), message.to_owned())
+    })
 }
 
 /// Returns the name of a check: a digest of its subjects. `None`: they are unknown.
-fn name(spec: &JobSpec, python: &Path, needs_tables: bool, wanted: &Option<(String, String)>) -> Option<String> {
+fn name(
+    spec: &JobSpec,
+    python: &Path,
+    needs_tables: bool,
+    wanted: &Option<(String, String)>,
+) -> Option<String> {
     let metadata = python.metadata().ok()?;
     let modified = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
     let variables: BTreeMap<&String, &String> = spec.environment_variables.iter().collect();
-    let asked = (python, metadata.len(), modified, needs_tables.then_some(variables), env!("CARGO_PKG_VERSION"));
+    let asked = (
+        python,
+        metadata.len(),
+        modified,
+        needs_tables.then_some(variables),
+        env!("CARGO_PKG_VERSION"),
+    );
     let script = (&spec.source_directory, &spec.entry_script, &spec.snapshot_digest);
-    Some(blake3::hash(format!("{asked:?} {script:?} {wanted:?} {CHECK}").as_bytes()).to_hex().to_string())
+    Some(
+        blake3::hash(format!("{asked:?} {script:?} {wanted:?} {CHECK}").as_bytes())
+            .to_hex()
+            .to_string(),
+    )
 }
 
 /// Remembers a check. If this fails, the check runs again next time.

@@ -28,14 +28,19 @@ pub(super) fn problems(parsed: &Parsed, options: &StoreOptions, events: &Events)
         return Vec::new();
     }
     let stores = Stores::new(options.clone());
-    let probes = join_all(used.iter().map(|used| tokio::time::timeout(PATIENCE, probe(used, &stores))));
+    let probes =
+        join_all(used.iter().map(|used| tokio::time::timeout(PATIENCE, probe(used, &stores))));
     let probed = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(probes));
     let mut problems = Vec::new();
     for (Used { key, url, how }, probed) in used.into_iter().zip(probed) {
         match probed {
             Ok(Ok(())) => {}
             Ok(Err(storage::Error::NotFound { .. })) => {
-                let missing = if how == UrlUse::Read { "it does not exist" } else { "its bucket does not exist" };
+                let missing = if how == UrlUse::Read {
+                    "it does not exist"
+                } else {
+                    "its bucket does not exist"
+                };
                 problems.push(parsed.problem(&key, how.rejected(&url, missing)));
             }
             // Only roles of the target write there, so this machine needs no right to do so.
@@ -44,7 +49,8 @@ pub(super) fn problems(parsed: &Parsed, options: &StoreOptions, events: &Events)
                 let said = format!("{error:#}");
                 let cause = said.strip_prefix(&format!("{url}: ")).unwrap_or(&said);
                 match parsed.elsewhere {
-                    true => events.notice(Notice::UnusableHere { problem: how.rejected(&url, cause), how }),
+                    true => events
+                        .notice(Notice::UnusableHere { problem: how.rejected(&url, cause), how }),
                     false => problems.push(parsed.problem(&key, how.rejected(&url, cause))),
                 }
             }
@@ -68,11 +74,16 @@ async fn probe(used: &Used, stores: &Stores) -> storage::Result<()> {
 fn used(parsed: &Parsed) -> Vec<Used> {
     let spec = &parsed.spec;
     let output = [("output".to_owned(), &spec.output.folder, UrlUse::Output)];
-    let written = spec.outputs.iter().map(|(name, folder)| (format!("outputs.{name}"), folder, UrlUse::Written));
+    let written = spec
+        .outputs
+        .iter()
+        .map(|(name, folder)| (format!("outputs.{name}"), folder, UrlUse::Written));
     let read = spec.side_inputs.iter().map(|(name, path)| {
         let key = if name == MODEL { "model".to_owned() } else { format!("side_inputs.{name}") };
         (key, path, UrlUse::Read)
     });
     let all = output.into_iter().chain(written).chain(read);
-    all.filter(|(_, path, _)| path.is_url()).map(|(key, path, how)| Used { key, url: path.display(), how }).collect()
+    all.filter(|(_, path, _)| path.is_url())
+        .map(|(key, path, how)| Used { key, url: path.display(), how })
+        .collect()
 }

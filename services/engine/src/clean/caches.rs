@@ -18,7 +18,8 @@ pub fn clean(home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()>
     }
     let fleet = home.cache("fleet");
     let taken = home.try_take_fleet()?;
-    let mut caches = ["environments", "side-inputs", "checks"].map(|cache| home.cache(cache)).to_vec();
+    let mut caches =
+        ["environments", "side-inputs", "checks"].map(|cache| home.cache(cache)).to_vec();
     match &taken {
         // `processes` and `nodes` hold the leftovers of killed workers.
         Some(_) => {
@@ -60,7 +61,11 @@ fn remove(path: &Path, home: &Home, dry_run: bool, report: &mut CleanReport) -> 
         std::fs::rename(path, &removed).with_context(|| format!("move {}", path.display()))?;
         remove_folder(&removed)?;
     }
-    report.caches.push(Candidate { name: path.display().to_string(), state: None, bytes: Some(bytes) });
+    report.caches.push(Candidate {
+        name: path.display().to_string(),
+        state: None,
+        bytes: Some(bytes),
+    });
     Ok(())
 }
 
@@ -70,7 +75,9 @@ pub(super) fn bytes_below(path: &Path) -> u64 {
     while let Some(path) = rest.pop() {
         let Ok(metadata) = path.symlink_metadata() else { continue };
         if metadata.is_dir() {
-            rest.extend(std::fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+            rest.extend(
+                std::fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()),
+            );
         } else {
             bytes += metadata.len();
         }

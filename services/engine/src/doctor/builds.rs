@@ -30,7 +30,10 @@ async fn found(target: &Target, build: &str) -> Result<BTreeMap<String, Vec<Stri
     let store = target.open_store().await?;
     let mut found = BTreeMap::from([(build.to_owned(), vec!["this command".to_owned()])]);
     if let Some(schedule) = store.last_schedule().await? {
-        found.entry(schedule.build).or_default().push("the reducer of the last schedule".to_owned());
+        found
+            .entry(schedule.build)
+            .or_default()
+            .push("the reducer of the last schedule".to_owned());
     }
     let mut workers: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for worker in store.seen_workers().await? {

@@ -26,7 +26,12 @@ pub async fn check(target: &Target, report: &mut Report) {
                 counted(left.len() as u64, "queue pair"),
                 named.join(", ")
             );
-            report.add(check, CheckState::Warning, message, Remedy::StartReducer(target.reference()));
+            report.add(
+                check,
+                CheckState::Warning,
+                message,
+                Remedy::StartReducer(target.reference()),
+            );
         }
         Err(error) => report.not_checked(check, format!("{error:#}")),
     }

@@ -69,8 +69,10 @@ impl Engine {
         check_python(python.or_else(|| settings.python.clone()), settings, report);
         check_folder("home", &settings.home, Some(&Remedy::FreeHome), report);
         check_folder("temporary files", &std::env::temp_dir(), None, report);
-        let (files, threads) =
-            (FILES_OF_ENGINE + FILES_OF_PROCESS * processes, THREADS_OF_ENGINE + THREADS_OF_PROCESS * processes);
+        let (files, threads) = (
+            FILES_OF_ENGINE + FILES_OF_PROCESS * processes,
+            THREADS_OF_ENGINE + THREADS_OF_PROCESS * processes,
+        );
         check_limit("open files", Resource::Nofile, files, "ulimit -n", report);
         check_limit("processes", Resource::Nproc, threads, "ulimit -u", report);
         check_shared_memory(report);
@@ -78,8 +80,14 @@ impl Engine {
         check_memory_groups(report);
         check_clock(report);
         match settings.gpus().count() {
-            0 => report.ok("processors", format!("{processes} cores, no GPU: {processes} Python processes by default")),
-            gpus => report.ok("processors", format!("{processes} cores, {gpus} GPUs: 1 Python process by default")),
+            0 => report.ok(
+                "processors",
+                format!("{processes} cores, no GPU: {processes} Python processes by default"),
+            ),
+            gpus => report.ok(
+                "processors",
+                format!("{processes} cores, {gpus} GPUs: 1 Python process by default"),
+            ),
         }
     }
 }
@@ -100,7 +108,12 @@ fn check_python(python: Option<PathBuf>, settings: &Settings, report: &mut Repor
     let found = match asked {
         Ok(found) => found,
         Err(error) => {
-            return report.add("python", CheckState::Failed, format!("{shown}: {error}"), Remedy::SetPython);
+            return report.add(
+                "python",
+                CheckState::Failed,
+                format!("{shown}: {error}"),
+                Remedy::SetPython,
+            );
         }
     };
     let Python { version, is_new_enough, packages, problem } = found;
@@ -111,15 +124,20 @@ fn check_python(python: Option<PathBuf>, settings: &Settings, report: &mut Repor
     report.ok("python", format!("{shown}, {version}"));
     match problem {
         None => report.ok("package", format!("this Python can load {}", package.display())),
-        Some(problem) => report.failed("package", format!("{}: {problem}; install it again", package.display())),
+        Some(problem) => {
+            report.failed("package", format!("{}: {problem}; install it again", package.display()))
+        }
     }
     for (name, version) in packages {
         match (version, name.as_str()) {
             (Some(version), _) => report.ok(name, version),
-            (None, "pyarrow") => report.ok(name, "not installed; only some types of Parquet columns need it"),
+            (None, "pyarrow") => {
+                report.ok(name, "not installed; only some types of Parquet columns need it")
+            }
             (None, _) => {
-                let message =
-                    format!("not installed, and inputs of `type: tabular` need it; {shown} -m pip install {name}");
+                let message = format!(
+                    "not installed, and inputs of `type: tabular` need it; {shown} -m pip install {name}"
+                );
                 report.warning(name, message);
             }
         }
@@ -172,7 +190,9 @@ fn check_folder(check: &str, folder: &Path, remedy: Option<&Remedy>, report: &mu
     let message = format!("{shown}, {} free", size(free));
     match free {
         0..DISK_BYTES_MIN => add(CheckState::Failed, format!("{message}; free some space")),
-        DISK_BYTES_MIN..DISK_BYTES_USUAL => add(CheckState::Warning, format!("{message}; large jobs need more")),
+        DISK_BYTES_MIN..DISK_BYTES_USUAL => {
+            add(CheckState::Warning, format!("{message}; large jobs need more"))
+        }
         _ => report.ok(check, message),
     }
 }
@@ -180,7 +200,9 @@ fn check_folder(check: &str, folder: &Path, remedy: Option<&Remedy>, report: &mu
 fn check_limit(check: &str, resource: Resource, needed: u64, how: &str, report: &mut Report) {
     match getrlimit(resource).current {
         Some(limit) if limit < needed => {
-            let message = format!("the limit is {limit}, and a job on all cores needs about {needed}: {how} {needed}");
+            let message = format!(
+                "the limit is {limit}, and a job on all cores needs about {needed}: {how} {needed}"
+            );
             report.failed(check, message);
         }
         Some(limit) => report.ok(check, format!("the limit is {limit}")),
@@ -196,12 +218,18 @@ fn check_shared_memory(report: &mut Report) {
             let message = format!("/dev/shm has {}", size(bytes));
             if bytes <= SHARED_MEMORY_BYTES_MIN {
                 let need = "scripts with PyTorch data loaders or multiprocessing may need more";
-                report.add(check, CheckState::Warning, format!("{message}; {need}"), Remedy::EnlargeSharedMemory);
+                report.add(
+                    check,
+                    CheckState::Warning,
+                    format!("{message}; {need}"),
+                    Remedy::EnlargeSharedMemory,
+                );
             } else {
                 report.ok(check, message);
             }
         }
-        Err(error) => report.warning(check, format!("/dev/shm: {error}; scripts that use multiprocessing need it")),
+        Err(error) => report
+            .warning(check, format!("/dev/shm: {error}; scripts that use multiprocessing need it")),
     }
 }
 
@@ -214,7 +242,10 @@ fn check_memory(processes: u64, report: &mut Report) {
     let message = format!("{} available", size(available));
     if available < needed {
         let remedy = "lower process_count_per_node in the job file";
-        let message = format!("{message}, and {processes} processes with pandas need about {}; {remedy}", size(needed));
+        let message = format!(
+            "{message}, and {processes} processes with pandas need about {}; {remedy}",
+            size(needed)
+        );
         report.warning(check, message);
     } else {
         report.ok(check, message);
@@ -238,9 +269,11 @@ fn available_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let machine = line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024;
-    let number =
-        |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok();
-    let container = number("memory.max").map(|max| max.saturating_sub(number("memory.current").unwrap_or(0)));
+    let number = |name: &str| {
+        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok()
+    };
+    let container =
+        number("memory.max").map(|max| max.saturating_sub(number("memory.current").unwrap_or(0)));
     Some(container.map_or(machine, |container| container.min(machine)))
 }
 
@@ -249,9 +282,10 @@ fn check_clock(report: &mut Report) {
     let now = chrono::Utc::now().format("%Y-%m-%d %H:%M:%S UTC");
     let built = std::env::current_exe().and_then(|path| path.metadata()?.modified()).ok();
     match built.is_some_and(|built| built > SystemTime::now()) {
-        true => {
-            report.failed("clock", format!("{now} is before the installation of this program; set the clock (NTP)"))
-        }
+        true => report.failed(
+            "clock",
+            format!("{now} is before the installation of this program; set the clock (NTP)"),
+        ),
         false => report.ok("clock", now.to_string()),
     }
 }

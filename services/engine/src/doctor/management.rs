@@ -87,12 +87,14 @@ impl Management {
     pub fn new(broker: &Url, address: Option<&str>) -> Result<Self> {
         let address = address.map_or_else(
             || {
-                let (scheme, port) = if broker.scheme() == "amqps" { ("https", PORT_TLS) } else { ("http", PORT) };
+                let (scheme, port) =
+                    if broker.scheme() == "amqps" { ("https", PORT_TLS) } else { ("http", PORT) };
                 format!("{scheme}://{}:{port}", broker.host_str().unwrap_or("localhost"))
             },
             str::to_owned,
         );
-        let base = Url::parse(&address).map_err(|source| ManagementError::Address { address, source })?;
+        let base =
+            Url::parse(&address).map_err(|source| ManagementError::Address { address, source })?;
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         let (user, password) = match broker.username() {
             "" => ("guest".to_owned(), "guest".to_owned()),
@@ -102,7 +104,10 @@ impl Management {
             "" => "/".to_owned(),
             vhost => decoded(vhost),
         };
-        let client = reqwest::Client::builder().timeout(PATIENCE).build().map_err(ManagementError::Client)?;
+        let client = reqwest::Client::builder()
+            .timeout(PATIENCE)
+            .build()
+            .map_err(ManagementError::Client)?;
         Ok(Self { client, base, user, password, vhost })
     }
 
@@ -131,7 +136,11 @@ impl Management {
         let base = || self.base.clone();
         let silent = |source| ManagementError::Silent { base: base(), source };
         let mut url = base();
-        url.path_segments_mut().map_err(|()| ManagementError::NoPath)?.pop_if_empty().push("api").extend(path);
+        url.path_segments_mut()
+            .map_err(|()| ManagementError::NoPath)?
+            .pop_if_empty()
+            .push("api")
+            .extend(path);
         let answer = self.client.get(url).basic_auth(&self.user, Some(&self.password)).send().await;
         let answer = answer.map_err(silent)?;
         match answer.status().as_u16() {
@@ -205,7 +214,10 @@ mod tests {
 
     #[test]
     fn answer_of_rabbitmqctl_is_parsed() {
-        assert_eq!(parse_timeout("{ok,1800000}\n"), Some(ServerTimeout::After(Duration::from_secs(1800))));
+        assert_eq!(
+            parse_timeout("{ok,1800000}\n"),
+            Some(ServerTimeout::After(Duration::from_secs(1800)))
+        );
         assert_eq!(parse_timeout("undefined\n"), Some(ServerTimeout::Off));
         assert_eq!(parse_timeout("Error: unable to connect"), None);
     }

@@ -6,7 +6,9 @@ use queue::DEAD_LETTERS;
 use serde_json::Value;
 use url::Url;
 
-use super::management::{Management, ManagementError, QueueFacts, ServerTimeout, consumer_timeout_by_ctl};
+use super::management::{
+    Management, ManagementError, QueueFacts, ServerTimeout, consumer_timeout_by_ctl,
+};
 use super::needs::Needs;
 use super::{CheckState, Report};
 use crate::words::duration;
@@ -59,13 +61,13 @@ pub async fn check(
         match management.listed(tasks).await {
             Ok(Some(listed)) => {
                 let judged = judge(address, &listed, version, needs);
-                judged
-                    .checks
-                    .into_iter()
-                    .for_each(|check| report.add(check.check, check.state, check.message, check.remedy));
+                judged.checks.into_iter().for_each(|check| {
+                    report.add(check.check, check.state, check.message, check.remedy)
+                });
                 facts = listed;
             }
-            Ok(None) => report.not_checked("tasks of a job", "the management API does not list the queue yet"),
+            Ok(None) => report
+                .not_checked("tasks of a job", "the management API does not list the queue yet"),
             Err(error) => report.not_checked("tasks of a job", error.to_string()),
         }
     }
@@ -123,9 +125,11 @@ fn judge(address: &QueueAddress, facts: &QueueFacts, version: &str, needs: &Need
         Some(kept) => report.ok(check("retention"), duration(kept.as_secs_f64())),
         None => report.ok(check("retention"), "unlimited"),
     }
-    if let Some(length) = facts.setting("max-length").or_else(|| facts.setting("max-length-bytes")) {
-        let message =
-            format!("its length is limited ({length}), and the broker drops what exceeds it; remove the limit");
+    if let Some(length) = facts.setting("max-length").or_else(|| facts.setting("max-length-bytes"))
+    {
+        let message = format!(
+            "its length is limited ({length}), and the broker drops what exceeds it; remove the limit"
+        );
         report.failed(check("length"), message);
     }
     report
@@ -145,9 +149,15 @@ fn judge_timeout(
     let (timeout, source) = match (own, server, lease) {
         (Some(own), _, _) => (own, "of the task queue"),
         (None, Some(ServerTimeout::Off), _) => return report.ok(check, "none, by rabbitmqctl"),
-        (None, Some(ServerTimeout::After(timeout)), _) => (timeout, "of the server, by rabbitmqctl"),
-        (None, None, Some(lease)) => (lease, "by lease_seconds of the target; the server's own value is unknown"),
-        (None, None, None) => (CONSUMER_TIMEOUT_DEFAULT, "if the server has its default; its own value is unknown"),
+        (None, Some(ServerTimeout::After(timeout)), _) => {
+            (timeout, "of the server, by rabbitmqctl")
+        }
+        (None, None, Some(lease)) => {
+            (lease, "by lease_seconds of the target; the server's own value is unknown")
+        }
+        (None, None, None) => {
+            (CONSUMER_TIMEOUT_DEFAULT, "if the server has its default; its own value is unknown")
+        }
     };
     if let Some(lease) = lease.filter(|lease| *lease > timeout) {
         let message = format!(
@@ -182,7 +192,11 @@ fn judge_timeout(
         duration(timeout.as_secs_f64()),
         duration(held.as_secs_f64())
     );
-    if own.is_none() && server.is_none() { report.warning(check, message) } else { report.failed(check, message) }
+    if own.is_none() && server.is_none() {
+        report.warning(check, message)
+    } else {
+        report.failed(check, message)
+    }
 }
 
 /// Returns major and minor number; 0.0 if they are unknown.
@@ -203,7 +217,11 @@ mod tests {
     }
 
     fn needs(held_seconds: Option<u64>) -> Needs {
-        Needs { held: held_seconds.map(Duration::from_secs), deliveries: 11, retention: Duration::from_secs(24 * 3600) }
+        Needs {
+            held: held_seconds.map(Duration::from_secs),
+            deliveries: 11,
+            retention: Duration::from_secs(24 * 3600),
+        }
     }
 
     fn judged(json: &str, version: &str) -> Vec<Check> {
@@ -211,14 +229,23 @@ mod tests {
         judge(&address, &facts(json), version, &needs(None)).checks
     }
 
-    fn timeout(json: &str, version: &str, server: Option<ServerTimeout>, held_seconds: u64) -> CheckState {
+    fn timeout(
+        json: &str,
+        version: &str,
+        server: Option<ServerTimeout>,
+        held_seconds: u64,
+    ) -> CheckState {
         let mut report = Report::silent();
         judge_timeout(&facts(json), version, server, None, &needs(Some(held_seconds)), &mut report);
         report.checks[0].state
     }
 
     fn state(checks: &[Check], what: &str) -> CheckState {
-        checks.iter().find(|check| check.check.ends_with(what)).unwrap_or_else(|| panic!("no {what}: {checks:?}")).state
+        checks
+            .iter()
+            .find(|check| check.check.ends_with(what))
+            .unwrap_or_else(|| panic!("no {what}: {checks:?}"))
+            .state
     }
 
     #[test]
@@ -226,8 +253,7 @@ mod tests {
         let plain = judged(r#"{"type":"quorum"}"#, "3.10.8");
         assert_eq!(state(&plain, "delivery limit"), CheckState::Ok, "no limit");
         assert_eq!(state(&plain, "dead letters"), CheckState::Warning);
-        let good =
-            r#"{"type":"quorum","arguments":{"x-delivery-limit":50,"x-dead-letter-routing-key":"p-dead-letters"}}"#;
+        let good = r#"{"type":"quorum","arguments":{"x-delivery-limit":50,"x-dead-letter-routing-key":"p-dead-letters"}}"#;
         assert!(judged(good, "4.1.0").iter().all(|check| check.state == CheckState::Ok));
         let limited = r#"{"type":"quorum","arguments":{"x-delivery-limit":5,"x-message-ttl":1000,"x-max-length":9}}"#;
         let limited = judged(limited, "3.10.8");
@@ -235,7 +261,10 @@ mod tests {
             assert_eq!(state(&limited, what), CheckState::Failed, "{what}");
         }
         // 20 by default, which is enough for the 11 of most jobs; a negative limit means no limit.
-        assert_eq!(state(&judged(r#"{"type":"quorum"}"#, "4.0.2"), "delivery limit"), CheckState::Ok);
+        assert_eq!(
+            state(&judged(r#"{"type":"quorum"}"#, "4.0.2"), "delivery limit"),
+            CheckState::Ok
+        );
         let off = r#"{"type":"quorum","arguments":{"x-delivery-limit":-1}}"#;
         assert_eq!(state(&judged(off, "4.0.2"), "delivery limit"), CheckState::Ok);
     }
@@ -244,17 +273,30 @@ mod tests {
     fn consumer_timeout_is_compared_with_the_job() {
         let hour = Some(ServerTimeout::After(Duration::from_secs(3600)));
         assert_eq!(timeout("{}", "3.10.8", None, 600), CheckState::Ok);
-        assert_eq!(timeout("{}", "3.10.8", None, 3600), CheckState::Warning, "the server may have another timeout");
+        assert_eq!(
+            timeout("{}", "3.10.8", None, 3600),
+            CheckState::Warning,
+            "the server may have another timeout"
+        );
         assert_eq!(timeout("{}", "3.10.8", hour, 4000), CheckState::Failed);
         assert_eq!(timeout("{}", "3.10.8", hour, 3000), CheckState::Ok);
         assert_eq!(timeout("{}", "3.10.8", Some(ServerTimeout::Off), 400_000), CheckState::Ok);
         for (lease_hours, state) in [(1, CheckState::Ok), (2, CheckState::Failed)] {
-            let (mut report, lease) = (Report::silent(), Some(Duration::from_secs(lease_hours * 3600)));
+            let (mut report, lease) =
+                (Report::silent(), Some(Duration::from_secs(lease_hours * 3600)));
             judge_timeout(&facts("{}"), "3.10.8", hour, lease, &needs(None), &mut report);
             assert_eq!(report.checks[0].state, state, "a lease of {lease_hours} hours");
         }
         let own = r#"{"type":"quorum","arguments":{"x-consumer-timeout":7200000}}"#;
-        assert_eq!(timeout(own, "3.13.1", hour, 7000), CheckState::Ok, "the queue's own timeout takes precedence");
-        assert_eq!(timeout(own, "3.10.8", hour, 7000), CheckState::Failed, "an old broker has no such timeout");
+        assert_eq!(
+            timeout(own, "3.13.1", hour, 7000),
+            CheckState::Ok,
+            "the queue's own timeout takes precedence"
+        );
+        assert_eq!(
+            timeout(own, "3.10.8", hour, 7000),
+            CheckState::Failed,
+            "an old broker has no such timeout"
+        );
     }
 }

@@ -13,8 +13,15 @@ use crate::{QueueAddress, Remedy, Target};
 const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
 
 /// Checks the attributes of the task queue of a job.
-pub async fn check(target: &Target, tasks: &str, address: &QueueAddress, needs: &Needs, report: &mut Report) {
-    let attributes = async { SqsQueue::open(target.sqs_options(tasks, false)).await?.attributes().await };
+pub async fn check(
+    target: &Target,
+    tasks: &str,
+    address: &QueueAddress,
+    needs: &Needs,
+    report: &mut Report,
+) {
+    let attributes =
+        async { SqsQueue::open(target.sqs_options(tasks, false)).await?.attributes().await };
     match attributes.await {
         Ok(attributes) => judge(address, &attributes, needs, report),
         Err(error) => report.not_checked("tasks of a job, attributes", format!("{error:#}")),
@@ -123,10 +130,19 @@ mod tests {
 
     #[test]
     fn retention_and_redrive_policy_are_judged() {
-        assert_eq!(judged(attributes(96, Some(("p-dead-letters", 100)))), [CheckState::Ok, CheckState::Ok]);
+        assert_eq!(
+            judged(attributes(96, Some(("p-dead-letters", 100)))),
+            [CheckState::Ok, CheckState::Ok]
+        );
         assert_eq!(judged(attributes(1, None)), [CheckState::Failed, CheckState::Warning]);
-        assert_eq!(judged(attributes(96, Some(("p-dead-letters", 5)))), [CheckState::Ok, CheckState::Failed]);
-        assert_eq!(judged(attributes(96, Some(("elsewhere", 100)))), [CheckState::Ok, CheckState::Warning]);
+        assert_eq!(
+            judged(attributes(96, Some(("p-dead-letters", 5)))),
+            [CheckState::Ok, CheckState::Failed]
+        );
+        assert_eq!(
+            judged(attributes(96, Some(("elsewhere", 100)))),
+            [CheckState::Ok, CheckState::Warning]
+        );
     }
 
     #[test]

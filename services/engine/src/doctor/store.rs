@@ -94,11 +94,17 @@ fn check_clock(ahead: f64, report: &mut Report) {
     if difference > SKEW_SECONDS_MAX {
         report.failed(
             check,
-            format!("{message}, so the store may reject signed requests; set this machine's clock (NTP)"),
+            format!(
+                "{message}, so the store may reject signed requests; set this machine's clock (NTP)"
+            ),
         );
     } else if difference > SKEW_SECONDS_NOTICED {
-        report
-            .warning(check, format!("{message}, so times of several machines cannot be compared; set the clock (NTP)"));
+        report.warning(
+            check,
+            format!(
+                "{message}, so times of several machines cannot be compared; set the clock (NTP)"
+            ),
+        );
     } else {
         report.ok(check, "this machine and the store agree");
     }

@@ -35,7 +35,8 @@ pub async fn check(name: &str, queue: &dyn Queue, report: &mut Report) {
     let carried = queue.limits().message_bytes_max;
     let check = |what: &str| format!("{name}, {what}");
     if carried < MESSAGE_BYTES_MIN {
-        let message = format!("messages are limited to {carried} bytes; allow {MESSAGE_BYTES_GOOD}");
+        let message =
+            format!("messages are limited to {carried} bytes; allow {MESSAGE_BYTES_GOOD}");
         report.failed(check("message size"), message);
     } else if carried < MESSAGE_BYTES_GOOD {
         let message = format!(
@@ -53,7 +54,8 @@ pub async fn check(name: &str, queue: &dyn Queue, report: &mut Report) {
     let what = check("receive, extend, delete");
     match take_out(queue, body.as_bytes()).await {
         Ok(Some(())) => report.ok(what, "allowed"),
-        Ok(None) => report.failed(what, format!("the message did not arrive within {} s", PATIENCE.as_secs())),
+        Ok(None) => report
+            .failed(what, format!("the message did not arrive within {} s", PATIENCE.as_secs())),
         Err(error) => report.failed(what, format!("{error:#}")),
     }
 }
@@ -61,7 +63,11 @@ pub async fn check(name: &str, queue: &dyn Queue, report: &mut Report) {
 async fn take_out(queue: &dyn Queue, body: &[u8]) -> Result<Option<()>, queue::Error> {
     let began = Instant::now();
     while let Some(wait) = PATIENCE.checked_sub(began.elapsed()) {
-        let request = Receive { messages_max: 10, visibility: VISIBILITY, wait: wait.min(Duration::from_secs(5)) };
+        let request = Receive {
+            messages_max: 10,
+            visibility: VISIBILITY,
+            wait: wait.min(Duration::from_secs(5)),
+        };
         let (ours, others): (Vec<_>, Vec<_>) =
             queue.receive(request).await?.into_iter().partition(|delivery| *delivery.body == *body);
         let others: Vec<_> = others.into_iter().map(|delivery| delivery.receipt).collect();

@@ -38,7 +38,8 @@ impl FoundJob {
     pub async fn update_history(&self, history: &SharedHistory) -> Result<bool> {
         let (origin, mut next, is_sealed) = {
             let history = history.read().unwrap_or_else(PoisonError::into_inner);
-            let is_sealed = self.result.is_some() && history.sealed.as_deref() == self.result.as_ref();
+            let is_sealed =
+                self.result.is_some() && history.sealed.as_deref() == self.result.as_ref();
             (history.origin, history.segments, is_sealed)
         };
         let has_ended = self.result.is_some();
@@ -86,7 +87,8 @@ impl FoundJob {
                 has_changed = true;
             }
         }
-        history.write().unwrap_or_else(PoisonError::into_inner).sealed = self.result.clone().map(Box::new);
+        history.write().unwrap_or_else(PoisonError::into_inner).sealed =
+            self.result.clone().map(Box::new);
         Ok(has_changed)
     }
 
@@ -100,13 +102,19 @@ impl FoundJob {
 
     async fn read_report(&self) -> Result<Option<History>> {
         let files = self.store.logs().await.context("list the logs")?;
-        let Some(file) = files.into_iter().find(|file| file.path == report::PATH) else { return Ok(None) };
+        let Some(file) = files.into_iter().find(|file| file.path == report::PATH) else {
+            return Ok(None);
+        };
         let result = self.result.clone();
         let mut reader = report::Reader::new(result.as_ref());
         let mut start = 0;
         while start < file.bytes {
             let end = file.bytes.min(start + report::PIECE_BYTES);
-            let bytes = self.store.log_range(report::PATH, start..end).await.context("read the report of attempts")?;
+            let bytes = self
+                .store
+                .log_range(report::PATH, start..end)
+                .await
+                .context("read the report of attempts")?;
             start = end;
             reader = tokio::task::spawn_blocking(move || {
                 reader.add(&bytes);
@@ -118,7 +126,11 @@ impl FoundJob {
     }
 
     /// Reads the records at these places of a history of this origin. `None`: it has been removed, or cannot be read.
-    pub async fn recorded_attempts(&self, origin: Origin, places: &[RecordAt]) -> Vec<Option<RecordedAttempt>> {
+    pub async fn recorded_attempts(
+        &self,
+        origin: Origin,
+        places: &[RecordAt],
+    ) -> Vec<Option<RecordedAttempt>> {
         let store = self.store.clone();
         let reads = stream::iter(places.to_vec()).map(move |place| {
             let store = store.clone();
@@ -160,7 +172,11 @@ async fn decoded(store: &JobStore, segment: u32) -> Result<Decoded> {
     decoding.await.context("decode a segment of the ledger")
 }
 
-async fn recorded_attempt(store: &JobStore, origin: Origin, place: RecordAt) -> Option<RecordedAttempt> {
+async fn recorded_attempt(
+    store: &JobStore,
+    origin: Origin,
+    place: RecordAt,
+) -> Option<RecordedAttempt> {
     let range: Range<u64> = place.start..place.start + u64::from(place.length);
     match origin {
         Origin::Nothing => None,

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use chrono::NaiveDateTime;
 use protocol::{
-    Attempt, AttemptCore, AttemptStatus, ErrorReport, JobResult, Phases, Planned, ProcessName, ResultEvent, Rows,
+    Attempt, AttemptCore, AttemptStatus, ErrorReport, JobResult, Phases, Planned, ProcessName,
+    ResultEvent, Rows,
 };
 
 use super::{History, Origin, RecordAt};
@@ -98,7 +99,20 @@ struct Row<'a> {
 impl<'a> Row<'a> {
     fn read(text: &'a str) -> Option<Self> {
         let cells = cells(text.trim_end_matches(['\n', '\r']))?;
-        let [mini_batch, picked, _pid, started, total, succeeded, _failed, elapsed, cpu, run, status, ..] = &cells;
+        let [
+            mini_batch,
+            picked,
+            _pid,
+            started,
+            total,
+            succeeded,
+            _failed,
+            elapsed,
+            cpu,
+            run,
+            status,
+            ..,
+        ] = &cells;
         let started: NaiveDateTime = started.parse().ok()?;
         Some(Self {
             core: AttemptCore {
@@ -136,7 +150,8 @@ impl<'a> Row<'a> {
         let [.., category, message, detail, _node, _process, _, _, _, _, _] = &self.cells;
         let Self { core, status, .. } = self;
         let error = (*status != AttemptStatus::Succeeded).then(|| {
-            let (category, message) = (unguarded(category).to_owned(), unguarded(message).to_owned());
+            let (category, message) =
+                (unguarded(category).to_owned(), unguarded(message).to_owned());
             Box::new(ErrorReport { category, message, ..ErrorReport::default() })
         });
         let ProcessName { node, process } = self.process();
@@ -181,7 +196,8 @@ impl<'a> Row<'a> {
 /// Returns the phases in the last cells, if they were measured.
 fn phases(cells: &[Cow<'_, str>; COLUMNS]) -> Phases {
     let [.., waited, prepared, loaded, _reported, _copy] = cells;
-    let read = || Some(Phases::new(waited.parse().ok()?, prepared.parse().ok()?, loaded.parse().ok()?));
+    let read =
+        || Some(Phases::new(waited.parse().ok()?, prepared.parse().ok()?, loaded.parse().ok()?));
     read().unwrap_or_default()
 }
 
@@ -192,12 +208,17 @@ pub fn attempt_of(row: &[u8]) -> Option<Attempt> {
 
 /// Returns a text without the mark that keeps spreadsheets from reading it as a formula.
 fn unguarded(text: &str) -> &str {
-    text.strip_prefix('\'').filter(|rest| rest.starts_with(['=', '+', '-', '@', '\t', '\r'])).unwrap_or(text)
+    text.strip_prefix('\'')
+        .filter(|rest| rest.starts_with(['=', '+', '-', '@', '\t', '\r']))
+        .unwrap_or(text)
 }
 
 fn status_of(word: &str) -> Option<AttemptStatus> {
-    use AttemptStatus::{LoadFailed, LoadTimedOut, LostTooOften, ProcessDied, RunRaised, RunTimedOut, Succeeded};
-    let all = [Succeeded, RunRaised, RunTimedOut, LoadFailed, LoadTimedOut, ProcessDied, LostTooOften];
+    use AttemptStatus::{
+        LoadFailed, LoadTimedOut, LostTooOften, ProcessDied, RunRaised, RunTimedOut, Succeeded,
+    };
+    let all =
+        [Succeeded, RunRaised, RunTimedOut, LoadFailed, LoadTimedOut, ProcessDied, LostTooOften];
     all.into_iter().find(|status| status.report_word() == word)
 }
 
@@ -213,7 +234,11 @@ fn cells(row: &str) -> Option<[Cow<'_, str>; COLUMNS]> {
                     end += 2 + quoted[end + 2..].find('"')?;
                 }
                 let text = &quoted[..end];
-                *cell = if text.contains('"') { text.replace("\"\"", "\"").into() } else { text.into() };
+                *cell = if text.contains('"') {
+                    text.replace("\"\"", "\"").into()
+                } else {
+                    text.into()
+                };
                 end + 2
             }
             None => {

@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 
-use protocol::{AttemptCore, EventRef, ProcessName, Record, RecordError, ResultEvent, read_records};
+use protocol::{
+    AttemptCore, EventRef, ProcessName, Record, RecordError, ResultEvent, read_records,
+};
 
 /// The events of one segment.
 #[derive(Debug)]
@@ -46,7 +48,10 @@ impl Segment {
                     let next = u32::try_from(processes.len()).unwrap_or(u32::MAX);
                     let position = *positions.entry((node, process)).or_insert(next);
                     if position == next {
-                        processes.push(ProcessName { node: node.to_owned(), process: process.to_owned() });
+                        processes.push(ProcessName {
+                            node: node.to_owned(),
+                            process: process.to_owned(),
+                        });
                     }
                     Event::Success(success.map(|_| position, |_| (), |_| ()))
                 }

@@ -2,8 +2,8 @@ use std::sync::{Arc, RwLock};
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, ErrorReport, JobResult, JobSpec, JobState, Phases, Planned, ResultEvent, Rows,
-    encode_record,
+    Attempt, AttemptStatus, ErrorReport, JobResult, JobSpec, JobState, Phases, Planned,
+    ResultEvent, Rows, encode_record,
 };
 use reducer::MiniBatchState;
 use storage::JobStore;
@@ -11,7 +11,12 @@ use storage::JobStore;
 use super::*;
 use crate::FoundJob;
 
-pub(crate) fn attempt(mini_batch: u64, try_number: u32, status: AttemptStatus, is_final: bool) -> Attempt {
+pub(crate) fn attempt(
+    mini_batch: u64,
+    try_number: u32,
+    status: AttemptStatus,
+    is_final: bool,
+) -> Attempt {
     let has_failed = status != AttemptStatus::Succeeded;
     Attempt {
         mini_batch,
@@ -101,12 +106,14 @@ fn history_has_the_states_of_the_tally() {
     use MiniBatchState::{Failed, Pending, Succeeded};
     assert_eq!(states, [Succeeded, Succeeded, Failed, Pending, Pending]);
     assert_eq!((history.mini_batches(), history.attempts_kept()), (5, 5), "9 is outside the plan");
-    let tries: Vec<_> = history.attempts_of(1).map(|attempt| (attempt.try_number, attempt.counts())).collect();
+    let tries: Vec<_> =
+        history.attempts_of(1).map(|attempt| (attempt.try_number, attempt.counts())).collect();
     assert_eq!(tries, [(2, true), (1, false)]);
     assert_eq!(history.shown(2).map(|attempt| attempt.status), Some(AttemptStatus::RunRaised));
     assert_eq!(history.changed_since(first).collect::<Vec<_>>(), vec![0..4096]);
     assert_eq!(history.changed_since(history.version()).count(), 0);
-    let sums: Vec<_> = history.processes().iter().map(|process| (process.attempts, process.failed)).collect();
+    let sums: Vec<_> =
+        history.processes().iter().map(|process| (process.attempts, process.failed)).collect();
     assert_eq!(sums, [(3, 2), (2, 1)]);
 }
 
@@ -121,22 +128,33 @@ fn attempts_of_more_processes_than_have_a_position_are_counted() {
         })
         .collect();
     history.add_segment(&segment(&events)).expect("readable");
-    assert_eq!((history.processes().len(), history.attempts_kept()), (PROCESSES_MAX, PROCESSES_MAX));
+    assert_eq!(
+        (history.processes().len(), history.attempts_kept()),
+        (PROCESSES_MAX, PROCESSES_MAX)
+    );
     assert_eq!(history.attempts_left_out(), 3);
-    assert_eq!(history.tally().mini_batches().succeeded, PROCESSES_MAX as u64 + 3, "the tally has them");
+    assert_eq!(
+        history.tally().mini_batches().succeeded,
+        PROCESSES_MAX as u64 + 3,
+        "the tally has them"
+    );
 }
 
 #[test]
 fn lost_rows_and_reopening_are_seen() {
     let mut history = History::default();
-    let all = [ended(0, 1, AttemptStatus::Succeeded, true), ended(1, 1, AttemptStatus::RunRaised, true)];
+    let all =
+        [ended(0, 1, AttemptStatus::Succeeded, true), ended(1, 1, AttemptStatus::RunRaised, true)];
     history.add_segment(&segment(&all)).expect("valid");
     let reopened = [
         ResultEvent::RowsLost { mini_batches: vec![0] },
         ResultEvent::Round(protocol::Round { at: 7, failed: true, ..Default::default() }),
     ];
     history.add_segment(&segment(&reopened)).expect("valid");
-    assert_eq!((history.state(0), history.state(1)), (MiniBatchState::Pending, MiniBatchState::Pending));
+    assert_eq!(
+        (history.state(0), history.state(1)),
+        (MiniBatchState::Pending, MiniBatchState::Pending)
+    );
     assert!(!history.shown(0).expect("it was tried").counts());
     assert_eq!(history.tally().round_results().last().and_then(|round| round.at), Some(7));
 }
@@ -144,7 +162,10 @@ fn lost_rows_and_reopening_are_seen() {
 #[test]
 fn damaged_segment_changes_nothing() {
     let mut history = History::default();
-    let whole = segment(&[ended(0, 1, AttemptStatus::Succeeded, true), ended(1, 1, AttemptStatus::Succeeded, true)]);
+    let whole = segment(&[
+        ended(0, 1, AttemptStatus::Succeeded, true),
+        ended(1, 1, AttemptStatus::Succeeded, true),
+    ]);
     history.add_segment(&whole.slice(..whole.len() - 3)).expect_err("cut short");
     history.add_segment(&Bytes::new()).expect_err("empty");
     assert_eq!((history.attempts_kept(), history.origin()), (0, Origin::Nothing));
@@ -217,15 +238,21 @@ async fn report_stands_in_for_a_removed_ledger() {
         let reported: Vec<_> = history.attempts().map(Attempted::reported_seconds).collect();
         let copies: Vec<_> = history.attempts().map(Attempted::is_copy).collect();
         assert_eq!(copies, [false, false, false, true]);
-        assert_eq!(reported, [None, None, Some(0.09375), None], "rows of earlier builds have no phases");
+        assert_eq!(
+            reported,
+            [None, None, Some(0.09375), None],
+            "rows of earlier builds have no phases"
+        );
         history.attempts().map(Attempted::place).collect()
     };
     let records = job.recorded_attempts(Origin::Report, &places).await;
-    let texts: Vec<_> = records.iter().flatten().map(|record| record.attempt.detail.as_str()).collect();
+    let texts: Vec<_> =
+        records.iter().flatten().map(|record| record.attempt.detail.as_str()).collect();
     assert_eq!(texts, ["/in/1, \"a\".txt", "two\nlines", "=1", "/in/0"]);
     let phases = records[2].as_ref().expect("it is there").attempt.phases;
     assert_eq!(phases, Phases::new(1.5, 0.25, 0.031_25));
-    let error = records[0].as_ref().and_then(|record| record.attempt.error.as_deref()).expect("it failed");
+    let error =
+        records[0].as_ref().and_then(|record| record.attempt.error.as_deref()).expect("it failed");
     assert_eq!((&*error.category, &*error.message), ("ValueError", "bad, \"very\""));
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use url::Url;
 
-const ALLOWED: &str = "sqs://PREFIX, amqp://USER:PASSWORD@HOST/VHOST?prefix=PREFIX (or amqps://), or sqlite:FOLDER";
+const ALLOWED: &str =
+    "sqs://PREFIX, amqp://USER:PASSWORD@HOST/VHOST?prefix=PREFIX (or amqps://), or sqlite:FOLDER";
 /// Prefix of queue names for a RabbitMQ address without one.
 const PREFIX_DEFAULT: &str = "gristmill";
 /// How long the broker lets a consumer hold a message: its `consumer_timeout`, which every process of a target must know.
@@ -61,7 +62,9 @@ impl QueueAddress {
             }
             return Ok(Self::Sqlite { folder: folder.join(path) });
         }
-        let (scheme, rest) = text.split_once("://").with_context(|| format!("not an address; allowed: {ALLOWED}"))?;
+        let (scheme, rest) = text
+            .split_once("://")
+            .with_context(|| format!("not an address; allowed: {ALLOWED}"))?;
         match scheme {
             "sqs" => Ok(Self::Sqs { prefix: prefix(rest.trim_end_matches('/'))? }),
             "amqp" | "amqps" => {
@@ -72,15 +75,24 @@ impl QueueAddress {
                     bail!("the address names no host; allowed: {ALLOWED}");
                 }
                 let pairs = url.query_pairs().into_owned();
-                let (given, others): (Vec<_>, Vec<_>) = pairs.partition(|(name, _)| name == "prefix");
-                if others.iter().any(|(name, value)| name == LEASE && lease_seconds(value).is_none()) {
-                    bail!("`{LEASE}` of the address must be a number of seconds, {LEASE_SECONDS_MIN} or more");
+                let (given, others): (Vec<_>, Vec<_>) =
+                    pairs.partition(|(name, _)| name == "prefix");
+                if others
+                    .iter()
+                    .any(|(name, value)| name == LEASE && lease_seconds(value).is_none())
+                {
+                    bail!(
+                        "`{LEASE}` of the address must be a number of seconds, {LEASE_SECONDS_MIN} or more"
+                    );
                 }
                 url.set_query(None);
                 if !others.is_empty() {
                     url.query_pairs_mut().extend_pairs(others);
                 }
-                Ok(Self::Rabbit { url, prefix: prefix(given.first().map_or(PREFIX_DEFAULT, |(_, given)| given))? })
+                Ok(Self::Rabbit {
+                    url,
+                    prefix: prefix(given.first().map_or(PREFIX_DEFAULT, |(_, given)| given))?,
+                })
             }
             other => bail!("\"{other}://\" is not a kind of queue; allowed: {ALLOWED}"),
         }
@@ -105,7 +117,9 @@ impl QueueAddress {
     pub fn name(&self, queue: &str) -> String {
         match self {
             Self::Sqs { prefix } | Self::Rabbit { prefix, .. } => format!("{prefix}-{queue}"),
-            Self::Sqlite { folder } => folder.join(queue).with_extension("db").display().to_string(),
+            Self::Sqlite { folder } => {
+                folder.join(queue).with_extension("db").display().to_string()
+            }
         }
     }
 }
@@ -115,7 +129,8 @@ fn lease_seconds(text: &str) -> Option<u64> {
 }
 
 fn prefix(text: &str) -> Result<String> {
-    let legal = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_');
+    let legal =
+        |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '_');
     if text.is_empty() || text.len() > PREFIX_LENGTH_MAX || !text.chars().all(legal) {
         bail!(
             "the prefix of queue names must have 1 to {PREFIX_LENGTH_MAX} letters, digits, `-` and `_`; found {text:?}"
@@ -131,7 +146,9 @@ impl fmt::Display for QueueAddress {
             Self::Rabbit { url, prefix } => {
                 let mut shown = url.clone();
                 if shown.password().is_some() {
-                    shown.set_password(Some("***")).expect("an address with a host takes a password");
+                    shown
+                        .set_password(Some("***"))
+                        .expect("an address with a host takes a password");
                 }
                 shown.query_pairs_mut().append_pair("prefix", prefix);
                 write!(formatter, "{shown}")
@@ -170,7 +187,8 @@ mod tests {
 
     #[test]
     fn password_reaches_only_the_client() {
-        let address = parse("amqp://someone:s3cr3t%2F@broker/%2f?prefix=b&heartbeat=20").expect("valid");
+        let address =
+            parse("amqp://someone:s3cr3t%2F@broker/%2f?prefix=b&heartbeat=20").expect("valid");
         let QueueAddress::Rabbit { url, .. } = &address else { panic!("not RabbitMQ: {address}") };
         assert_eq!(url.as_str(), "amqp://someone:s3cr3t%2F@broker/%2f?heartbeat=20");
         for shown in [format!("{address}"), format!("{address:?}")] {
@@ -182,20 +200,35 @@ mod tests {
     #[test]
     fn address_carries_the_lease_of_its_broker() {
         let lease = |text: &str| parse(text).expect("valid").lease();
-        assert_eq!(lease("amqps://b/?prefix=p&lease_seconds=86400"), Some(Duration::from_secs(86400)));
+        assert_eq!(
+            lease("amqps://b/?prefix=p&lease_seconds=86400"),
+            Some(Duration::from_secs(86400))
+        );
         assert_eq!(lease("amqps://b/?prefix=p"), None);
         assert_eq!(lease("sqs://p"), None);
         let shown = parse("amqps://b/?lease_seconds=86400&prefix=p").expect("valid").to_string();
         assert_eq!(lease(&shown), Some(Duration::from_secs(86400)), "{shown}");
         for wrong in ["0", "59", "1h", ""] {
-            let error = parse(&format!("amqps://u:s3cr3t@b/?lease_seconds={wrong}")).expect_err("no lease");
-            assert_eq!(error.to_string(), "`lease_seconds` of the address must be a number of seconds, 60 or more");
+            let error =
+                parse(&format!("amqps://u:s3cr3t@b/?lease_seconds={wrong}")).expect_err("no lease");
+            assert_eq!(
+                error.to_string(),
+                "`lease_seconds` of the address must be a number of seconds, 60 or more"
+            );
         }
     }
 
     #[test]
     fn invalid_address_is_rejected_without_repeating_it() {
-        for text in ["", "sqlite:", "sqs://", "sqs://a b", "kafka://x", "amqp://u:s3cr3t@", "amqp://u:s3cr3t@h:x/"] {
+        for text in [
+            "",
+            "sqlite:",
+            "sqs://",
+            "sqs://a b",
+            "kafka://x",
+            "amqp://u:s3cr3t@",
+            "amqp://u:s3cr3t@h:x/",
+        ] {
             let message = format!("{:#}", parse(text).expect_err("not an address"));
             assert!(!message.contains("s3cr3t"), "{message}");
         }

@@ -17,8 +17,16 @@ use job_file::AzureNames;
 /// Name of the file.
 pub const FILE_NAME: &str = "gristmill.toml";
 /// Keys of a target.
-pub const KEYS: &[&str] =
-    &["queue", "store", "region", "endpoint", "python", "lease_seconds", "management", "pass_environment"];
+pub const KEYS: &[&str] = &[
+    "queue",
+    "store",
+    "region",
+    "endpoint",
+    "python",
+    "lease_seconds",
+    "management",
+    "pass_environment",
+];
 
 /// A table `[targets.NAME]` as written, with variables replaced and values not yet parsed; `queue` with its line.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -77,8 +85,15 @@ pub fn read(path: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Ta
 }
 
 /// Like [`read`], for the text of the file.
-pub fn parse(path: &Path, text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<TargetsFile> {
-    let at = |span: Range<usize>| Line { path, number: text[..span.start.min(text.len())].matches('\n').count() + 1 };
+pub fn parse(
+    path: &Path,
+    text: &str,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<TargetsFile> {
+    let at = |span: Range<usize>| Line {
+        path,
+        number: text[..span.start.min(text.len())].matches('\n').count() + 1,
+    };
     let top = DeTable::parse(text).map_err(|error| {
         let message = error.message().trim().replace('\n', "; ");
         at(error.span().unwrap_or_default()).error(format!("not valid TOML: {message}"))
@@ -97,11 +112,11 @@ pub fn parse(path: &Path, text: &str, variable: impl Fn(&str) -> Option<String>)
         for (name, target) in table(value, &at(value.span()), "targets")? {
             let field = format!("targets.{}", name.get_ref());
             if name.get_ref() == super::LOCAL {
-                return Err(
-                    at(name.span()).error(format!("{field}: this name stands for this machine; choose another"))
-                );
+                return Err(at(name.span())
+                    .error(format!("{field}: this name stands for this machine; choose another")));
             }
-            let entry = read_target(table(target, &at(target.span()), &field)?, &field, &at, &variable)?;
+            let entry =
+                read_target(table(target, &at(target.span()), &field)?, &field, &at, &variable)?;
             file.targets.insert(name.get_ref().to_string(), entry);
         }
     }
@@ -121,9 +136,12 @@ fn read_target<'a>(
             return Err(unknown(&at(key.span()), name, KEYS));
         }
         if name == "lease_seconds" {
-            let seconds = value.get_ref().as_integer().and_then(|digits| digits.as_str().parse().ok());
-            let fault = || line.error(format!("{field}.{name}: must be a number of seconds, at least 60"));
-            entry.lease_seconds = Some(seconds.filter(|seconds| *seconds >= LEASE_SECONDS_MIN).ok_or_else(fault)?);
+            let seconds =
+                value.get_ref().as_integer().and_then(|digits| digits.as_str().parse().ok());
+            let fault =
+                || line.error(format!("{field}.{name}: must be a number of seconds, at least 60"));
+            entry.lease_seconds =
+                Some(seconds.filter(|seconds| *seconds >= LEASE_SECONDS_MIN).ok_or_else(fault)?);
             continue;
         }
         let DeValue::String(text) = value.get_ref() else {
@@ -132,7 +150,8 @@ fn read_target<'a>(
         if matches!(name, "queue" | "management") {
             entry.secret_variables.extend(names_in(text));
         }
-        let text = replace_variables(text, variable).map_err(|error| line.error(format!("{field}.{name}: {error}")))?;
+        let text = replace_variables(text, variable)
+            .map_err(|error| line.error(format!("{field}.{name}: {error}")))?;
         match name {
             "queue" => entry.queue = Some((text, line.number)),
             "store" => entry.store = Some(text),
@@ -146,10 +165,15 @@ fn read_target<'a>(
     Ok(entry)
 }
 
-fn table<'t, 'i>(value: &'t Spanned<DeValue<'i>>, line: &Line<'_>, field: &str) -> Result<&'t DeTable<'i>> {
+fn table<'t, 'i>(
+    value: &'t Spanned<DeValue<'i>>,
+    line: &Line<'_>,
+    field: &str,
+) -> Result<&'t DeTable<'i>> {
     match value.get_ref() {
         DeValue::Table(table) => Ok(table),
-        _ => Err(line.error(format!("{field}: must be a table, [targets.NAME] with {}", KEYS.join(", ")))),
+        _ => Err(line
+            .error(format!("{field}: must be a table, [targets.NAME] with {}", KEYS.join(", ")))),
     }
 }
 
@@ -164,8 +188,9 @@ mod tests {
         let path = folder.path().join(FILE_NAME);
         std::fs::write(&path, text).expect("writable");
         let variables = |name: &str| (name == "PASSWORD").then(|| "p@ss/word".to_owned());
-        read(&path, variables)
-            .map_err(|error| anyhow!("{}", error.to_string().replace(&*folder.path().to_string_lossy(), "")))
+        read(&path, variables).map_err(|error| {
+            anyhow!("{}", error.to_string().replace(&*folder.path().to_string_lossy(), ""))
+        })
     }
 
     #[test]
@@ -176,14 +201,20 @@ mod tests {
         assert_eq!(file.targets["a"].queue, Some(("sqs://a".to_owned(), 2)));
         assert_eq!(file.targets["a"].store.as_deref(), Some("s3://p@ss/word"));
         assert_eq!(file.targets["a"].endpoint.as_deref(), Some("http://127.0.0.1:4566"));
-        assert_eq!(file.targets["b"].queue.as_ref().expect("given").0, "amqp://me:p%40ss%2Fword@host/");
+        assert_eq!(
+            file.targets["b"].queue.as_ref().expect("given").0,
+            "amqp://me:p%40ss%2Fword@host/"
+        );
     }
 
     #[test]
     fn mistakes_in_names_of_azure_say_what_to_write() {
         let refused = |text: &str| read_text(text).map(drop).expect_err(text).to_string();
         let dotted = refused("[azureml.environments]\nAzureML-sklearn-1.0 = 'python3'\n");
-        assert!(dotted.ends_with("environments.AzureML-sklearn-1: a name with a dot must be in quotes"), "{dotted}");
+        assert!(
+            dotted.ends_with("environments.AzureML-sklearn-1: a name with a dot must be in quotes"),
+            "{dotted}"
+        );
         let number = refused("[azureml.data]\nx = 1\n");
         assert!(number.ends_with("azureml.data.x: must be a path or URL in quotes"), "{number}");
     }
@@ -205,7 +236,10 @@ mod tests {
     #[test]
     fn mistake_is_reported_with_line_and_remedy() {
         for (text, expected) in [
-            ("[targets.a]\nqeue = 'sqs://a'\n", "/gristmill.toml:2: unknown key \"qeue\", did you mean \"queue\"?"),
+            (
+                "[targets.a]\nqeue = 'sqs://a'\n",
+                "/gristmill.toml:2: unknown key \"qeue\", did you mean \"queue\"?",
+            ),
             (
                 "\n[target.a]\nqueue = 'sqs://a'\n",
                 "/gristmill.toml:2: unknown key \"target\", did you mean \"targets\"?",
@@ -217,7 +251,10 @@ mod tests {
             ),
             ("[targets.a\n", "/gristmill.toml:1: not valid TOML"),
             ("[targets.local]\n", "this name stands for this machine"),
-            ("[targets.a]\nlease_seconds = '1h'\n", ":2: targets.a.lease_seconds: must be a number of seconds"),
+            (
+                "[targets.a]\nlease_seconds = '1h'\n",
+                ":2: targets.a.lease_seconds: must be a number of seconds",
+            ),
             ("targets = 1\n", ":1: targets: must be a table"),
         ] {
             let message = read_text(text).err().expect(text).to_string();
@@ -238,7 +275,10 @@ mod tests {
         let nearer = folder.path().join("project").join(FILE_NAME);
         std::fs::write(&nearer, "").expect("writable");
         assert_eq!(find(None, &deep, None, Some(&user)), Some(nearer.clone()));
-        assert_eq!(find(Some(Path::new("other.toml")), &deep, None, Some(&user)), Some(deep.join("other.toml")));
+        assert_eq!(
+            find(Some(Path::new("other.toml")), &deep, None, Some(&user)),
+            Some(deep.join("other.toml"))
+        );
         // That of the document, unless the working folder has one.
         let elsewhere = folder.path().join("elsewhere");
         assert_eq!(find(None, &elsewhere, Some(&deep), Some(&user)), Some(nearer.clone()));

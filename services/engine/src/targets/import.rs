@@ -52,21 +52,31 @@ impl TerraformTarget {
             !text.trim().is_empty(),
             "the input is empty; if `terraform output` failed, its message says why; otherwise {HOW}"
         );
-        let outputs: Value = serde_json::from_str(text).map_err(|error| anyhow!("not valid JSON ({error}); {HOW}"))?;
-        let Value::Object(outputs) = outputs else { bail!("found {} instead of a JSON object; {HOW}", kind(&outputs)) };
-        let is_target = outputs.contains_key("queue") || outputs.contains_key("store");
-        let (output, value) = match (outputs.get(OUTPUT), outputs.get(OUTPUT).and_then(|output| output.get("value"))) {
-            (Some(output), Some(value)) => (output, value),
-            _ if is_target => return Self::from_target(&outputs),
-            (Some(output), None) => bail!("output {OUTPUT:?} is {} without a value; {HOW}", kind(output)),
-            (None, _) if outputs.is_empty() => {
-                bail!("there are no outputs; run `terraform apply` in that folder first")
-            }
-            (None, _) => {
-                let names: Vec<&str> = outputs.keys().map(String::as_str).collect();
-                bail!("there is no output {OUTPUT:?} (there are: {}); {HOW} of an environment", names.join(", "))
-            }
+        let outputs: Value = serde_json::from_str(text)
+            .map_err(|error| anyhow!("not valid JSON ({error}); {HOW}"))?;
+        let Value::Object(outputs) = outputs else {
+            bail!("found {} instead of a JSON object; {HOW}", kind(&outputs))
         };
+        let is_target = outputs.contains_key("queue") || outputs.contains_key("store");
+        let (output, value) =
+            match (outputs.get(OUTPUT), outputs.get(OUTPUT).and_then(|output| output.get("value")))
+            {
+                (Some(output), Some(value)) => (output, value),
+                _ if is_target => return Self::from_target(&outputs),
+                (Some(output), None) => {
+                    bail!("output {OUTPUT:?} is {} without a value; {HOW}", kind(output))
+                }
+                (None, _) if outputs.is_empty() => {
+                    bail!("there are no outputs; run `terraform apply` in that folder first")
+                }
+                (None, _) => {
+                    let names: Vec<&str> = outputs.keys().map(String::as_str).collect();
+                    bail!(
+                        "there is no output {OUTPUT:?} (there are: {}); {HOW} of an environment",
+                        names.join(", ")
+                    )
+                }
+            };
         ensure!(
             output.get("sensitive") != Some(&Value::Bool(true)),
             "output {OUTPUT:?} is marked as sensitive, but a target must not hold a secret; let `queue` name a variable, as in \
@@ -74,7 +84,10 @@ impl TerraformTarget {
         );
         match value {
             Value::Object(target) => Self::from_target(target),
-            other => bail!("output {OUTPUT:?} is {} instead of an object with queue and store", kind(other)),
+            other => bail!(
+                "output {OUTPUT:?} is {} instead of an object with queue and store",
+                kind(other)
+            ),
         }
     }
 
@@ -83,11 +96,14 @@ impl TerraformTarget {
         for (key, value) in target {
             let text = match value {
                 Value::Null => continue,
-                Value::String(text) if text.is_empty() => bail!("{OUTPUT}.{key} is empty; write null to leave it out"),
+                Value::String(text) if text.is_empty() => {
+                    bail!("{OUTPUT}.{key} is empty; write null to leave it out")
+                }
                 Value::String(text) => text,
                 Value::Number(number) if key == "lease_seconds" => {
-                    let seconds =
-                        number.as_i64().with_context(|| format!("{OUTPUT}.{key} is not a number of seconds"))?;
+                    let seconds = number
+                        .as_i64()
+                        .with_context(|| format!("{OUTPUT}.{key} is not a number of seconds"))?;
                     given.keys.push(("lease_seconds", seconds.into()));
                     continue;
                 }
@@ -105,11 +121,13 @@ impl TerraformTarget {
             }
             let Some(key) = KEYS.iter().find(|known| *known == key) else {
                 let hint = nearest(key, KEYS.iter().copied());
-                let hint = hint.map_or(String::new(), |nearest| format!(", did you mean {nearest:?}?"));
+                let hint =
+                    hint.map_or(String::new(), |nearest| format!(", did you mean {nearest:?}?"));
                 bail!("{OUTPUT}.{key}: unknown key{hint} (allowed: {NAME}, {})", KEYS.join(", "));
             };
             if *key == "queue" {
-                QueueAddress::parse(&replaced, Path::new("/")).with_context(|| format!("{OUTPUT}.queue"))?;
+                QueueAddress::parse(&replaced, Path::new("/"))
+                    .with_context(|| format!("{OUTPUT}.queue"))?;
                 ensure!(
                     !has_password(text),
                     "{OUTPUT}.queue holds a password; let it name a variable, as in amqps://USER:${{BROKER_PASSWORD}}@HOST"
@@ -119,7 +137,10 @@ impl TerraformTarget {
             given.keys.push((key, text.as_str().into()));
         }
         for key in ["queue", "store"] {
-            ensure!(given.get(key).is_some(), "{OUTPUT}.{key} is missing; a target consists of a queue and a store");
+            ensure!(
+                given.get(key).is_some(),
+                "{OUTPUT}.{key} is missing; a target consists of a queue and a store"
+            );
         }
         given.keys.sort_by_key(|(key, _)| KEYS.iter().position(|known| known == key));
         Ok(given)
@@ -138,7 +159,8 @@ impl TerraformTarget {
         );
         let placeholder = |_: &str| Some("x".to_owned());
         parse(path, text, placeholder).context("nothing was written")?;
-        let mut document: DocumentMut = text.parse().with_context(|| format!("read {}", path.display()))?;
+        let mut document: DocumentMut =
+            text.parse().with_context(|| format!("read {}", path.display()))?;
         let is_there = document.get("targets").and_then(|targets| targets.get(name)).is_some();
         if !is_there {
             self.append(name, &mut document);
@@ -222,7 +244,9 @@ fn is_same(known: &toml_edit::Value, given: &toml_edit::Value) -> bool {
 /// Whether an address holds a password rather than the name of a variable.
 fn has_password(address: &str) -> bool {
     let user_info = address.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
-    let password = user_info.and_then(|(user_info, _)| user_info.split_once(':')).map_or("", |(_, password)| password);
+    let password = user_info
+        .and_then(|(user_info, _)| user_info.split_once(':'))
+        .map_or("", |(_, password)| password);
     let is_variable = password.starts_with("${") && password.find('}') == Some(password.len() - 1);
     !password.is_empty() && !is_variable
 }

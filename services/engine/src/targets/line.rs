@@ -18,7 +18,7 @@ impl Line<'_> {
 }
 
 pub(super) fn unknown(line: &Line<'_>, key: &str, allowed: &[&str]) -> anyhow::Error {
-    let hint =
-        nearest(key, allowed.iter().copied()).map_or(String::new(), |nearest| format!(", did you mean {nearest:?}?"));
+    let hint = nearest(key, allowed.iter().copied())
+        .map_or(String::new(), |nearest| format!(", did you mean {nearest:?}?"));
     line.error(format!("unknown key {key:?}{hint} (allowed: {})", allowed.join(", ")))
 }

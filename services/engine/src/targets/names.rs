@@ -31,7 +31,9 @@ pub fn read<'a>(
     for (key, table) in tables {
         let field = format!("azureml.{}", key.get_ref());
         let DeValue::Table(entries) = table.get_ref() else {
-            return Err(at(table.span()).error(format!("{field}: must be a table of names and paths")));
+            return Err(
+                at(table.span()).error(format!("{field}: must be a table of names and paths"))
+            );
         };
         let mut read = BTreeMap::new();
         for (name, value) in entries {
@@ -39,15 +41,23 @@ pub fn read<'a>(
             let text = match value.get_ref() {
                 DeValue::String(text) => text,
                 DeValue::Table(_) => {
-                    let message = format!("{field}.{}: a name with a dot must be in quotes", name.get_ref());
+                    let message =
+                        format!("{field}.{}: a name with a dot must be in quotes", name.get_ref());
                     return Err(line.error(message));
                 }
-                _ => return Err(line.error(format!("{field}.{}: must be a path or URL in quotes", name.get_ref()))),
+                _ => {
+                    return Err(line.error(format!(
+                        "{field}.{}: must be a path or URL in quotes",
+                        name.get_ref()
+                    )));
+                }
             };
             let text = replace_variables(text, variable)
                 .map_err(|error| line.error(format!("{field}.{}: {error}", name.get_ref())))?;
             // A name without a slash may be an interpreter on PATH.
-            let is_name = key.get_ref() == "environments" && !text.contains('/') && !folder.join(&text).exists();
+            let is_name = key.get_ref() == "environments"
+                && !text.contains('/')
+                && !folder.join(&text).exists();
             let place = match ItemPath::from(text.as_str()).is_url() || is_name {
                 true => text,
                 false => folder.join(text).display().to_string(),

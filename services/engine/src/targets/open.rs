@@ -6,8 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use queue::{
-    Broker, Bundles, JobQueues, Queue, RabbitBroker, RabbitOptions, SqliteBroker, SqliteOptions, SqsBroker, SqsOptions,
-    TargetQueues,
+    Broker, Bundles, JobQueues, Queue, RabbitBroker, RabbitOptions, SqliteBroker, SqliteOptions,
+    SqsBroker, SqsOptions, TargetQueues,
 };
 use serde::Serialize;
 use storage::{StoreOptions, TargetStore};
@@ -81,7 +81,8 @@ const DEAD_LETTERS_SHOWN: &str = "dead letters";
 impl Queues {
     /// Returns the depths of the dead letters, and of the task queues of these jobs, given their names.
     pub async fn depths(&self, of_jobs: &[(String, String)]) -> Vec<QueueDepth> {
-        let mut found = vec![QueueDepth::of(DEAD_LETTERS_SHOWN.to_owned(), &*self.dead_letters).await];
+        let mut found =
+            vec![QueueDepth::of(DEAD_LETTERS_SHOWN.to_owned(), &*self.dead_letters).await];
         for (job_id, name) in of_jobs {
             let shown = format!("tasks of {job_id}");
             match self.broker.open(name).await {
@@ -139,9 +140,13 @@ impl Target {
     pub async fn open_store(&self) -> Result<TargetStore> {
         let store = TargetStore::open(self.store()?, self.store_options()).await;
         store.map_err(|error| {
-            let endpoint = self.endpoint.as_ref().filter(|_| matches!(error, storage::Error::Unavailable { .. }));
-            let endpoint =
-                endpoint.map_or(String::new(), |endpoint| format!("; the endpoint of this target is {endpoint}"));
+            let endpoint = self
+                .endpoint
+                .as_ref()
+                .filter(|_| matches!(error, storage::Error::Unavailable { .. }));
+            let endpoint = endpoint.map_or(String::new(), |endpoint| {
+                format!("; the endpoint of this target is {endpoint}")
+            });
             anyhow::anyhow!("target {}: its store cannot be used: {error:#}{endpoint}", self.name)
         })
     }
@@ -153,7 +158,12 @@ impl Target {
 
     /// Returns how to reach one of its SQS queues, or all of them by their prefix.
     pub fn sqs_options(&self, queue: &str, create: bool) -> SqsOptions {
-        SqsOptions { queue: queue.to_owned(), endpoint: self.endpoint.clone(), region: self.region.clone(), create }
+        SqsOptions {
+            queue: queue.to_owned(),
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            create,
+        }
     }
 
     /// Opens its queues for a role or a new job. The first of them creates the queues, except on SQS, where deployment does.
@@ -177,15 +187,21 @@ impl Target {
     async fn broker(&self, create: bool) -> Result<Arc<dyn Broker>> {
         Ok(match self.queue()? {
             QueueAddress::Sqlite { folder } => {
-                std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-                storage::snapshot::mark(folder).with_context(|| format!("write into {}", folder.display()))?;
+                std::fs::create_dir_all(folder)
+                    .with_context(|| format!("make {}", folder.display()))?;
+                storage::snapshot::mark(folder)
+                    .with_context(|| format!("write into {}", folder.display()))?;
                 Arc::new(SqliteBroker::new(folder.clone(), SqliteOptions::default()))
             }
             QueueAddress::Rabbit { url, prefix } => {
                 let options = RabbitOptions::new(url.as_str(), prefix);
                 Arc::new(
-                    RabbitBroker::connect_with(RabbitOptions { consumer_timeout: self.lease, create, ..options })
-                        .await?,
+                    RabbitBroker::connect_with(RabbitOptions {
+                        consumer_timeout: self.lease,
+                        create,
+                        ..options
+                    })
+                    .await?,
                 )
             }
             QueueAddress::Sqs { prefix } => {
@@ -203,7 +219,11 @@ impl Target {
             (Some(QueueAddress::Rabbit { .. }), Some(queue::Error::Absent { .. }), _) => {
                 Fixable::caused(target, Remedy::CreateQueues(self.reference()), error)
             }
-            (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Unavailable { .. }), Some(endpoint)) => {
+            (
+                Some(QueueAddress::Sqs { .. }),
+                Some(queue::Error::Unavailable { .. }),
+                Some(endpoint),
+            ) => {
                 anyhow::anyhow!("{target}: {error:#}; the endpoint of this target is {endpoint}")
             }
             _ => error.context(target),
@@ -223,7 +243,9 @@ impl Target {
             QueueAddress::Rabbit { url, .. } => is_loopback(url),
             QueueAddress::Sqs { .. } => {
                 let endpoint = self.endpoint.clone().or_else(|| settings.sqs_endpoint.clone());
-                endpoint.and_then(|endpoint| Url::parse(&endpoint).ok()).is_some_and(|url| is_loopback(&url))
+                endpoint
+                    .and_then(|endpoint| Url::parse(&endpoint).ok())
+                    .is_some_and(|url| is_loopback(&url))
             }
         })
     }

@@ -25,7 +25,8 @@ pub(super) fn replace_variables(
     text: &str,
     variable: &impl Fn(&str) -> Option<String>,
 ) -> Result<String, VariableError> {
-    let user_info = text.split_once("://").and_then(|(scheme, _)| Some(scheme.len() + 3..text.rfind('@')?));
+    let user_info =
+        text.split_once("://").and_then(|(scheme, _)| Some(scheme.len() + 3..text.rfind('@')?));
     let (mut replaced, mut position) = (String::new(), 0);
     while let Some(start) = text[position..].find("${").map(|start| position + start) {
         let end = text[start..].find('}').map(|end| start + end).ok_or(VariableError::Unclosed)?;

@@ -59,7 +59,14 @@ pub struct Target {
 impl Target {
     /// An output that goes to a folder.
     pub fn at(folder: String, kind: String) -> Self {
-        Self { folder, file: None, kind, location: Location::File, is_given: false, registered: None }
+        Self {
+            folder,
+            file: None,
+            kind,
+            location: Location::File,
+            is_given: false,
+            registered: None,
+        }
     }
 
     /// Returns what is registered once its step has completed.
@@ -82,8 +89,17 @@ impl Target {
 pub type Outer<'a> = dyn Fn(&str) -> Result<Bound, Fault> + 'a;
 
 const LITERALS: &[&str] = &["string", "number", "integer", "boolean"];
-const DATA: &[&str] =
-    &["uri_file", "uri_folder", "mltable", "path", "custom_model", "mlflow_model", "triton_model", "data", "model"];
+const DATA: &[&str] = &[
+    "uri_file",
+    "uri_folder",
+    "mltable",
+    "path",
+    "custom_model",
+    "mlflow_model",
+    "triton_model",
+    "data",
+    "model",
+];
 
 /// One input: as a component declares it, and as a step gives it.
 pub struct UnboundInput<'a> {
@@ -103,38 +119,52 @@ impl Reader<'_> {
                 self.check_keys(entries, &format!("{}.", input.field), &[known::INPUT]);
             }
         }
-        let location = input.given.or(input.declared).map_or(Location::File, |(entry, _)| entry.location);
-        let refuse =
-            |(at, fault): (Option<Location>, Fault)| self.problems.add(at.unwrap_or(location), &input.field, fault);
+        let location =
+            input.given.or(input.declared).map_or(Location::File, |(entry, _)| entry.location);
+        let refuse = |(at, fault): (Option<Location>, Fault)| {
+            self.problems.add(at.unwrap_or(location), &input.field, fault)
+        };
         self.bound(input, outer).map_err(refuse).ok()
     }
 
-    fn bound(&self, input: &UnboundInput<'_>, outer: &Outer<'_>) -> Result<Bound, (Option<Location>, Fault)> {
+    fn bound(
+        &self,
+        input: &UnboundInput<'_>,
+        outer: &Outer<'_>,
+    ) -> Result<Bound, (Option<Location>, Fault)> {
         let declared = input.declared.map_or(&[][..], |(entry, _)| entry.node.entries());
         let own = input.given.map_or(&[][..], |(entry, _)| entry.node.entries());
-        let word = |key: &str| find(own, key).or_else(|| find(declared, key)).map_or("", Node::written).trim();
+        let word = |key: &str| {
+            find(own, key).or_else(|| find(declared, key)).map_or("", Node::written).trim()
+        };
         let (kind, mode) = (word("type").to_lowercase(), word("mode").to_lowercase());
         let known = LITERALS.iter().chain(DATA);
         if !kind.is_empty() && !known.clone().any(|known| *known == kind) {
             let allowed = known.copied().collect::<Vec<_>>().join(", ");
-            return Err((None, Fault::of(format!("{kind:?}"), allowed).saying("unknown type of an input")));
+            return Err((
+                None,
+                Fault::of(format!("{kind:?}"), allowed).saying("unknown type of an input"),
+            ));
         }
         let here = self.context.working_directory.as_path();
         let wished = input.wished.as_ref().map(|node| (node, here));
-        let from_step = input.given.filter(|(entry, _)| !entry.node.is_null()).and_then(|(entry, folder)| match &entry
-            .node
-            .value
-        {
-            Value::Scalar(_) => Some((&entry.node, folder)),
-            Value::Mapping(entries) => {
-                ["path", "value", "default"].iter().find_map(|key| find(entries, key)).map(|node| (node, folder))
-            }
-            Value::List(_) => Some((&entry.node, folder)),
-        });
+        let from_step =
+            input.given.filter(|(entry, _)| !entry.node.is_null()).and_then(|(entry, folder)| {
+                match &entry.node.value {
+                    Value::Scalar(_) => Some((&entry.node, folder)),
+                    Value::Mapping(entries) => ["path", "value", "default"]
+                        .iter()
+                        .find_map(|key| find(entries, key))
+                        .map(|node| (node, folder)),
+                    Value::List(_) => Some((&entry.node, folder)),
+                }
+            });
         let from_component = || {
             let (entry, folder) = input.declared?;
             let value = ["default", "path", "value"].iter().find_map(|key| find(declared, key));
-            let value = value.or_else(|| entry.node.scalar().filter(|scalar| !scalar.is_null()).map(|_| &entry.node));
+            let value = value.or_else(|| {
+                entry.node.scalar().filter(|scalar| !scalar.is_null()).map(|_| &entry.node)
+            });
             value.map(|node| (node, folder))
         };
         let Some((node, folder)) = wished.or(from_step).or_else(from_component) else {
@@ -163,15 +193,16 @@ impl Reader<'_> {
         let is_wish = input.wished.is_some();
         let has_path = find(own, "path").is_some() || find(declared, "path").is_some();
         let is_literal = input.given.is_some_and(|(entry, _)| {
-            let text = entry.node.scalar().filter(|scalar| !scalar.is_null()).map(|scalar| &scalar.text);
+            let text =
+                entry.node.scalar().filter(|scalar| !scalar.is_null()).map(|scalar| &scalar.text);
             text.is_some_and(|text| expression::only_name(text).is_none())
         });
         let names_data = || {
             let text = node.written().trim();
             text.contains("://") || text.starts_with("azureml:") || folder.join(text).exists()
         };
-        let is_data =
-            DATA.contains(&kind.as_str()) || kind.is_empty() && (has_path || is_wish && !is_literal && names_data());
+        let is_data = DATA.contains(&kind.as_str())
+            || kind.is_empty() && (has_path || is_wish && !is_literal && names_data());
         let mut value = |name: &str| match outer(name)? {
             Bound::Literal(node) => Ok(Some(node.written().to_owned())),
             Bound::Data(data) => Ok(Some(data.text)),
@@ -180,8 +211,13 @@ impl Reader<'_> {
         if !is_data {
             let text = expression::replace(node.written(), &mut value).map_err(at)?;
             check_literal(&kind, node, &text).map_err(at)?;
-            let is_boolean = matches!(node.scalar().map(|scalar| scalar.kind), Some(ScalarKind::Boolean(_)));
-            let text = if kind == "boolean" || kind.is_empty() && is_boolean { as_python(text) } else { text };
+            let is_boolean =
+                matches!(node.scalar().map(|scalar| scalar.kind), Some(ScalarKind::Boolean(_)));
+            let text = if kind == "boolean" || kind.is_empty() && is_boolean {
+                as_python(text)
+            } else {
+                text
+            };
             return Ok(Bound::Literal(match text == node.written() {
                 true => node.clone(),
                 false => Node::text(node.location, &text),
@@ -217,12 +253,19 @@ impl Reader<'_> {
     }
 
     /// Returns the name and the version under which an output is registered, and checks its keys.
-    pub fn registered(&self, field: &str, entries: &[(&Node, &Path)]) -> Option<(String, Option<String>)> {
+    pub fn registered(
+        &self,
+        field: &str,
+        entries: &[(&Node, &Path)],
+    ) -> Option<(String, Option<String>)> {
         for (node, _) in entries {
             self.check_keys(node.entries(), &format!("{field}."), &[known::OUTPUT]);
         }
         let plain = |key: &str| {
-            let node = entries.iter().find_map(|(node, _)| find(node.entries(), key)).filter(|node| !node.is_null())?;
+            let node = entries
+                .iter()
+                .find_map(|(node, _)| find(node.entries(), key))
+                .filter(|node| !node.is_null())?;
             let read = match is_plain(node.written().trim()) {
                 true => Ok(node.written().trim().to_owned()),
                 false => Err(Fault::new(node, "letters, digits, `-`, `_` and `.`")),
@@ -243,13 +286,18 @@ impl Reader<'_> {
         default: PathBuf,
         known: &dyn Fn(&str) -> Option<String>,
     ) -> Option<Target> {
-        let word = |key: &str| entries.iter().find_map(|(node, folder)| Some((find(node.entries(), key)?, *folder)));
+        let word = |key: &str| {
+            entries.iter().find_map(|(node, folder)| Some((find(node.entries(), key)?, *folder)))
+        };
         let registered = self.registered(field, entries);
-        let kind = word("type").map_or(String::new(), |(node, _)| node.written().trim().to_lowercase());
+        let kind =
+            word("type").map_or(String::new(), |(node, _)| node.written().trim().to_lowercase());
         let location = entries.first().map_or(Location::File, |(node, _)| node.location);
         let is_file = kind == "uri_file";
-        let scalar = entries.iter().find(|(node, _)| node.scalar().is_some_and(|scalar| !scalar.is_null()));
-        let Some((node, folder)) = word("path").or(scalar.map(|(node, folder)| (*node, *folder))) else {
+        let scalar =
+            entries.iter().find(|(node, _)| node.scalar().is_some_and(|scalar| !scalar.is_null()));
+        let Some((node, folder)) = word("path").or(scalar.map(|(node, folder)| (*node, *folder)))
+        else {
             let folder = default.display().to_string();
             let file = is_file.then(|| name.to_owned());
             return Some(Target { folder, file, kind, location, is_given: false, registered });
@@ -261,11 +309,12 @@ impl Reader<'_> {
                 Fault::of(format!("${{{{{wanted}}}}}"), allowed)
             }),
         };
-        let path =
-            expression::replace(node.written(), &mut value).and_then(|text| match self.in_default_store(&text) {
+        let path = expression::replace(node.written(), &mut value).and_then(|text| {
+            match self.in_default_store(&text) {
                 Some(path) => Ok(path),
                 None => self.locate(&Node::text(node.location, &text), folder, NameTable::Data),
-            });
+            }
+        });
         let path = self.problems.accept(node.location, &format!("{field}.path"), path)?;
         let path = path.trim_end_matches('/').to_owned();
         let (folder, file) = match path.rsplit_once('/').filter(|_| is_file) {
@@ -277,9 +326,11 @@ impl Reader<'_> {
 
     /// A path of the workspace's own store goes to the folder of outputs, unless `gristmill.toml` knows this store.
     fn in_default_store(&self, text: &str) -> Option<String> {
-        let (_, rest) = text.strip_prefix("azureml:").and_then(|rest| rest.split_once("datastores/"))?;
+        let (_, rest) =
+            text.strip_prefix("azureml:").and_then(|rest| rest.split_once("datastores/"))?;
         let (store, path) = rest.split_once('/')?;
-        let is_default = store == DEFAULT_STORE && !self.context.azure.datastores.contains_key(store);
+        let is_default =
+            store == DEFAULT_STORE && !self.context.azure.datastores.contains_key(store);
         let path = path.strip_prefix("paths/").unwrap_or(path);
         is_default.then(|| self.paths(&self.root).resolve(path).display().to_string())
     }

@@ -18,7 +18,11 @@ impl Reader<'_> {
     pub fn command<'s>(&self, layers: &Layers, around: &Around<'s>) -> (JobFile, Scope<'s>) {
         let prefix = around.prefix;
         for layer in &layers.0 {
-            self.check_keys(&layer.entries, prefix, &[known::COMMON, known::JOB, known::STEP, known::COMMAND]);
+            self.check_keys(
+                &layer.entries,
+                prefix,
+                &[known::COMMON, known::JOB, known::STEP, known::COMMAND],
+            );
         }
         self.check_nested(layers, "limits", prefix, LIMITS);
         let scope = Scope::read(self, layers, around);
@@ -31,31 +35,42 @@ impl Reader<'_> {
             job.put("source_directory", self.code(found, &format!("{prefix}code")));
         }
         let field = format!("{prefix}environment");
-        job.put("environment", self.environment(around.step, layers.find(&["environment"]), &field));
+        job.put(
+            "environment",
+            self.environment(around.step, layers.find(&["environment"]), &field),
+        );
         let field = format!("{prefix}command");
         match layers.find(&["command"]) {
             Some(LayerValue { node, .. }) if matches!(node.value, Value::Scalar(_)) => {
                 let command = expression::replace(node.written(), &mut |name| scope.text(name));
                 if let Some(command) = self.problems.accept(node.location, &field, command) {
                     let command = in_quotes(command.trim());
-                    let words = ["--command", &command, "--rank_mini_batch_count", "1"].map(str::to_owned);
+                    let words =
+                        ["--command", &command, "--rank_mini_batch_count", "1"].map(str::to_owned);
                     job.put_texts("arguments", node.location, &words);
                 }
             }
-            Some(LayerValue { node, .. }) => self.problems.add(node.location, &field, Fault::new(node, "a text")),
-            None => self.problems.add(here, &field, Fault::missing("the command that the step runs")),
+            Some(LayerValue { node, .. }) => {
+                self.problems.add(node.location, &field, Fault::new(node, "a text"))
+            }
+            None => {
+                self.problems.add(here, &field, Fault::missing("the command that the step runs"))
+            }
         }
         scope.put_variables(self, layers, &mut job);
         scope.put_side_inputs(self, layers.location_of(&["inputs"]), &mut job);
         scope.put_outputs(self, layers.location_of(&["outputs"]), &mut job);
         job.put_text("output_action", here, "summary_only");
         let timeout = layers.find(&["limits", "timeout"]);
-        let timeout = timeout.and_then(|found| scope.plain(self, found.node, &format!("{prefix}limits.timeout")));
+        let timeout = timeout
+            .and_then(|found| scope.plain(self, found.node, &format!("{prefix}limits.timeout")));
         match timeout {
             Some(node) => job.put("run_invocation_timeout", Some(node)),
             None => job.put_plain("run_invocation_timeout", here, TIMEOUT_SECONDS),
         }
-        for (key, value) in [("run_max_try", "1"), ("allowed_failed_count", "0"), ("process_count_per_node", "1")] {
+        for (key, value) in
+            [("run_max_try", "1"), ("allowed_failed_count", "0"), ("process_count_per_node", "1")]
+        {
             job.put_plain(key, here, value);
         }
         (job, scope)
@@ -93,7 +108,10 @@ mod tests {
     fn paths_outside_quotes_get_quotes() {
         for (command, expected) in [
             ("a ${{inputs.x}}/b c", "a \"${{inputs.x}}\"/b c"),
-            ("a \"${{inputs.x}} b\" '${{inputs.y}}' ${{z}}", "a \"${{inputs.x}} b\" '${{inputs.y}}' \"${{z}}\""),
+            (
+                "a \"${{inputs.x}} b\" '${{inputs.y}}' ${{z}}",
+                "a \"${{inputs.x}} b\" '${{inputs.y}}' \"${{z}}\"",
+            ),
             ("a \\\" ${{x}} é", "a \\\" \"${{x}}\" é"),
             ("echo \"it's\" ${{x}}", "echo \"it's\" \"${{x}}\""),
         ] {

@@ -24,19 +24,32 @@ impl Reader<'_> {
 
 /// Returns the file in a folder that describes this component.
 fn in_folder(folder: &Path, wanted: Versioned<'_>) -> Result<PathBuf, Fault> {
-    let mut versions: Vec<(String, PathBuf)> =
-        files(folder).into_iter().filter_map(|file| Some((version_of(&file, wanted.name)?, file))).collect();
+    let mut versions: Vec<(String, PathBuf)> = files(folder)
+        .into_iter()
+        .filter_map(|file| Some((version_of(&file, wanted.name)?, file)))
+        .collect();
     versions.sort_by(|(left, _), (right, _)| version_order(left).cmp(&version_order(right)));
-    let is_wanted =
-        |(version, _): &&(String, PathBuf)| wanted.version.is_none_or(|wanted| wanted == version || version.is_empty());
+    let is_wanted = |(version, _): &&(String, PathBuf)| {
+        wanted.version.is_none_or(|wanted| wanted == version || version.is_empty())
+    };
     if let Some((_, file)) = versions.iter().rev().find(is_wanted) {
         return Ok(file.clone());
     }
     let known: Vec<&str> = versions.iter().map(|(version, _)| version.as_str()).collect();
     let message = match known.is_empty() {
-        true => format!("no file in {} is the component {} (`name: {}`)", folder.display(), wanted.name, wanted.name),
+        true => format!(
+            "no file in {} is the component {} (`name: {}`)",
+            folder.display(),
+            wanted.name,
+            wanted.name
+        ),
         false => {
-            format!("{} has the component {} in other versions: {}", folder.display(), wanted.name, known.join(", "))
+            format!(
+                "{} has the component {} in other versions: {}",
+                folder.display(),
+                wanted.name,
+                known.join(", ")
+            )
         }
     };
     Err(Fault::only(message))
@@ -45,8 +58,13 @@ fn in_folder(folder: &Path, wanted: Versioned<'_>) -> Result<PathBuf, Fault> {
 /// Returns the YAML files of a folder and those below it.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let walk = ignore::WalkBuilder::new(folder).standard_filters(false).hidden(true).build();
-    let is_yaml = |path: &Path| path.extension().is_some_and(|ending| ending == "yml" || ending == "yaml");
-    walk.flatten().map(ignore::DirEntry::into_path).filter(|path| is_yaml(path)).take(FILES_MAX).collect()
+    let is_yaml =
+        |path: &Path| path.extension().is_some_and(|ending| ending == "yml" || ending == "yaml");
+    walk.flatten()
+        .map(ignore::DirEntry::into_path)
+        .filter(|path| is_yaml(path))
+        .take(FILES_MAX)
+        .collect()
 }
 
 /// Returns the version of the component that a file describes, if it has this name; without a version, an empty text.

@@ -29,12 +29,16 @@ impl Reader<'_> {
                 (node.entries().to_vec(), "settings.")
             }
             None => {
-                self.check_keys(&entries, "", &[known::COMMON, known::DEPLOYMENT, known::DEPLOYMENT_SETTINGS]);
+                self.check_keys(
+                    &entries,
+                    "",
+                    &[known::COMMON, known::DEPLOYMENT, known::DEPLOYMENT_SETTINGS],
+                );
                 (entries.clone(), "")
             }
         };
-        let [top, settings] =
-            [entries, settings].map(|entries| Layers(vec![Layer { entries, folder: self.folder.clone() }]));
+        let [top, settings] = [entries, settings]
+            .map(|entries| Layers(vec![Layer { entries, folder: self.folder.clone() }]));
         self.check_nested(&top, "resources", "", known::RESOURCES);
         self.check_nested(&settings, "retry_settings", prefix, known::RETRIES);
         self.check_nested(&top, "code_configuration", "", known::CODE);
@@ -54,16 +58,23 @@ impl Reader<'_> {
             };
             job.put(own, Some(node.unwrap_or_else(|| Node::plain(here, default))));
         }
-        let retries = settings.find(&["retry_settings", "max_retries"]).map(|found| found.node.clone());
+        let retries =
+            settings.find(&["retry_settings", "max_retries"]).map(|found| found.node.clone());
         let retries = retries.unwrap_or_else(|| Node::plain(here, RETRIES));
         self.put_retries(Some(retries), &format!("{prefix}retry_settings.max_retries"), &mut job);
         let timeout = settings.find(&["retry_settings", "timeout"]).map(|found| found.node.clone());
-        job.put("run_invocation_timeout", Some(timeout.unwrap_or_else(|| Node::plain(here, TIMEOUT_SECONDS))));
-        let count = top.find(&["resources", "instance_count"]).or_else(|| settings.find(&["instance_count"]));
+        job.put(
+            "run_invocation_timeout",
+            Some(timeout.unwrap_or_else(|| Node::plain(here, TIMEOUT_SECONDS))),
+        );
+        let count = top
+            .find(&["resources", "instance_count"])
+            .or_else(|| settings.find(&["instance_count"]));
         self.put_nodes(count.map(|found| found.node.clone()), "resources.instance_count", &mut job);
         self.put_results(&settings, prefix, here, &mut job);
-        if let Some(LayerValue { node: Node { value: Value::Mapping(variables), location }, .. }) =
-            settings.find(&["environment_variables"])
+        if let Some(LayerValue {
+            node: Node { value: Value::Mapping(variables), location }, ..
+        }) = settings.find(&["environment_variables"])
         {
             job.put_mapping("environment_variables", *location, variables.clone());
         }
@@ -84,7 +95,11 @@ impl Reader<'_> {
                 Some(LayerValue { node, .. }) => job.put("entry_script", Some(node.clone())),
                 None => {
                     let location = top.location_of(&["code_configuration"]);
-                    self.problems.add(location, "code_configuration.scoring_script", Fault::missing("a Python script"));
+                    self.problems.add(
+                        location,
+                        "code_configuration.scoring_script",
+                        Fault::missing("a Python script"),
+                    );
                 }
             }
             return;
@@ -106,36 +121,51 @@ impl Reader<'_> {
         self.check_wishes(&[INPUT], true);
         let Some(node) = self.wished(INPUT, true, &[INPUT]) else {
             let fault = Fault::missing("--input PATH: a file, a folder, a pattern or a URL");
-            return self.problems.add(here, "--input", fault.saying("a deployment gets its data when it is run"));
+            return self.problems.add(
+                here,
+                "--input",
+                fault.saying("a deployment gets its data when it is run"),
+            );
         };
         let located = self.locate(&node, &self.context.working_directory, NameTable::Data);
         let Some(text) = self.problems.accept(Location::Input, "--input", located) else { return };
-        let has_script = job.0.iter().any(|entry| entry.key == "entry_script" && entry.node.written() != MLFLOW);
+        let has_script =
+            job.0.iter().any(|entry| entry.key == "entry_script" && entry.node.written() != MLFLOW);
         let text = if has_script { text } else { self.files_in(text) };
         let (kind, mode, made_by) = ("uri_folder".to_owned(), String::new(), None);
-        self.put_input(INPUT, &Data { text, location: Location::Input, kind, mode, made_by }, None, job);
+        self.put_input(
+            INPUT,
+            &Data { text, location: Location::Input, kind, mode, made_by },
+            None,
+            job,
+        );
     }
 
     /// Returns a pattern for the files directly in a folder: a model without a script does not read folders in it.
     fn files_in(&self, path: String) -> String {
-        let Some(listed) = std::fs::read_dir(&path).ok().filter(|_| !is_url(&path)) else { return path };
-        let is_folder = |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.path().is_dir());
+        let Some(listed) = std::fs::read_dir(&path).ok().filter(|_| !is_url(&path)) else {
+            return path;
+        };
+        let is_folder = |entry: std::io::Result<std::fs::DirEntry>| {
+            entry.is_ok_and(|entry| entry.path().is_dir())
+        };
         if listed.into_iter().any(is_folder) {
-            let message =
-                format!("folders in {path} are not read: a model without a script takes the files of one folder");
+            let message = format!(
+                "folders in {path} are not read: a model without a script takes the files of one folder"
+            );
             self.problems.warn(Location::File, "--input", message);
         }
         let is_special = |character: char| "*?[]{}\\".contains(character);
-        let escaped = path
-            .trim_end_matches('/')
-            .chars()
-            .flat_map(|character| is_special(character).then_some('\\').into_iter().chain(std::iter::once(character)));
+        let escaped = path.trim_end_matches('/').chars().flat_map(|character| {
+            is_special(character).then_some('\\').into_iter().chain(std::iter::once(character))
+        });
         format!("{}/*", escaped.collect::<String>())
     }
 
     fn put_results(&self, settings: &Layers, prefix: &str, here: Location, job: &mut JobFile) {
         let action = settings.find(&["output_action"]);
-        let action_text = action.map_or("append_row".to_owned(), |found| found.node.written().trim().to_lowercase());
+        let action_text = action
+            .map_or("append_row".to_owned(), |found| found.node.written().trim().to_lowercase());
         let location = action.map_or(here, |found| found.node.location);
         if !["append_row", "summary_only"].contains(&action_text.as_str()) {
             let found = action.expect("the default is valid");
@@ -150,7 +180,10 @@ impl Reader<'_> {
         job.put_text("output", here, &self.written(&self.root.display().to_string()));
         if action_text == "append_row" {
             let name = settings.find(&["output_file_name"]).map(|found| found.node.clone());
-            job.put("append_row_file_name", Some(name.unwrap_or_else(|| Node::text(here, "predictions.csv"))));
+            job.put(
+                "append_row_file_name",
+                Some(name.unwrap_or_else(|| Node::text(here, "predictions.csv"))),
+            );
         }
     }
 }

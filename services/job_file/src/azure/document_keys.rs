@@ -43,22 +43,35 @@ fn is_of_document(entries: &[Entry], kind: DocumentKind, path: &[&str]) -> bool 
         DocumentKind::Parallel => &[known::COMMON, known::JOB, known::STEP, known::PARALLEL],
         DocumentKind::Deployment => &[known::COMMON, known::DEPLOYMENT, known::DEPLOYMENT_SETTINGS],
     };
-    let below = |key: &str, name: &str| find(entries, key).is_some_and(|node| find(node.entries(), name).is_some());
+    let below = |key: &str, name: &str| {
+        find(entries, key).is_some_and(|node| find(node.entries(), name).is_some())
+    };
     match path {
         [step, _, ..] if *step != JOBS && below(JOBS, step) => false,
         [group @ (INPUTS | OUTPUTS), name, rest @ ..] => {
             // A job file has keys of inputs, too: `inputs.NAME.take`.
-            let is_binding = |key: &str| known::keys(&[known::OUTPUT]).any(|(known, _)| known == key);
-            let of_group =
-                entries.iter().find(|entry| entry.key == *group).map_or(&[][..], |entry| entry.node.entries());
-            let own = of_group.iter().find(|entry| entry.key == *name).filter(|_| kind != DocumentKind::Deployment);
-            let of_component = kind == DocumentKind::Pipeline && find(entries, "component").is_some();
-            let has_key = |key: &str| own.is_some_and(|own| find(own.node.entries(), key).is_some());
-            (own.is_some() || of_component) && rest.first().is_none_or(|key| is_binding(key) || has_key(key))
+            let is_binding =
+                |key: &str| known::keys(&[known::OUTPUT]).any(|(known, _)| known == key);
+            let of_group = entries
+                .iter()
+                .find(|entry| entry.key == *group)
+                .map_or(&[][..], |entry| entry.node.entries());
+            let own = of_group
+                .iter()
+                .find(|entry| entry.key == *name)
+                .filter(|_| kind != DocumentKind::Deployment);
+            let of_component =
+                kind == DocumentKind::Pipeline && find(entries, "component").is_some();
+            let has_key =
+                |key: &str| own.is_some_and(|own| find(own.node.entries(), key).is_some());
+            (own.is_some() || of_component)
+                && rest.first().is_none_or(|key| is_binding(key) || has_key(key))
         }
         // Which script runs a model depends on it.
         ["model", ..] => kind == DocumentKind::Deployment,
-        [first, ..] => JOB.find(first).is_none() && known::keys(tables).any(|(known, _)| known == *first),
+        [first, ..] => {
+            JOB.find(first).is_none() && known::keys(tables).any(|(known, _)| known == *first)
+        }
         [] => false,
     }
 }
@@ -70,15 +83,21 @@ fn set(entries: &mut Vec<Entry>, path: &[&str], node: Node) -> Result<(), Fault>
         return Ok(());
     }
     if !entries.iter().any(|entry| entry.key == *key) {
-        replace(entries, key, Node { location: Location::Override, value: Value::Mapping(Vec::new()) });
+        replace(
+            entries,
+            key,
+            Node { location: Location::Override, value: Value::Mapping(Vec::new()) },
+        );
     }
-    let found = &mut entries.iter_mut().find(|entry| entry.key == *key).expect("there, or just added").node;
+    let found =
+        &mut entries.iter_mut().find(|entry| entry.key == *key).expect("there, or just added").node;
     let is_group = [INPUTS, OUTPUTS].contains(key);
     match (&mut found.value, rest) {
         (Value::Mapping(steps), [step, _, ..]) if *key == JOBS && find(steps, step).is_none() => {
             let names: Vec<&str> = steps.iter().map(|entry| entry.key.as_str()).collect();
             let hint = did_you_mean(step, names.iter().copied());
-            Err(Fault::of(format!("{step:?}"), names.join(", ")).saying(format!("the pipeline has no such step{hint}")))
+            Err(Fault::of(format!("{step:?}"), names.join(", "))
+                .saying(format!("the pipeline has no such step{hint}")))
         }
         (Value::Mapping(bindings), [name]) if is_group => {
             set_binding(bindings, name, node);
@@ -91,14 +110,17 @@ fn set(entries: &mut Vec<Entry>, path: &[&str], node: Node) -> Result<(), Fault>
             let Value::Mapping(entries) = &mut found.value else { unreachable!("just set") };
             set(entries, rest, node)
         }
-        (Value::List(_), _) => Err(Fault::new(found, format!("a mapping in the document, or --set {key}=…"))),
+        (Value::List(_), _) => {
+            Err(Fault::new(found, format!("a mapping in the document, or --set {key}=…")))
+        }
     }
 }
 
 /// Sets the value of an input, or the path of an output, whatever form it has in the document.
 fn set_binding(bindings: &mut Vec<Entry>, name: &str, node: Node) {
     const VALUES: [&str; 3] = ["path", "value", "default"];
-    let keys = bindings.iter_mut().find(|entry| entry.key == name).map(|entry| &mut entry.node.value);
+    let keys =
+        bindings.iter_mut().find(|entry| entry.key == name).map(|entry| &mut entry.node.value);
     match (keys, &node.value) {
         (Some(Value::Mapping(keys)), Value::Scalar(_)) if !keys.is_empty() => {
             const LITERALS: [&str; 4] = ["string", "number", "integer", "boolean"];

@@ -25,7 +25,12 @@ const REPLACE: &str = "--set environment=PATH names an interpreter or a requirem
 
 impl Reader<'_> {
     /// Returns the value of `environment` in the job file of a step. `None`: the default interpreter.
-    pub fn environment(&self, step: &str, found: Option<LayerValue<'_>>, field: &str) -> Option<Node> {
+    pub fn environment(
+        &self,
+        step: &str,
+        found: Option<LayerValue<'_>>,
+        field: &str,
+    ) -> Option<Node> {
         if self.is_replaced(step, "environment") {
             return None;
         }
@@ -39,7 +44,9 @@ impl Reader<'_> {
             Value::Scalar(_) => {
                 let text = node.written().trim();
                 let path = text.strip_prefix("file:").unwrap_or(text);
-                if !text.starts_with("azureml:") && (path.ends_with(".yml") || path.ends_with(".yaml")) {
+                if !text.starts_with("azureml:")
+                    && (path.ends_with(".yml") || path.ends_with(".yaml"))
+                {
                     let layer = self.other_document(node, found.folder, field)?;
                     // The file may be a conda file itself.
                     if find(&layer.entries, "dependencies").is_some() {
@@ -53,7 +60,11 @@ impl Reader<'_> {
                 Some(Node::text(node.location, &self.written(&path)))
             }
             Value::List(_) => {
-                self.problems.add(node.location, field, Fault::new(node, "azureml:NAME:VERSION, or a mapping"));
+                self.problems.add(
+                    node.location,
+                    field,
+                    Fault::new(node, "azureml:NAME:VERSION, or a mapping"),
+                );
                 None
             }
         }
@@ -66,15 +77,21 @@ impl Reader<'_> {
         }
         let Some(model) = self.model_of(job) else { return };
         let folder = Path::new(&model);
-        let file = MODEL_FILES.iter().map(|name| folder.join(name)).find(|path| !is_url(&model) && path.is_file());
+        let file = MODEL_FILES
+            .iter()
+            .map(|name| folder.join(name))
+            .find(|path| !is_url(&model) && path.is_file());
         if let Some(file) = file {
             return job.put_text("environment", at, &self.written(&file.display().to_string()));
         }
         let listed = folder.join(PYTHON_ENV);
         if !is_url(&model) && listed.is_file() {
             let example = "dependencies: [\"pandas==2.2\"]";
-            let Some(entries) = other::read(&listed, at, field, example, self.problems) else { return };
-            if let Some(path) = self.problems.accept(at, field, self.python_env(&entries, &listed)) {
+            let Some(entries) = other::read(&listed, at, field, example, self.problems) else {
+                return;
+            };
+            if let Some(path) = self.problems.accept(at, field, self.python_env(&entries, &listed))
+            {
                 job.put_text("environment", at, &path);
             }
             return;
@@ -92,7 +109,11 @@ impl Reader<'_> {
         let (at, folder) = (Location::File, listed.parent().unwrap_or(Path::new("/")));
         let fault = |cause: String| {
             let message = format!("{} makes no environment: {cause}; {REPLACE}", listed.display());
-            Fault::of(format!("{:?}", listed.display().to_string()), "python and a list `dependencies`").saying(message)
+            Fault::of(
+                format!("{:?}", listed.display().to_string()),
+                "python and a list `dependencies`",
+            )
+            .saying(message)
         };
         let mut pip = Vec::new();
         for key in ["build_dependencies", "dependencies"] {
@@ -100,7 +121,9 @@ impl Reader<'_> {
                 Some(Value::List(lines)) => pip.extend(lines.iter().map(|line| {
                     let line = line.written();
                     match line.strip_prefix("-r ") {
-                        Some(file) => Node::text(at, &format!("-r {}", folder.join(file.trim()).display())),
+                        Some(file) => {
+                            Node::text(at, &format!("-r {}", folder.join(file.trim()).display()))
+                        }
                         None => Node::text(at, line),
                     }
                 })),
@@ -111,11 +134,13 @@ impl Reader<'_> {
         if pip.is_empty() {
             return Err(fault("it lists no packages".to_owned()));
         }
-        let python = find(entries, "python").map(|node| Node::text(at, &format!("python={}", node.written())));
+        let python = find(entries, "python")
+            .map(|node| Node::text(at, &format!("python={}", node.written())));
         let list = |items: Vec<Node>| Node { location: at, value: Value::List(items) };
         let pip = Node { location: at, value: Value::Mapping(vec![Entry::new("pip", list(pip))]) };
         let dependencies = list(python.into_iter().chain([pip]).collect());
-        self.conda_file(&[Entry::new("dependencies", dependencies)]).map_err(|error| fault(error.to_string()))
+        self.conda_file(&[Entry::new("dependencies", dependencies)])
+            .map_err(|error| fault(error.to_string()))
     }
 
     /// Writes a conda file that a document contains, and returns its path, which depends only on its content.
@@ -126,7 +151,9 @@ impl Reader<'_> {
         // A clean-up removes files that no job names and nothing has used for a while.
         let now = FileTimes::new().set_accessed(SystemTime::now());
         let touched = |path: &Path| File::options().append(true).open(path)?.set_times(now);
-        if !std::fs::read_to_string(&path).is_ok_and(|there| there == text) || touched(&path).is_err() {
+        if !std::fs::read_to_string(&path).is_ok_and(|there| there == text)
+            || touched(&path).is_err()
+        {
             std::fs::create_dir_all(&self.context.files)?;
             // Another process may be reading it.
             let new = self.context.files.join(format!("{}.{}", &digest[..16], std::process::id()));
@@ -138,21 +165,30 @@ impl Reader<'_> {
 
     fn inline(&self, layer: &Layer, at: &Node, field: &str) -> Option<Node> {
         self.check_keys(&layer.entries, &format!("{field}."), &[KEYS]);
-        let entry = |key: &str| layer.entries.iter().find(|entry| entry.key == key && !entry.node.is_null());
+        let entry = |key: &str| {
+            layer.entries.iter().find(|entry| entry.key == key && !entry.node.is_null())
+        };
         if let Some(Entry { node, .. }) = entry("conda_file") {
             let field = format!("{field}.conda_file");
             return match &node.value {
                 Value::Scalar(_) => self.local(LayerValue { node, folder: &layer.folder }, &field),
                 Value::Mapping(entries) => {
                     let path = self.conda_file(entries).map_err(|error| {
-                        let message = format!("its packages cannot be written to {}", self.context.files.display());
+                        let message = format!(
+                            "its packages cannot be written to {}",
+                            self.context.files.display()
+                        );
                         Fault::of(error.to_string(), "a writable folder").saying(message)
                     });
                     let path = self.problems.accept(node.location, &field, path)?;
                     Some(Node::text(node.location, &path))
                 }
                 Value::List(_) => {
-                    self.problems.add(node.location, &field, Fault::new(node, "a conda file: its path, or a mapping"));
+                    self.problems.add(
+                        node.location,
+                        &field,
+                        Fault::new(node, "a conda file: its path, or a mapping"),
+                    );
                     None
                 }
             };
@@ -160,9 +196,12 @@ impl Reader<'_> {
         let (what, name) = match (entry("image"), entry("build")) {
             (Some(image), _) => ("image", image.node.written().to_owned()),
             (None, Some(_)) => ("build", "a Dockerfile".to_owned()),
-            (None, None) => ("name", find(&layer.entries, "name").map_or("", Node::written).to_owned()),
+            (None, None) => {
+                ("name", find(&layer.entries, "name").map_or("", Node::written).to_owned())
+            }
         };
-        let message = format!("{name} is not used; the script runs with the default interpreter; {REPLACE}");
+        let message =
+            format!("{name} is not used; the script runs with the default interpreter; {REPLACE}");
         self.problems.warn(at.location, &format!("{field}.{what}"), message);
         None
     }

@@ -27,9 +27,11 @@ pub fn parts(text: &str) -> Result<Vec<Piece>, Fault> {
         let Some(end) = end else {
             let found: String = rest[start..].chars().take(60).collect();
             let message = format!("an expression has no end: `{end_mark}` is missing");
-            return Err(
-                Fault::of(format!("{found:?}"), "${{inputs.NAME}}, $[[--option ${{inputs.NAME}}]]").saying(message)
-            );
+            return Err(Fault::of(
+                format!("{found:?}"),
+                "${{inputs.NAME}}, $[[--option ${{inputs.NAME}}]]",
+            )
+            .saying(message));
         };
         parts.push(match is_optional {
             true => Piece::Optional(self::parts(&inner[..end])?),
@@ -52,7 +54,10 @@ pub fn only_name(text: &str) -> Option<String> {
 }
 
 /// Returns a text with its names replaced. `value` returns `Ok(None)` for an optional input that is absent.
-pub fn replace(text: &str, value: &mut dyn FnMut(&str) -> Result<Option<String>, Fault>) -> Result<String, Fault> {
+pub fn replace(
+    text: &str,
+    value: &mut dyn FnMut(&str) -> Result<Option<String>, Fault>,
+) -> Result<String, Fault> {
     let absent = |name: &str| {
         let allowed = "an input that is given, or the argument within $[[ ]]";
         Fault::of(format!("${{{{{name}}}}}"), allowed).saying("the input is optional and absent")
@@ -86,7 +91,10 @@ fn joined(
 }
 
 /// Splits arguments as a shell would, and replaces their names; a value with blanks stays one argument.
-pub fn split(text: &str, value: &mut dyn FnMut(&str) -> Result<Option<String>, Fault>) -> Result<Vec<String>, Fault> {
+pub fn split(
+    text: &str,
+    value: &mut dyn FnMut(&str) -> Result<Option<String>, Fault>,
+) -> Result<Vec<String>, Fault> {
     /// Stands around the number of a value. No document has this character, which has no meaning of its own.
     const MARK: char = '\u{f8ff}';
     let mut values: Vec<String> = Vec::new();
@@ -97,14 +105,19 @@ pub fn split(text: &str, value: &mut dyn FnMut(&str) -> Result<Option<String>, F
         }))
     })?;
     let words = shlex::split(&marked).ok_or_else(|| {
-        Fault::of(format!("{text:?}"), "pairs of quotes").saying("these arguments have a quote without its pair")
+        Fault::of(format!("{text:?}"), "pairs of quotes")
+            .saying("these arguments have a quote without its pair")
     })?;
     let restored = |word: String| {
         let pieces = word.split(MARK).enumerate();
         pieces
             .map(|(position, piece)| match position % 2 {
                 0 => piece.to_owned(),
-                _ => piece.parse::<usize>().ok().and_then(|index| values.get(index).cloned()).unwrap_or_default(),
+                _ => piece
+                    .parse::<usize>()
+                    .ok()
+                    .and_then(|index| values.get(index).cloned())
+                    .unwrap_or_default(),
             })
             .collect()
     };
@@ -128,7 +141,10 @@ mod tests {
         for (text, expected) in [
             ("--a ${{inputs.a}} --b", vec!["--a", "two words", "--b"]),
             ("--a '${{ inputs.a }}/x' \"--b c\"", vec!["--a", "two words/x", "--b c"]),
-            ("--x 1\n $[[--y ${{inputs.none}}]] $[[--z ${{inputs.a}}]]", vec!["--x", "1", "--z", "two words"]),
+            (
+                "--x 1\n $[[--y ${{inputs.none}}]] $[[--z ${{inputs.a}}]]",
+                vec!["--x", "1", "--z", "two words"],
+            ),
             ("", vec![]),
         ] {
             assert_eq!(split(text, &mut values).expect(text), expected, "{text}");
@@ -137,7 +153,9 @@ mod tests {
 
     #[test]
     fn faulty_texts_are_refused() {
-        for text in ["--a ${{inputs.a", "$[[--a ${{inputs.a}}", "--a 'x", "${{inputs.none}}", "${{other}}"] {
+        for text in
+            ["--a ${{inputs.a", "$[[--a ${{inputs.a}}", "--a 'x", "${{inputs.none}}", "${{other}}"]
+        {
             split(text, &mut values).expect_err(text);
         }
     }

@@ -16,32 +16,49 @@ const ALLOWED: &str = "a job file (its keys are in JOB_FILE.md), or one of these
 /// A document that Gristmill does not run: what it is, and what to run instead.
 type Other = (&'static str, &'static str);
 
-const COMMAND: Other =
-    ("a command job", "put it below `jobs` of a document of `type: pipeline`, whose command steps run");
+const COMMAND: Other = (
+    "a command job",
+    "put it below `jobs` of a document of `type: pipeline`, whose command steps run",
+);
 const TRAINING: &str = "write the work as a command step of a pipeline (`type: pipeline`)";
 const AS_BATCH: &str = "run its model and script on data as a batch deployment (`type: model`)";
 const ONLINE_DEPLOYMENT: Other = ("an online deployment", AS_BATCH);
 const ONLINE_ENDPOINT: Other = ("an online endpoint", AS_BATCH);
-const SWEEP: Other =
-    ("a sweep job", "write its trial as a command step of a pipeline, and run it for each value: --input NAME=VALUE");
-const SPARK: Other = ("a Spark job", "write the work as a parallel or command step of a pipeline (`type: pipeline`)");
+const SWEEP: Other = (
+    "a sweep job",
+    "write its trial as a command step of a pipeline, and run it for each value: --input NAME=VALUE",
+);
+const SPARK: Other = (
+    "a Spark job",
+    "write the work as a parallel or command step of a pipeline (`type: pipeline`)",
+);
 const AUTOML: Other = ("an AutoML job", TRAINING);
-const NAME_THE_DATA: &str = "name the data where they are, or copy them in a command step of a pipeline";
-const BATCH_ENDPOINT: Other = ("a batch endpoint", "run its deployment: gristmill run DEPLOYMENT.yml --input DATA");
-const ENVIRONMENT: Other =
-    ("an environment", "name it in a document, `environment: ./FILE.yml`, or replace one: --set environment=PATH");
-const DATA: Other =
-    ("a data asset", "give its path to a job: --input PATH, or a line below [azureml.data] of gristmill.toml");
-const MLTABLE: Other = ("an MLTable", "make its folder an input of a job: type: mltable, path: FOLDER");
+const NAME_THE_DATA: &str =
+    "name the data where they are, or copy them in a command step of a pipeline";
+const BATCH_ENDPOINT: Other =
+    ("a batch endpoint", "run its deployment: gristmill run DEPLOYMENT.yml --input DATA");
+const ENVIRONMENT: Other = (
+    "an environment",
+    "name it in a document, `environment: ./FILE.yml`, or replace one: --set environment=PATH",
+);
+const DATA: Other = (
+    "a data asset",
+    "give its path to a job: --input PATH, or a line below [azureml.data] of gristmill.toml",
+);
+const MLTABLE: Other =
+    ("an MLTable", "make its folder an input of a job: type: mltable, path: FOLDER");
 const MODEL: Other = (
     "a model asset",
     "run a batch deployment with `model: {path: …}`, or add a line below [azureml.models] of gristmill.toml",
 );
 const DATASTORE: Other = ("a datastore", "add a line below [azureml.datastores] of gristmill.toml");
-const COMPUTE: Other = ("a compute", "jobs run on this machine, or on a target: [targets.NAME] of gristmill.toml");
-const SCHEDULE: Other = ("a schedule", "run the document of its `create_job` from cron or a timer of systemd");
+const COMPUTE: Other =
+    ("a compute", "jobs run on this machine, or on a target: [targets.NAME] of gristmill.toml");
+const SCHEDULE: Other =
+    ("a schedule", "run the document of its `create_job` from cron or a timer of systemd");
 const WORKSPACE: Other = ("a workspace or a part of one", "jobs need none");
-const FLOW: Other = ("a prompt flow", "call it for each item from the `run` of an entry script, in a job file");
+const FLOW: Other =
+    ("a prompt flow", "call it for each item from the `run` of an entry script, in a job file");
 
 /// Documents by their `type`.
 const BY_TYPE: &[(&str, Other)] = &[
@@ -102,9 +119,12 @@ const BY_SCHEMA: &[(&str, Other)] = &[
 
 /// Returns the kind of a document of Azure ML, or why Gristmill does not run it. `None`: it is a job file.
 pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static str, Fault)>> {
-    let text = |key: &str| find(entries, key).and_then(Node::scalar).map(|scalar| scalar.text.as_str());
+    let text =
+        |key: &str| find(entries, key).and_then(Node::scalar).map(|scalar| scalar.text.as_str());
     let has = |key: &str| find(entries, key).is_some();
-    let at = |key: &str| entries.iter().find(|entry| entry.key == key).map_or(Location::File, |entry| entry.location);
+    let at = |key: &str| {
+        entries.iter().find(|entry| entry.key == key).map_or(Location::File, |entry| entry.location)
+    };
     let refused = |key: &'static str, message: String| {
         let found = text(key).map_or_else(|| format!("the key {key}"), |text| format!("{text:?}"));
         Some(Err((at(key), key, Fault::of(found, ALLOWED).saying(message))))
@@ -116,14 +136,17 @@ pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static 
     let schema_has = |part: &str| schema.as_deref().is_some_and(|schema| schema.contains(part));
     let jobs = find(entries, "jobs").is_some_and(|jobs| !jobs.entries().is_empty());
     let is_online = schema_has("online") || ONLINE_KEYS.iter().any(|key| has(key));
-    let is_deployment = has("code_configuration") || has("endpoint_name") || schema_has("batchdeployment");
+    let is_deployment =
+        has("code_configuration") || has("endpoint_name") || schema_has("batchdeployment");
     if let (Some(kind), Some(_)) = (text("kind"), text("apiVersion")) {
         return refused("kind", format!("this is a manifest of Kubernetes ({kind}), not a job"));
     }
     match text("type") {
         Some("pipeline") if is_deployment => {
-            let component = text("component").map_or_else(String::new, |component| format!(", {component}"));
-            let message = "this is a deployment of a pipeline component; run the document of that component";
+            let component =
+                text("component").map_or_else(String::new, |component| format!(", {component}"));
+            let message =
+                "this is a deployment of a pipeline component; run the document of that component";
             refused("type", format!("{message}{component}"))
         }
         Some("pipeline") => Some(Ok(DocumentKind::Pipeline)),
@@ -144,15 +167,17 @@ pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static 
             Some(Ok(DocumentKind::Pipeline))
         }
         None if schema_has("parallelcomponent") => Some(Ok(DocumentKind::Parallel)),
-        None if is_deployment && is_online => {
-            other(if has("endpoint_name") { "endpoint_name" } else { "code_configuration" }, ONLINE_DEPLOYMENT)
-        }
+        None if is_deployment && is_online => other(
+            if has("endpoint_name") { "endpoint_name" } else { "code_configuration" },
+            ONLINE_DEPLOYMENT,
+        ),
         None if is_deployment => Some(Ok(DocumentKind::Deployment)),
         _ => match BY_SCHEMA.iter().find(|(part, _)| schema_has(part)) {
             Some((_, what)) => other("$schema", *what),
-            None if schema.is_some() => {
-                refused("$schema", "this is a document of Azure ML that Gristmill does not run".to_owned())
-            }
+            None if schema.is_some() => refused(
+                "$schema",
+                "this is a document of Azure ML that Gristmill does not run".to_owned(),
+            ),
             None => by_keys(entries).and_then(|(key, what)| other(key, what)),
         },
     }
@@ -178,7 +203,9 @@ fn by_keys(entries: &[Entry]) -> Option<(&'static str, Other)> {
     }
     match () {
         () if is_list("nodes") => Some(("nodes", FLOW)),
-        () if is_list("dependencies") && ["channels", "name", "build_dependencies"].into_iter().any(has) => {
+        () if is_list("dependencies")
+            && ["channels", "name", "build_dependencies"].into_iter().any(has) =>
+        {
             Some(("dependencies", ENVIRONMENT))
         }
         () if has("flow") && has("data") => Some(("flow", FLOW)),

@@ -16,7 +16,8 @@ use Effect::Read;
 /// The keys of a mapping by what they do, separated by commas.
 pub type KnownKeys = &'static [(Effect, &'static str)];
 
-const MACHINES: Effect = Effect::None("a job runs on this machine, or on a target of gristmill.toml");
+const MACHINES: Effect =
+    Effect::None("a job runs on this machine, or on a target of gristmill.toml");
 pub const PEOPLE: Effect = Effect::None("names and notes for people");
 const ACCESS: Effect = Effect::None("access to data comes from the tools of its store");
 pub const CONTAINER: Effect = Effect::None("no container is made");
@@ -32,18 +33,25 @@ pub const COMMON: KnownKeys = &[
 ];
 
 /// Keys of pipelines and of all steps.
-pub const JOB: KnownKeys =
-    &[(Read, "inputs, outputs"), (PEOPLE, "experiment_name, version, creation_context"), (SERVICE, "services")];
+pub const JOB: KnownKeys = &[
+    (Read, "inputs, outputs"),
+    (PEOPLE, "experiment_name, version, creation_context"),
+    (SERVICE, "services"),
+];
 
 /// Keys of all steps.
 pub const STEP: KnownKeys = &[(Read, "component, is_deterministic"), (MACHINES, "queue_settings")];
 
-pub const PIPELINE: KnownKeys = &[(Read, "settings, jobs, component"), (SERVICE, "is_deterministic")];
+pub const PIPELINE: KnownKeys =
+    &[(Read, "settings, jobs, component"), (SERVICE, "is_deterministic")];
 
 pub const SETTINGS: KnownKeys = &[
     (MACHINES, "default_compute"),
     (Read, "default_datastore"),
-    (Effect::None("a failed step ends the pipeline"), "continue_on_step_failure, continue_run_on_step_failure"),
+    (
+        Effect::None("a failed step ends the pipeline"),
+        "continue_on_step_failure, continue_run_on_step_failure",
+    ),
     (Effect::None("--fresh runs steps again"), "force_rerun"),
     (SERVICE, "on_init, on_finalize"),
 ];
@@ -55,8 +63,10 @@ pub const PARALLEL: KnownKeys = &[(
 )];
 
 /// `args` is the name of `program_arguments` in the first releases of the second SDK.
-pub const TASK: KnownKeys =
-    &[(Read, "type, code, entry_script, environment, program_arguments, args, append_row_to, model")];
+pub const TASK: KnownKeys = &[(
+    Read,
+    "type, code, entry_script, environment, program_arguments, args, append_row_to, model",
+)];
 
 pub const RESOURCES: KnownKeys = &[
     (Read, "instance_count"),
@@ -86,8 +96,10 @@ pub const OUTPUT: KnownKeys = &[
     (SERVICE, "early_available, is_control"),
 ];
 
-pub const DEPLOYMENT: KnownKeys =
-    &[(Read, "model, code_configuration, environment, resources, settings"), (PEOPLE, "endpoint_name")];
+pub const DEPLOYMENT: KnownKeys = &[
+    (Read, "model, code_configuration, environment, resources, settings"),
+    (PEOPLE, "endpoint_name"),
+];
 
 /// Keys below `settings`; of an older deployment, at the top.
 pub const DEPLOYMENT_SETTINGS: KnownKeys = &[(
@@ -97,7 +109,8 @@ pub const DEPLOYMENT_SETTINGS: KnownKeys = &[(
 )];
 
 pub const CODE: KnownKeys = &[(Read, "code, scoring_script")];
-pub const MODEL: KnownKeys = &[(Read, "path"), (PEOPLE, "name, version, type, description, tags, properties, flavors")];
+pub const MODEL: KnownKeys =
+    &[(Read, "path"), (PEOPLE, "name, version, type, description, tags, properties, flavors")];
 
 /// Iterates over the names of keys, each with its effect.
 pub fn keys(known: &[KnownKeys]) -> impl Iterator<Item = (&'static str, Effect)> {
@@ -111,10 +124,11 @@ pub struct WithoutEffect(Vec<(&'static str, Vec<String>)>);
 
 impl WithoutEffect {
     pub fn add(&mut self, key: String, reason: &'static str) {
-        let position = self.0.iter().position(|(earlier, _)| *earlier == reason).unwrap_or_else(|| {
-            self.0.push((reason, Vec::new()));
-            self.0.len() - 1
-        });
+        let position =
+            self.0.iter().position(|(earlier, _)| *earlier == reason).unwrap_or_else(|| {
+                self.0.push((reason, Vec::new()));
+                self.0.len() - 1
+            });
         let keys = &mut self.0[position].1;
         if !keys.contains(&key) {
             keys.push(key);
@@ -130,7 +144,13 @@ impl WithoutEffect {
 }
 
 /// Records keys without effect, and unknown keys as mistakes. `prefix`: the path of the mapping, with a dot behind it.
-pub fn check(entries: &[Entry], prefix: &str, known: &[KnownKeys], without: &mut WithoutEffect, problems: &Problems) {
+pub fn check(
+    entries: &[Entry],
+    prefix: &str,
+    known: &[KnownKeys],
+    without: &mut WithoutEffect,
+    problems: &Problems,
+) {
     for entry in entries.iter().filter(|entry| !entry.key.starts_with("x-")) {
         let field = format!("{prefix}{}", entry.key);
         match keys(known).find(|(name, _)| *name == entry.key) {

@@ -28,7 +28,9 @@ impl Layer {
         let Some(Node { value: Value::Mapping(inputs), .. }) = self.inputs() else { return };
         let mut divided = Vec::new();
         for entry in std::mem::take(inputs) {
-            let member = |declared: &Entry| Some(declared.key.strip_prefix(&entry.key)?.strip_prefix('.')?.to_owned());
+            let member = |declared: &Entry| {
+                Some(declared.key.strip_prefix(&entry.key)?.strip_prefix('.')?.to_owned())
+            };
             let members: Vec<String> = declared.iter().filter_map(member).collect();
             match expression::only_name(entry.node.written()).filter(|_| !members.is_empty()) {
                 Some(group) => divided.extend(members.into_iter().map(|name| Entry {
@@ -56,7 +58,8 @@ impl Layer {
 /// Adds an input, or the members of a group: a mapping with `type: group`, or without any key of an input.
 fn flatten(entry: Entry, flat: &mut Vec<Entry>) {
     let entries = entry.node.entries();
-    let is_declared = crate::find(entries, "type").is_some_and(|kind| kind.written().trim() == "group");
+    let is_declared =
+        crate::find(entries, "type").is_some_and(|kind| kind.written().trim() == "group");
     let is_key = |inner: &Entry| known::keys(&[known::INPUT]).any(|(key, _)| key == inner.key);
     if !is_declared && (entries.is_empty() || entries.iter().any(is_key)) {
         flat.push(entry);

@@ -36,12 +36,18 @@ impl AzureNames {
     /// Returns the value of this variable, without URLs that have a query, which may be a secret. `None`: no name is known.
     pub fn for_scripts(&self) -> Option<String> {
         let of = |table: &BTreeMap<String, String>| -> serde_json::Map<String, serde_json::Value> {
-            let is_public = |(_, place): &(&String, &String)| !(is_url(place) && place.contains('?'));
-            table.iter().filter(is_public).map(|(name, place)| (name.clone(), place.clone().into())).collect()
+            let is_public =
+                |(_, place): &(&String, &String)| !(is_url(place) && place.contains('?'));
+            table
+                .iter()
+                .filter(is_public)
+                .map(|(name, place)| (name.clone(), place.clone().into()))
+                .collect()
         };
         let (datastores, data, models) = (of(&self.datastores), of(&self.data), of(&self.models));
         let is_empty = datastores.is_empty() && data.is_empty() && models.is_empty();
-        let tables = || serde_json::json!({ "datastores": datastores, "data": data, "models": models });
+        let tables =
+            || serde_json::json!({ "datastores": datastores, "data": data, "models": models });
         (!is_empty).then(|| tables().to_string())
     }
 
@@ -66,7 +72,8 @@ impl AzureNames {
         if text.is_empty() {
             return Err(Fault::new(node, "a path, a URL, or a name such as azureml:NAME:VERSION"));
         }
-        let text = text.strip_prefix("file:").filter(|rest| !rest.starts_with("//")).unwrap_or(text);
+        let text =
+            text.strip_prefix("file:").filter(|rest| !rest.starts_with("//")).unwrap_or(text);
         let is_id = text.starts_with(SUBSCRIPTIONS);
         if let Some(named) = text.strip_prefix("azureml:").or_else(|| is_id.then_some(text)) {
             return match named.strip_prefix("//").or_else(|| named.strip_prefix(SUBSCRIPTIONS)) {
@@ -83,7 +90,9 @@ impl AzureNames {
                 }),
             };
         }
-        if let Some(address) = text.strip_prefix("wasbs://").or_else(|| text.strip_prefix("wasb://")) {
+        if let Some(address) =
+            text.strip_prefix("wasbs://").or_else(|| text.strip_prefix("wasb://"))
+        {
             return Ok(format!("abfss://{}", address.replacen(".blob.core.", ".dfs.core.", 1)));
         }
         if text.starts_with("adl://") {
@@ -150,15 +159,20 @@ impl AzureNames {
             let path = rest.strip_prefix(&["paths"]).unwrap_or(rest).join("/");
             let Some(base) = self.datastores.get(*store) else {
                 let line = self.missing("datastores", store, "a folder or URL");
-                return Err(Fault::only(format!("the data store {store} is not known here: {line}")));
+                return Err(Fault::only(format!(
+                    "the data store {store} is not known here: {line}"
+                )));
             };
-            return Ok(format!("{}/{path}", base.trim_end_matches('/')).trim_end_matches('/').to_owned());
+            return Ok(format!("{}/{path}", base.trim_end_matches('/'))
+                .trim_end_matches('/')
+                .to_owned());
         }
         if let Some(wanted) = Versioned::of_long_address(address, table) {
             return self.named(wanted, table);
         }
         // An input without a type may be a model.
-        let model = Versioned::of_long_address(address, NameTable::Models).filter(|_| table == NameTable::Data);
+        let model = Versioned::of_long_address(address, NameTable::Models)
+            .filter(|_| table == NameTable::Data);
         if let Some(wanted) = model {
             return self.named(wanted, NameTable::Models);
         }
@@ -173,7 +187,9 @@ impl AzureNames {
 
     /// Returns what to add to `gristmill.toml`.
     fn missing(&self, table: &str, name: &str, what: &str) -> String {
-        let is_bare = name.chars().all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
+        let is_bare = name
+            .chars()
+            .all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));
         let key = if is_bare { name.to_owned() } else { format!("{name:?}") };
         let file = match &self.file {
             Some(file) => file.display().to_string(),

@@ -49,10 +49,13 @@ impl Reader<'_> {
             target.file = keys::default_file_name().map(str::to_owned);
         }
         self.put_script(layers, around.step, prefix, &mut job);
-        let arguments = layers.find(&["task", "program_arguments"]).or_else(|| layers.find(&["task", "args"]));
-        let words = arguments
-            .map_or_else(Vec::new, |found| self.words(&scope, found.node, &format!("{prefix}task.program_arguments")));
-        let format = row_format(&words).filter(|_| scope.main_kind().is_some_and(|kind| kind != "mltable"));
+        let arguments =
+            layers.find(&["task", "program_arguments"]).or_else(|| layers.find(&["task", "args"]));
+        let words = arguments.map_or_else(Vec::new, |found| {
+            self.words(&scope, found.node, &format!("{prefix}task.program_arguments"))
+        });
+        let format =
+            row_format(&words).filter(|_| scope.main_kind().is_some_and(|kind| kind != "mltable"));
         self.put_main_input(&scope, format.as_deref(), &mut job);
         self.put_size(layers, &scope, &mut job);
         if format.is_some() {
@@ -77,7 +80,11 @@ impl Reader<'_> {
 
     fn check_parallel(&self, layers: &Layers, prefix: &str) {
         for layer in &layers.0 {
-            self.check_keys(&layer.entries, prefix, &[known::COMMON, known::JOB, known::STEP, known::PARALLEL]);
+            self.check_keys(
+                &layer.entries,
+                prefix,
+                &[known::COMMON, known::JOB, known::STEP, known::PARALLEL],
+            );
         }
         self.check_nested(layers, "resources", prefix, known::RESOURCES);
         self.check_nested(layers, "retry_settings", prefix, known::RETRIES);
@@ -91,7 +98,11 @@ impl Reader<'_> {
         if let Some(LayerValue { node, .. }) = layers.find(&["task", "type"])
             && !TASK_TYPES.contains(&node.written().trim().to_lowercase().as_str())
         {
-            self.problems.add(node.location, &format!("{prefix}task.type"), Fault::new(node, TASK_TYPES.join(", ")));
+            self.problems.add(
+                node.location,
+                &format!("{prefix}task.type"),
+                Fault::new(node, TASK_TYPES.join(", ")),
+            );
         }
         if let Some(LayerValue { node, .. }) = layers.find(&["output_data"]) {
             let message = "not read: rows go to append_row_to, and scripts get outputs through their arguments";
@@ -116,19 +127,28 @@ impl Reader<'_> {
         }
         if let Some(LayerValue { node, folder }) = layers.find(&["task", "entry_script"]) {
             // Without `code` the script lies beside its own document.
-            let node = match code.is_none() && folder != self.folder && node.written().ends_with(".py") {
-                true => self.local(LayerValue { node, folder }, &format!("{prefix}task.entry_script")),
-                false => Some(node.clone()),
-            };
+            let node =
+                match code.is_none() && folder != self.folder && node.written().ends_with(".py") {
+                    true => self
+                        .local(LayerValue { node, folder }, &format!("{prefix}task.entry_script")),
+                    false => Some(node.clone()),
+                };
             job.put("entry_script", node);
         } else if let Some(LayerValue { node, .. }) = layers.find(&["task", "model"]) {
             job.put_text("entry_script", node.location, MLFLOW);
         } else if layers.find(&["task"]).is_some() {
             let fault = Fault::missing("the path of a script below code, or its name as a module");
-            self.problems.add(layers.location_of(&["task"]), &format!("{prefix}task.entry_script"), fault);
+            self.problems.add(
+                layers.location_of(&["task"]),
+                &format!("{prefix}task.entry_script"),
+                fault,
+            );
         }
-        let environment =
-            self.environment(step, layers.find(&["task", "environment"]), &format!("{prefix}task.environment"));
+        let environment = self.environment(
+            step,
+            layers.find(&["task", "environment"]),
+            &format!("{prefix}task.environment"),
+        );
         job.put("environment", environment);
         if let Some(found) = layers.find(&["task", "model"]) {
             let field = format!("{prefix}task.model");
@@ -137,7 +157,12 @@ impl Reader<'_> {
                 let names_one = layers.find(&["task", "environment"]).is_some();
                 self.check_mlflow_model(found.node, &field, job);
                 if !names_one {
-                    self.put_model_environment(step, &format!("{prefix}task.environment"), found.node.location, job);
+                    self.put_model_environment(
+                        step,
+                        &format!("{prefix}task.environment"),
+                        found.node.location,
+                        job,
+                    );
                 }
             }
         }
@@ -146,10 +171,12 @@ impl Reader<'_> {
     /// Checks that the model of a job without a script is one of MLflow.
     pub fn check_mlflow_model(&self, node: &Node, field: &str, job: &JobFile) {
         let Some(path) = self.model_of(job) else { return };
-        if is_url(&path) || !Path::new(&path).exists() || Path::new(&path).join("MLmodel").is_file() {
+        if is_url(&path) || !Path::new(&path).exists() || Path::new(&path).join("MLmodel").is_file()
+        {
             return;
         }
-        let message = format!("{path} has no file MLmodel, so it is no MLflow model, and no script is named");
+        let message =
+            format!("{path} has no file MLmodel, so it is no MLflow model, and no script is named");
         let allowed = "a folder of an MLflow model, or a script";
         let fault = Fault::of(format!("{:?}", Path::new(&path).display().to_string()), allowed);
         self.problems.add(node.location, field, fault.saying(message));
@@ -168,12 +195,20 @@ impl Reader<'_> {
             Value::Mapping(entries) => {
                 self.check_keys(entries, &format!("{field}."), &[known::MODEL]);
                 match find(entries, "path") {
-                    Some(path) => (path, format!("{field}.path"), self.locate(path, folder, NameTable::Models)),
+                    Some(path) => (
+                        path,
+                        format!("{field}.path"),
+                        self.locate(path, folder, NameTable::Models),
+                    ),
                     None => {
                         let name = find(entries, "name").map_or("", Node::written);
-                        let version =
-                            find(entries, "version").map(Node::written).filter(|version| *version != "latest");
-                        let named = self.context.azure.named(Versioned { name, version }, NameTable::Models);
+                        let version = find(entries, "version")
+                            .map(Node::written)
+                            .filter(|version| *version != "latest");
+                        let named = self
+                            .context
+                            .azure
+                            .named(Versioned { name, version }, NameTable::Models);
                         (node, field.to_owned(), named)
                     }
                 }
@@ -188,7 +223,8 @@ impl Reader<'_> {
     fn main_input(&self, layers: &Layers, scope: &Scope<'_>) -> Option<String> {
         let field = format!("{}input_data", scope.prefix);
         let Some(LayerValue { node, .. }) = layers.find(&["input_data"]) else {
-            let fault = Fault::missing("the input that is divided into mini-batches: ${{inputs.NAME}}");
+            let fault =
+                Fault::missing("the input that is divided into mini-batches: ${{inputs.NAME}}");
             self.problems.add(layers.location_of(&["inputs", "task"]), &field, fault);
             return None;
         };
@@ -197,8 +233,12 @@ impl Reader<'_> {
             Some(Bound::Data(_)) => return Some(name),
             // Its mistake is recorded already.
             Some(Bound::Literal(node)) if node.location == Location::File => return None,
-            Some(Bound::Literal(_)) => Fault::new(node, "an input with a path").saying("this input is a literal"),
-            Some(Bound::Absent) => Fault::new(node, "an input that is given").saying("this input is absent"),
+            Some(Bound::Literal(_)) => {
+                Fault::new(node, "an input with a path").saying("this input is a literal")
+            }
+            Some(Bound::Absent) => {
+                Fault::new(node, "an input that is given").saying("this input is absent")
+            }
             None => unknown(&format!("inputs.{name}"), "inputs", scope.inputs.keys()),
         };
         self.problems.add(node.location, &field, fault);
@@ -206,11 +246,14 @@ impl Reader<'_> {
     }
 
     fn appended(&self, layers: &Layers, scope: &Scope<'_>) -> Option<String> {
-        let found = layers.find(&["task", "append_row_to"]).or_else(|| layers.find(&["append_row_to"]))?;
+        let found =
+            layers.find(&["task", "append_row_to"]).or_else(|| layers.find(&["append_row_to"]))?;
         let field = format!("{}task.append_row_to", scope.prefix);
-        let name = reference(found.node, "outputs").and_then(|name| match scope.outputs.contains_key(&name) {
-            true => Ok(name),
-            false => Err(unknown(&format!("outputs.{name}"), "outputs", scope.outputs.keys())),
+        let name = reference(found.node, "outputs").and_then(|name| {
+            match scope.outputs.contains_key(&name) {
+                true => Ok(name),
+                false => Err(unknown(&format!("outputs.{name}"), "outputs", scope.outputs.keys())),
+            }
         });
         self.problems.accept(found.node.location, &field, name)
     }
@@ -262,7 +305,11 @@ impl Reader<'_> {
 
     fn put_rows(&self, scope: &Scope<'_>, here: Location, job: &mut JobFile) {
         let appended = scope.appended.as_ref().and_then(|name| scope.outputs.get(name));
-        job.put_text("output_action", here, if appended.is_some() { "append_row" } else { "summary_only" });
+        job.put_text(
+            "output_action",
+            here,
+            if appended.is_some() { "append_row" } else { "summary_only" },
+        );
         if let Some(target) = appended {
             self.put_output(target, job);
         }
@@ -292,7 +339,11 @@ impl Reader<'_> {
         same(&["logging_level"], "logging_level");
         let field = format!("{}retry_settings.max_retries", scope.prefix);
         let retries = layers.find(&["retry_settings", "max_retries"]);
-        self.put_retries(retries.and_then(|found| scope.plain(self, found.node, &field)), &field, job);
+        self.put_retries(
+            retries.and_then(|found| scope.plain(self, found.node, &field)),
+            &field,
+            job,
+        );
         let field = format!("{}resources.instance_count", scope.prefix);
         let count = layers.find(&["resources", "instance_count"]);
         self.put_nodes(count.and_then(|found| scope.plain(self, found.node, &field)), &field, job);
@@ -302,7 +353,9 @@ impl Reader<'_> {
     pub fn put_retries(&self, node: Option<Node>, field: &str, job: &mut JobFile) {
         let Some(node) = node else { return };
         match number(&node) {
-            Ok(retries @ 0..) => job.put_plain("run_max_try", node.location, &(retries + 1).to_string()),
+            Ok(retries @ 0..) => {
+                job.put_plain("run_max_try", node.location, &(retries + 1).to_string())
+            }
             _ => self.problems.add(node.location, field, Fault::new(&node, "an integer from 0")),
         }
     }
@@ -310,27 +363,41 @@ impl Reader<'_> {
     /// Adds `node_count`, where there can be several nodes. -1: any number.
     pub fn put_nodes(&self, node: Option<Node>, field: &str, job: &mut JobFile) {
         let Some(node) = node else { return };
-        let is_elsewhere = self.context.compute_target.as_ref().is_some_and(|target| target != "local");
+        let is_elsewhere =
+            self.context.compute_target.as_ref().is_some_and(|target| target != "local");
         match number(&node) {
             Ok(-1 | 1) => {}
             Ok(2..) if !is_elsewhere => {
-                let reason = "this machine is one node; on a target, the most nodes that work on the job";
+                let reason =
+                    "this machine is one node; on a target, the most nodes that work on the job";
                 self.without.borrow_mut().add(field.to_owned(), reason);
             }
             Ok(count @ 2..) => job.put_plain("node_count", node.location, &count.to_string()),
-            _ => self.problems.add(node.location, field, Fault::new(&node, "an integer from 1, or -1 for any number")),
+            _ => self.problems.add(
+                node.location,
+                field,
+                Fault::new(&node, "an integer from 1, or -1 for any number"),
+            ),
         }
     }
 
     /// Sets the size of mini-batches that are rows of files: `--amlbi_mini_batch_rows`, or a number of bytes.
-    fn put_rows_of_size(&self, rows: Option<String>, location: Location, field: &str, job: &mut JobFile) {
+    fn put_rows_of_size(
+        &self,
+        rows: Option<String>,
+        location: Location,
+        field: &str,
+        job: &mut JobFile,
+    ) {
         const SIZE: &str = "mini_batch_size";
         if let Some(rows) = rows {
             job.0.retain(|entry| entry.key != SIZE);
             job.put_text(SIZE, location, &format!("{rows} rows"));
             return;
         }
-        let counts_files = |entry: &&Entry| entry.key == SIZE && entry.node.written().trim().parse::<u64>().is_ok();
+        let counts_files = |entry: &&Entry| {
+            entry.key == SIZE && entry.node.written().trim().parse::<u64>().is_ok()
+        };
         if let Some(Entry { node, .. }) = job.0.iter().find(counts_files).cloned() {
             let message = "counts files, and `--amlbi_file_format` makes mini-batches of rows; without effect, unless \
                            `--amlbi_mini_batch_rows` gives a number of rows";
@@ -351,7 +418,8 @@ impl Reader<'_> {
                 Value::Scalar(_) => expression::split(node.written(), &mut |name| scope.text(name)),
                 _ => Err(Fault::new(node, "one text, as on a command line")),
             };
-            words.extend(self.problems.accept(node.location, field, replaced).into_iter().flatten());
+            words
+                .extend(self.problems.accept(node.location, field, replaced).into_iter().flatten());
         }
         words
     }
@@ -363,8 +431,9 @@ fn put_arguments(words: Vec<String>, location: Location, job: &mut JobFile) {
     let mut words = words.into_iter().peekable();
     while let Some(word) = words.next() {
         let option = word.strip_prefix("--").unwrap_or_default().to_owned();
-        let (name, inline) =
-            option.split_once('=').map_or((option.as_str(), None), |(name, value)| (name, Some(value)));
+        let (name, inline) = option
+            .split_once('=')
+            .map_or((option.as_str(), None), |(name, value)| (name, Some(value)));
         let Some(key) = keys::reserved(name).filter(|key| SETTINGS.contains(&key.name)) else {
             kept.push(word);
             continue;
@@ -393,7 +462,9 @@ fn value_of(words: &[String], name: &str) -> Option<String> {
         let rest = word.strip_prefix("--")?.strip_prefix(name)?;
         match rest.strip_prefix('=') {
             Some(value) => Some(value.to_owned()),
-            None => rest.is_empty().then(|| words.get(index + 1).filter(|value| !value.starts_with("--")).cloned())?,
+            None => rest
+                .is_empty()
+                .then(|| words.get(index + 1).filter(|value| !value.starts_with("--")).cloned())?,
         }
     };
     words.iter().enumerate().rev().find_map(of)

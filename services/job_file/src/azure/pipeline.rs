@@ -107,7 +107,9 @@ impl Reader<'_> {
     /// Whether a step runs, or contains or belongs to one that does.
     fn is_wanted(&self, name: &str) -> bool {
         let only = self.wishes.step.as_deref();
-        !self.is_quiet && only.is_none_or(|only| name == only || is_part_of(name, only) || is_part_of(only, name))
+        !self.is_quiet
+            && only
+                .is_none_or(|only| name == only || is_part_of(name, only) || is_part_of(only, name))
     }
 
     fn refuse_step(&self, only: &str, names: impl Iterator<Item = String>) {
@@ -120,14 +122,24 @@ impl Reader<'_> {
             let tables = [known::COMMON, known::JOB, known::PIPELINE];
             match prefix {
                 "" => self.check_keys(&layer.entries, prefix, &tables),
-                prefix => self.check_keys(&layer.entries, prefix, &[&tables[..], &[known::STEP]].concat()),
+                prefix => {
+                    self.check_keys(&layer.entries, prefix, &[&tables[..], &[known::STEP]].concat())
+                }
             }
         }
         for layer in &layers.0 {
             self.warn_of_unknown(&layer.entries, "settings", prefix, known::SETTINGS);
         }
-        let store = layers.find(&["settings", "default_datastore"]).map_or(default, |found| found.node.written());
-        store.strip_prefix("azureml:").unwrap_or(store).rsplit('/').next().unwrap_or(store).to_owned()
+        let store = layers
+            .find(&["settings", "default_datastore"])
+            .map_or(default, |found| found.node.written());
+        store
+            .strip_prefix("azureml:")
+            .unwrap_or(store)
+            .rsplit('/')
+            .next()
+            .unwrap_or(store)
+            .to_owned()
     }
 
     /// Adds the steps of a pipeline. Returns the place of each of its outputs that a step writes.
@@ -175,16 +187,28 @@ impl Reader<'_> {
             made.borrow_mut().insert(raw.name.clone(), read);
         }
         if only.is_none() {
-            for (name, target) in frame.targets.iter().filter(|(name, _)| !written.contains_key(*name)) {
+            for (name, target) in
+                frame.targets.iter().filter(|(name, _)| !written.contains_key(*name))
+            {
                 let field = format!("{}outputs.{name}", frame.prefix);
-                self.problems.warn(target.location, &field, "no step writes this output of the pipeline");
+                self.problems.warn(
+                    target.location,
+                    &field,
+                    "no step writes this output of the pipeline",
+                );
             }
         }
         written
     }
 
     /// Adds a step, or the steps of one that is a pipeline.
-    fn step(&self, raw: &Raw, around: &Around<'_>, frame: &Frame<'_>, steps: &mut Vec<Step>) -> Made {
+    fn step(
+        &self,
+        raw: &Raw,
+        around: &Around<'_>,
+        frame: &Frame<'_>,
+        steps: &mut Vec<Step>,
+    ) -> Made {
         let (job, scope) = match raw.kind {
             StepKind::Command => self.command(&raw.layers, around),
             StepKind::Parallel => self.parallel(&raw.layers, around),
@@ -193,20 +217,36 @@ impl Reader<'_> {
                 return Made { outputs, is_partial: false };
             }
             StepKind::Refused => {
-                return Made { outputs: Scope::outputs(self, &raw.layers, around), is_partial: true };
+                return Made {
+                    outputs: Scope::outputs(self, &raw.layers, around),
+                    is_partial: true,
+                };
             }
         };
         let made_by_others = scope.made_by_others();
-        let is_needed =
-            |step: &&Step| made_by_others.iter().any(|(name, _)| *name == step.name || is_part_of(&step.name, name));
+        let is_needed = |step: &&Step| {
+            made_by_others
+                .iter()
+                .any(|(name, _)| *name == step.name || is_part_of(&step.name, name))
+        };
         let needs = steps.iter().filter(is_needed).map(|step| step.name.clone()).collect();
         let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
         let (name, assets) = (around.step.to_owned(), scope.assets());
         let is_command = raw.kind == StepKind::Command;
-        let run_paths = scope.outputs.values().map(Target::path).filter(|path| path.contains(RUN_ID));
+        let run_paths =
+            scope.outputs.values().map(Target::path).filter(|path| path.contains(RUN_ID));
         let run_paths = run_paths.map(|path| self.written(&path)).collect();
         let default_folders = scope.default_folders();
-        steps.push(Step { name, entries: job.0, needs, made_earlier, assets, default_folders, run_paths, is_command });
+        steps.push(Step {
+            name,
+            entries: job.0,
+            needs,
+            made_earlier,
+            assets,
+            default_folders,
+            run_paths,
+            is_command,
+        });
         Made { outputs: scope.outputs, is_partial: false }
     }
 
@@ -242,7 +282,11 @@ impl Reader<'_> {
 
     /// Returns the inputs of a pipeline, and the mistakes of those that only matter if a step uses them.
     /// `has_other_wishes`: one step runs, and `--input` belongs to it.
-    fn pipeline_inputs(&self, layers: &Layers, has_other_wishes: bool) -> (Inputs, BTreeMap<String, Problems>) {
+    fn pipeline_inputs(
+        &self,
+        layers: &Layers,
+        has_other_wishes: bool,
+    ) -> (Inputs, BTreeMap<String, Problems>) {
         let (mut inputs, mut late) = (Inputs::new(), BTreeMap::new());
         let of_layer = |index: usize| -> Vec<(&Entry, &Path)> {
             layers.0.get(index).map_or_else(Vec::new, |layer| layer.entries_of("inputs").collect())
@@ -250,21 +294,27 @@ impl Reader<'_> {
         let (given, declared) = (of_layer(0), of_layer(1));
         let all: Vec<(&Entry, &Path)> = layers.merged("inputs");
         let names: Vec<&str> = all.iter().map(|(entry, _)| entry.key.as_str()).collect();
-        let with_value = || given.iter().chain(&declared).filter(|(entry, _)| has_value(&entry.node));
+        let with_value =
+            || given.iter().chain(&declared).filter(|(entry, _)| has_value(&entry.node));
         let lacks_value = |name: &&str| with_value().all(|(entry, _)| entry.key != *name);
         let without: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
         let alone = alone(&names, &without);
         if !has_other_wishes {
             self.check_wishes(&names, alone.is_some());
         }
-        let no_outer =
-            |name: &str| Err(Fault::of(format!("${{{{{name}}}}}"), "a value: inputs of a pipeline name no others"));
+        let no_outer = |name: &str| {
+            Err(Fault::of(
+                format!("${{{{{name}}}}}"),
+                "a value: inputs of a pipeline name no others",
+            ))
+        };
         for (entry, _) in &all {
             let name = entry.key.as_str();
             let own = given.iter().find(|(entry, _)| entry.key == name).copied();
             let declares = declared.iter().find(|(entry, _)| entry.key == name).copied();
             if declares.is_none() && layers.0.len() > 1 {
-                let known: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
+                let known: Vec<&str> =
+                    declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
                 let hint = did_you_mean(name, known.iter().copied());
                 let fault = Fault::of(format!("{name:?}"), known.join(", "));
                 let fault = fault.saying(format!("the component has no such input{hint}"));
@@ -275,8 +325,18 @@ impl Reader<'_> {
                 inputs.insert(name.to_owned(), Bound::Absent);
                 continue;
             }
-            let wished = if has_other_wishes { None } else { self.wished(name, alone == Some(name), &names) };
-            let input = UnboundInput { name, field: format!("inputs.{name}"), declared: declares, given: own, wished };
+            let wished = if has_other_wishes {
+                None
+            } else {
+                self.wished(name, alone == Some(name), &names)
+            };
+            let input = UnboundInput {
+                name,
+                field: format!("inputs.{name}"),
+                declared: declares,
+                given: own,
+                wished,
+            };
             let bound = match has_other_wishes {
                 true => {
                     let (bound, found) = self.aside(false, |reader| reader.bind(&input, &no_outer));
@@ -290,7 +350,12 @@ impl Reader<'_> {
         (inputs, late)
     }
 
-    fn pipeline_outputs(&self, layers: &Layers, stem: &str, store: &str) -> BTreeMap<String, Target> {
+    fn pipeline_outputs(
+        &self,
+        layers: &Layers,
+        stem: &str,
+        store: &str,
+    ) -> BTreeMap<String, Target> {
         let known = |wanted: &str| match wanted {
             "name" => Some(stem.to_owned()),
             "default_datastore" => Some(store.to_owned()),
@@ -299,11 +364,14 @@ impl Reader<'_> {
         let outputs = layers.merged("outputs").into_iter().map(|(entry, _)| {
             let name = &entry.key;
             let all = layers.0.iter().flat_map(|layer| layer.entries_of("outputs"));
-            let nodes = all.filter(|(other, _)| other.key == *name && !other.node.written().contains("${{"));
-            let nodes: Vec<(&Node, &Path)> = nodes.map(|(entry, folder)| (&entry.node, folder)).collect();
+            let nodes = all
+                .filter(|(other, _)| other.key == *name && !other.node.written().contains("${{"));
+            let nodes: Vec<(&Node, &Path)> =
+                nodes.map(|(entry, folder)| (&entry.node, folder)).collect();
             let default = self.root.join("outputs").join(name);
             let refused = || Target::at(default.display().to_string(), String::new());
-            let target = self.target(name, &format!("outputs.{name}"), &nodes, default.clone(), &known);
+            let target =
+                self.target(name, &format!("outputs.{name}"), &nodes, default.clone(), &known);
             (name.clone(), target.unwrap_or_else(refused))
         });
         outputs.collect()
@@ -311,10 +379,17 @@ impl Reader<'_> {
 
     fn raw_steps(&self, frame: &Frame<'_>) -> Vec<Raw> {
         let found = frame.layers.find(&["jobs"]);
-        let Some(LayerValue { node: jobs, folder }) = found.filter(|found| !found.node.entries().is_empty()) else {
+        let Some(LayerValue { node: jobs, folder }) =
+            found.filter(|found| !found.node.entries().is_empty())
+        else {
             let field = format!("{}jobs", frame.prefix);
-            let location = if frame.depth == 0 { Location::File } else { frame.layers.location_of(&["type"]) };
-            self.problems.add(location, &field, Fault::of("no step", "at least one step of type parallel or command"));
+            let location =
+                if frame.depth == 0 { Location::File } else { frame.layers.location_of(&["type"]) };
+            self.problems.add(
+                location,
+                &field,
+                Fault::of("no step", "at least one step of type parallel or command"),
+            );
             return Vec::new();
         };
         let raws = jobs.entries().iter().filter_map(|entry| {
@@ -329,28 +404,46 @@ impl Reader<'_> {
 
     fn raw_step(&self, entry: &Entry, folder: &Path, field: &str) -> Option<Raw> {
         if entry.node.entries().is_empty() {
-            self.problems.add(entry.location, field, Fault::new(&entry.node, "a mapping with type and its keys"));
+            self.problems.add(
+                entry.location,
+                field,
+                Fault::new(&entry.node, "a mapping with type and its keys"),
+            );
             return None;
         }
         let layers = self.layers(entry.node.entries().to_vec(), folder, &format!("{field}."));
-        let word = |key: &str| layers.find(&[key]).map(|found| found.node.written().trim().to_lowercase());
+        let word =
+            |key: &str| layers.find(&[key]).map(|found| found.node.written().trim().to_lowercase());
         let has = |key: &str| layers.find(&[key]).is_some();
         let kind = word("type").unwrap_or_else(|| match (has("command"), has("jobs")) {
             (true, _) => "command".to_owned(),
             (_, true) => "pipeline".to_owned(),
             _ => "parallel".to_owned(),
         });
-        let component = layers.0.get(1).and_then(|layer| find(&layer.entries, "type")).map(Node::written);
+        let component =
+            layers.0.get(1).and_then(|layer| find(&layer.entries, "type")).map(Node::written);
         let kind = component.filter(|component| !component.is_empty()).unwrap_or(&kind);
         // A component that could not be read is a mistake already.
         let is_unread = layers.0.len() == 1 && find(&layers.0[0].entries, "component").is_some();
         // Another kind of document in the place of a component.
-        let is_other =
-            |layer: &&Layer| ["type", "command", "jobs", "task"].iter().all(|key| find(&layer.entries, key).is_none());
+        let is_other = |layer: &&Layer| {
+            ["type", "command", "jobs", "task"]
+                .iter()
+                .all(|key| find(&layer.entries, key).is_none())
+        };
         let other = layers.0.get(1).filter(is_other);
         if let Some(Err((_, _, fault))) = other.and_then(|layer| kind::of(&layer.entries)) {
-            self.problems.add(layers.location_of(&["component"]), &format!("{field}.component"), fault);
-            return Some(Raw { name: entry.key.clone(), location: entry.location, layers, kind: StepKind::Refused });
+            self.problems.add(
+                layers.location_of(&["component"]),
+                &format!("{field}.component"),
+                fault,
+            );
+            return Some(Raw {
+                name: entry.key.clone(),
+                location: entry.location,
+                layers,
+                kind: StepKind::Refused,
+            });
         }
         let kind = match kind {
             _ if is_unread => StepKind::Refused,
@@ -359,13 +452,16 @@ impl Reader<'_> {
             "pipeline" => StepKind::Pipeline,
             kind => {
                 let message = match OTHERS.contains(&kind) {
-                    true => format!("Gristmill does not run steps of type {kind}; write it as a command step"),
+                    true => format!(
+                        "Gristmill does not run steps of type {kind}; write it as a command step"
+                    ),
                     false => {
                         let hint = did_you_mean(kind, KINDS);
                         format!("unknown type of a step{hint}")
                     }
                 };
-                let fault = Fault::of(format!("{kind:?}"), "parallel, command, pipeline").saying(message);
+                let fault =
+                    Fault::of(format!("{kind:?}"), "parallel, command, pipeline").saying(message);
                 self.problems.add(layers.location_of(&["type"]), &format!("{field}.type"), fault);
                 StepKind::Refused
             }
@@ -389,16 +485,22 @@ impl Reader<'_> {
             .collect();
         let mut order: Vec<usize> = Vec::new();
         while order.len() < raws.len() {
-            let is_next =
-                |index: &usize| !order.contains(index) && needs[*index].iter().all(|need| order.contains(need));
+            let is_next = |index: &usize| {
+                !order.contains(index) && needs[*index].iter().all(|need| order.contains(need))
+            };
             match (0..raws.len()).find(is_next) {
                 Some(index) => order.push(index),
                 None => {
-                    let left: Vec<usize> = (0..raws.len()).filter(|index| !order.contains(index)).collect();
-                    let names: Vec<&str> = left.iter().map(|index| raws[*index].name.as_str()).collect();
+                    let left: Vec<usize> =
+                        (0..raws.len()).filter(|index| !order.contains(index)).collect();
+                    let names: Vec<&str> =
+                        left.iter().map(|index| raws[*index].name.as_str()).collect();
                     let message = "these steps wait for each other's outputs".to_owned();
-                    let fault = Fault::of(names.join(", "), "steps without a cycle").saying(message);
-                    if left.iter().any(|index| self.is_wanted(&format!("{}{}", frame.names, raws[*index].name))) {
+                    let fault =
+                        Fault::of(names.join(", "), "steps without a cycle").saying(message);
+                    if left.iter().any(|index| {
+                        self.is_wanted(&format!("{}{}", frame.names, raws[*index].name))
+                    }) {
                         let field = format!("{}jobs.{}", frame.prefix, names[0]);
                         self.problems.add(raws[left[0]].location, &field, fault);
                     }
@@ -422,7 +524,8 @@ fn outputs_of_pipeline<'a>(
 ) -> impl Iterator<Item = (String, Target)> + 'a {
     layers.merged("outputs").into_iter().filter_map(|(entry, _)| {
         let path = find(entry.node.entries(), "path").unwrap_or(&entry.node);
-        let name = expression::only_name(path.written())?.strip_prefix("parent.outputs.")?.to_owned();
+        let name =
+            expression::only_name(path.written())?.strip_prefix("parent.outputs.")?.to_owned();
         Some((name, outputs.get(&entry.key)?.clone()))
     })
 }
@@ -457,17 +560,24 @@ fn outer(
             reader.problems.take(late);
         }
         let inputs = &frame.inputs;
-        return inputs.get(input).cloned().ok_or_else(|| unknown(name, "parent.inputs", inputs.keys()));
+        return inputs
+            .get(input)
+            .cloned()
+            .ok_or_else(|| unknown(name, "parent.inputs", inputs.keys()));
     }
     let allowed = "inputs.NAME, outputs.NAME, parent.inputs.NAME, parent.outputs.NAME, parent.jobs.STEP.outputs.NAME";
-    let Some((step, rest)) = name.strip_prefix("parent.jobs.").and_then(|rest| rest.split_once('.')) else {
+    let Some((step, rest)) =
+        name.strip_prefix("parent.jobs.").and_then(|rest| rest.split_once('.'))
+    else {
         return Err(Fault::of(format!("${{{{{name}}}}}"), allowed).saying("unknown name"));
     };
     let Some(entry) = jobs.iter().find(|entry| entry.key == step) else {
         let names = jobs.iter().map(|entry| entry.key.as_str());
         let hint = did_you_mean(step, names.clone());
         let fault = Fault::of(format!("${{{{{name}}}}}"), names.collect::<Vec<_>>().join(", "));
-        return Err(fault.saying(format!("there is no step {step:?} whose output could be read{hint}")));
+        return Err(
+            fault.saying(format!("there is no step {step:?} whose output could be read{hint}"))
+        );
     };
     let output = rest.strip_prefix("outputs.").unwrap_or(rest);
     let made_by = Some(format!("{}{step}", frame.names));

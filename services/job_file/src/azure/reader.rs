@@ -61,8 +61,14 @@ impl Reader<'_> {
         for layer in &layers.0 {
             if let Some(node) = crate::find(&layer.entries, key) {
                 match &node.value {
-                    Value::Mapping(entries) => self.check_keys(entries, &format!("{prefix}{key}."), &[known]),
-                    _ => self.problems.add(node.location, &format!("{prefix}{key}"), Fault::new(node, "a mapping")),
+                    Value::Mapping(entries) => {
+                        self.check_keys(entries, &format!("{prefix}{key}."), &[known])
+                    }
+                    _ => self.problems.add(
+                        node.location,
+                        &format!("{prefix}{key}"),
+                        Fault::new(node, "a mapping"),
+                    ),
                 }
             }
         }
@@ -73,13 +79,20 @@ impl Reader<'_> {
         let names: Vec<&str> = known::keys(&[known]).map(|(name, _)| name).collect();
         let Some(node) = crate::find(entries, key) else { return };
         let Value::Mapping(inner) = &node.value else {
-            return self.problems.add(node.location, &format!("{prefix}{key}"), Fault::new(node, "a mapping"));
+            return self.problems.add(
+                node.location,
+                &format!("{prefix}{key}"),
+                Fault::new(node, "a mapping"),
+            );
         };
         let (read, unknown): (Vec<Entry>, Vec<Entry>) =
             inner.iter().cloned().partition(|entry| names.contains(&entry.key.as_str()));
         self.check_keys(&read, &format!("{prefix}{key}."), &[known]);
         for entry in unknown.into_iter().filter(|entry| !entry.key.starts_with("x-")) {
-            let message = format!("unknown key, without effect{}", did_you_mean(&entry.key, names.iter().copied()));
+            let message = format!(
+                "unknown key, without effect{}",
+                did_you_mean(&entry.key, names.iter().copied())
+            );
             self.problems.warn(entry.location, &format!("{prefix}{key}.{}", entry.key), message);
         }
     }
@@ -103,9 +116,11 @@ impl Reader<'_> {
 
     /// Returns the local path of a value, as the job file writes it.
     pub fn local(&self, found: LayerValue<'_>, field: &str) -> Option<Node> {
-        let path = self.locate(found.node, found.folder, NameTable::Data).and_then(|path| match is_url(&path) {
-            true => Err(Fault::new(found.node, "a local folder")),
-            false => Ok(path),
+        let path = self.locate(found.node, found.folder, NameTable::Data).and_then(|path| {
+            match is_url(&path) {
+                true => Err(Fault::new(found.node, "a local folder")),
+                false => Ok(path),
+            }
         });
         let path = self.problems.accept(found.node.location, field, path)?;
         Some(Node::text(found.node.location, &self.written(&path)))
@@ -116,7 +131,9 @@ impl Reader<'_> {
         let node = self.local(found, field)?;
         let path = self.folder.join(node.written());
         match path.parent().filter(|_| path.is_file()) {
-            Some(folder) => Some(Node::text(node.location, &self.written(&folder.display().to_string()))),
+            Some(folder) => {
+                Some(Node::text(node.location, &self.written(&folder.display().to_string())))
+            }
             None => Some(node),
         }
     }
@@ -130,7 +147,9 @@ impl Reader<'_> {
             Some(Node { value: Value::Mapping(entries), .. }) => {
                 layers.push(Layer { entries, folder: folder.to_owned() });
             }
-            Some(node) => layers.extend(self.other_document(&node, folder, &format!("{field}component"))),
+            Some(node) => {
+                layers.extend(self.other_document(&node, folder, &format!("{field}component")))
+            }
         }
         layers.iter_mut().for_each(Layer::flatten_groups);
         if let [step, component] = &mut layers[..] {
@@ -142,7 +161,10 @@ impl Reader<'_> {
     /// Reads another document that a value refers to.
     pub fn other_document(&self, node: &Node, folder: &Path, field: &str) -> Option<Layer> {
         let located = match node.written().trim().is_empty() {
-            true => Err(Fault::new(node, "a mapping, the path of a file (./component.yml), or azureml:NAME:VERSION")),
+            true => Err(Fault::new(
+                node,
+                "a mapping, the path of a file (./component.yml), or azureml:NAME:VERSION",
+            )),
             false => self.component(node, folder),
         };
         let path = self.problems.accept(node.location, field, located)?;
@@ -174,18 +196,25 @@ impl Reader<'_> {
             }
             let allowed = match names {
                 [] => "no input: the document has none".to_owned(),
-                names => names.iter().map(|name| format!("{name}=…")).collect::<Vec<_>>().join(", "),
+                names => {
+                    names.iter().map(|name| format!("{name}=…")).collect::<Vec<_>>().join(", ")
+                }
             };
             let hint = name.and_then(|name| crate::nearest(name, names.iter().copied()));
             let message = hint.map_or(String::new(), |hint| format!("did you mean {hint:?}?"));
-            self.problems.add(Location::File, "--input", Fault::of(format!("{wish:?}"), allowed).saying(message));
+            self.problems.add(
+                Location::File,
+                "--input",
+                Fault::of(format!("{wish:?}"), allowed).saying(message),
+            );
         }
     }
 
     /// Whether `--set` replaces a key of a step.
     pub fn is_replaced(&self, step: &str, key: &str) -> bool {
         self.wishes.overrides.iter().any(|(name, _)| {
-            let name = name.strip_prefix(step).and_then(|rest| rest.strip_prefix('.')).unwrap_or(name);
+            let name =
+                name.strip_prefix(step).and_then(|rest| rest.strip_prefix('.')).unwrap_or(name);
             name == key || name.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))
         })
     }
@@ -303,12 +332,22 @@ mod tests {
     fn long_names_of_jobs_differ_where_document_or_step_differ() {
         let step = "batch_inferencing_with_mini_batch_size";
         let steps = [step.to_owned(), format!("{step}_1"), format!("{step}_2"), "score".repeat(9)];
-        let documents =
-            ["2a_iris", "3a_mnist", "alpha", "beta", "a document of very many words", "a document of very many w"];
-        let mut names: Vec<String> =
-            documents.iter().flat_map(|document| steps.iter().map(|step| step_name(document, step))).collect();
+        let documents = [
+            "2a_iris",
+            "3a_mnist",
+            "alpha",
+            "beta",
+            "a document of very many words",
+            "a document of very many w",
+        ];
+        let mut names: Vec<String> = documents
+            .iter()
+            .flat_map(|document| steps.iter().map(|step| step_name(document, step)))
+            .collect();
         assert!(
-            names.iter().all(|name| (3..=NAME_LENGTH_MAX).contains(&name.len()) && !name.contains("--")),
+            names
+                .iter()
+                .all(|name| (3..=NAME_LENGTH_MAX).contains(&name.len()) && !name.contains("--")),
             "{names:?}"
         );
         assert_eq!(names[0][..27], *"job-2a-iris-batch-inferenci");

@@ -48,16 +48,27 @@ impl Register {
     }
 
     /// Returns the path or URL of a registered name. Fails if its file is damaged: another version is not what was asked for.
-    pub fn find(&self, table: NameTable, wanted: Versioned<'_>) -> std::result::Result<Option<String>, Fault> {
+    pub fn find(
+        &self,
+        table: NameTable,
+        wanted: Versioned<'_>,
+    ) -> std::result::Result<Option<String>, Fault> {
         let Some(folder) = self.folder(table, wanted.name) else { return Ok(None) };
-        let version = wanted.version.map(str::to_owned).or_else(|| newest(&folder)).filter(|version| is_plain(version));
+        let version = wanted
+            .version
+            .map(str::to_owned)
+            .or_else(|| newest(&folder))
+            .filter(|version| is_plain(version));
         let Some(version) = version else { return Ok(None) };
         match read(&folder, &version) {
             Ok(record) => Ok(Some(record.path)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => {
                 let file = file_of(&folder, &version);
-                Err(Fault::only(format!("{} cannot be read: {error}; remove it, or write it again", file.display())))
+                Err(Fault::only(format!(
+                    "{} cannot be read: {error}; remove it, or write it again",
+                    file.display()
+                )))
             }
         }
     }
@@ -66,7 +77,9 @@ impl Register {
     /// before.
     pub fn add(&self, asset: &Asset, job_id: &str) -> Result<String> {
         let table = NameTable::of_type(&asset.kind);
-        let no_name = || Error::new(ErrorKind::InvalidInput, format!("{} is no name of an asset", asset.name));
+        let no_name = || {
+            Error::new(ErrorKind::InvalidInput, format!("{} is no name of an asset", asset.name))
+        };
         let folder = self.folder(table, &asset.name).ok_or_else(no_name)?;
         let Asset { path, kind, .. } = asset.clone();
         let record = Record { path, kind, job_id: job_id.to_owned() };
@@ -91,7 +104,11 @@ impl Register {
             match new.persist_noclobber(file_of(&folder, &number.to_string())) {
                 Ok(_) => return Ok(number.to_string()),
                 // Another job has registered at the same time.
-                Err(taken) if taken.error.kind() == ErrorKind::AlreadyExists && number < u64::MAX => new = taken.file,
+                Err(taken)
+                    if taken.error.kind() == ErrorKind::AlreadyExists && number < u64::MAX =>
+                {
+                    new = taken.file
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -99,13 +116,22 @@ impl Register {
 
     /// Returns every registered name.
     pub fn names(&self, table: NameTable) -> Vec<String> {
-        let folder = self.0.as_ref().filter(|_| table != NameTable::Components).map(|folder| folder.join(table.word()));
-        let entries = folder.and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+        let folder = self
+            .0
+            .as_ref()
+            .filter(|_| table != NameTable::Components)
+            .map(|folder| folder.join(table.word()));
+        let entries = folder
+            .and_then(|folder| std::fs::read_dir(folder).ok())
+            .into_iter()
+            .flatten()
+            .flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
     fn folder(&self, table: NameTable, name: &str) -> Option<PathBuf> {
-        let folder = self.0.as_ref().filter(|_| is_plain(name) && table != NameTable::Components)?;
+        let folder =
+            self.0.as_ref().filter(|_| is_plain(name) && table != NameTable::Components)?;
         Some(folder.join(table.word()).join(name))
     }
 }
@@ -117,9 +143,14 @@ pub fn is_plain(text: &str) -> bool {
 }
 
 fn newest(folder: &Path) -> Option<String> {
-    let names = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names = std::fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
     let versions = names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned));
-    versions.filter(|version| is_plain(version)).max_by(|left, right| version_order(left).cmp(&version_order(right)))
+    versions
+        .filter(|version| is_plain(version))
+        .max_by(|left, right| version_order(left).cmp(&version_order(right)))
 }
 
 fn file_of(folder: &Path, version: &str) -> PathBuf {
@@ -160,15 +191,22 @@ mod tests {
         assert_eq!(find(None).as_deref(), Some("/c"));
         assert_eq!(find(Some("9")).as_deref(), Some("/d"));
         assert_eq!(find(Some("../rows/9")), None);
-        let text = std::fs::read_to_string(folder.path().join("assets/data/rows/10.json")).expect("there");
+        let text =
+            std::fs::read_to_string(folder.path().join("assets/data/rows/10.json")).expect("there");
         assert_eq!(text, r#"{"path":"/c","type":"uri_folder","job_id":"job-4"}"#);
         // What another program writes.
-        std::fs::write(folder.path().join("assets/data/rows/11.json"), r#"{"path": "/e", "type": "x"}"#)
-            .expect("writable");
+        std::fs::write(
+            folder.path().join("assets/data/rows/11.json"),
+            r#"{"path": "/e", "type": "x"}"#,
+        )
+        .expect("writable");
         assert_eq!(find(None).as_deref(), Some("/e"));
         std::fs::write(folder.path().join("assets/data/rows/11.json"), "{").expect("writable");
         let damaged = format!("{:?}", found(None).expect_err("damaged"));
-        assert!(damaged.contains("data/rows/11.json cannot be read: EOF while parsing"), "{damaged}");
+        assert!(
+            damaged.contains("data/rows/11.json cannot be read: EOF while parsing"),
+            "{damaged}"
+        );
         assert_eq!(find(Some("10")).as_deref(), Some("/c"));
         assert_eq!(register.names(NameTable::Data), ["rows"]);
         assert_eq!(register.names(NameTable::Models), Vec::<String>::new());
@@ -179,9 +217,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let register = Register::new(folder.path().to_owned());
         let add = |job: usize| {
-            let (name, path, kind) = ("rows".to_owned(), format!("/{job}"), "uri_folder".to_owned());
+            let (name, path, kind) =
+                ("rows".to_owned(), format!("/{job}"), "uri_folder".to_owned());
             let asset = Asset { name, version: None, path, kind };
-            register.add(&asset, &format!("job-{job}")).expect("writable").parse::<usize>().expect("a number")
+            register
+                .add(&asset, &format!("job-{job}"))
+                .expect("writable")
+                .parse::<usize>()
+                .expect("a number")
         };
         let mut versions: Vec<usize> = std::thread::scope(|scope| {
             let jobs: Vec<_> = (0..16)

@@ -55,9 +55,11 @@ impl<'a> Scope<'a> {
         };
         let (given, declared) = (of_layer(0), of_layer(1));
         let mut names: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
-        let only_given = given.iter().map(|(entry, _)| entry.key.as_str()).filter(|name| !names.contains(name));
+        let only_given =
+            given.iter().map(|(entry, _)| entry.key.as_str()).filter(|name| !names.contains(name));
         names.extend(only_given.collect::<Vec<_>>());
-        let with_value = || given.iter().chain(&declared).filter(|(entry, _)| has_value(&entry.node));
+        let with_value =
+            || given.iter().chain(&declared).filter(|(entry, _)| has_value(&entry.node));
         let lacks_value = |name: &&str| with_value().all(|(entry, _)| entry.key != *name);
         let without_value: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
         let alone = alone(&names, &without_value);
@@ -69,32 +71,57 @@ impl<'a> Scope<'a> {
             let own = given.iter().find(|(entry, _)| entry.key == *name).copied();
             let declares = declared.iter().find(|(entry, _)| entry.key == *name).copied();
             if let (Some((entry, _)), None, true) = (own, declares, layers.0.len() > 1) {
-                let names: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
+                let names: Vec<&str> =
+                    declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
                 let hint = did_you_mean(name, names.iter().copied());
                 let fault = Fault::of(format!("{name:?}"), names.join(", "));
                 let fault = fault.saying(format!("the component has no such input{hint}"));
                 reader.problems.add(entry.location, &field, fault);
                 continue;
             }
-            let wished = if around.takes_wishes { reader.wished(name, alone == Some(name), &names) } else { None };
+            let wished = if around.takes_wishes {
+                reader.wished(name, alone == Some(name), &names)
+            } else {
+                None
+            };
             let input = UnboundInput { name, field, declared: declares, given: own, wished };
-            inputs.insert((*name).to_owned(), reader.bind(&input, *outer).unwrap_or_else(Bound::refused));
+            inputs.insert(
+                (*name).to_owned(),
+                reader.bind(&input, *outer).unwrap_or_else(Bound::refused),
+            );
         }
         let outputs = Self::outputs(reader, layers, around);
         let (main, appended) = (None, None);
         let (step, prefix) = ((*step).to_owned(), (*prefix).to_owned());
-        Self { step, prefix, inputs, outputs, main, appended, outer: *outer, also: RefCell::default() }
+        Self {
+            step,
+            prefix,
+            inputs,
+            outputs,
+            main,
+            appended,
+            outer: *outer,
+            also: RefCell::default(),
+        }
     }
 
-    pub fn outputs(reader: &Reader<'_>, layers: &Layers, around: &Around<'_>) -> BTreeMap<String, Target> {
+    pub fn outputs(
+        reader: &Reader<'_>,
+        layers: &Layers,
+        around: &Around<'_>,
+    ) -> BTreeMap<String, Target> {
         let mut outputs: BTreeMap<String, Target> = BTreeMap::new();
         let all = || layers.0.iter().flat_map(|layer| layer.entries_of("outputs"));
         for (entry, _) in layers.merged("outputs") {
             let name = &entry.key;
             let field = format!("{}outputs.{name}", around.prefix);
             let of_name = all().filter(|(entry, _)| entry.key == *name);
-            let layers: Vec<(&Node, &Path)> = of_name.map(|(entry, folder)| (&entry.node, folder)).collect();
-            let kind = layers.iter().find_map(|(node, _)| find(node.entries(), "type")).map_or("", Node::written);
+            let layers: Vec<(&Node, &Path)> =
+                of_name.map(|(entry, folder)| (&entry.node, folder)).collect();
+            let kind = layers
+                .iter()
+                .find_map(|(node, _)| find(node.entries(), "type"))
+                .map_or("", Node::written);
             let path = layers.iter().find_map(|(node, _)| match &node.value {
                 Value::Scalar(scalar) if !scalar.is_null() => Some(*node),
                 _ => find(node.entries(), "path"),
@@ -109,18 +136,26 @@ impl<'a> Scope<'a> {
             {
                 match (around.target)(wanted) {
                     Some(target) => {
-                        let of_kind = if kind.is_empty() { target.kind.clone() } else { kind.to_owned() };
+                        let of_kind =
+                            if kind.is_empty() { target.kind.clone() } else { kind.to_owned() };
                         let file = match of_kind == "uri_file" && target.file.is_none() {
                             true => Some(name.clone()),
                             false => target.file.clone(),
                         };
                         let registered = reader.registered(&field, &layers).or(target.registered);
                         let location = entry.location;
-                        outputs.insert(name.clone(), Target { kind: of_kind, file, location, registered, ..target });
+                        outputs.insert(
+                            name.clone(),
+                            Target { kind: of_kind, file, location, registered, ..target },
+                        );
                     }
                     None => {
                         let fault = Fault::new(node, "an output of the pipeline");
-                        reader.problems.add(node.location, &field, fault.saying("the pipeline has no such output"));
+                        reader.problems.add(
+                            node.location,
+                            &field,
+                            fault.saying("the pipeline has no such output"),
+                        );
                         outputs.insert(name.clone(), refused());
                     }
                 }
@@ -131,7 +166,8 @@ impl<'a> Scope<'a> {
                 "default_datastore" => Some(around.default_store.to_owned()),
                 _ => None,
             };
-            let target = reader.target(name, &field, &layers, default(), &known).unwrap_or_else(refused);
+            let target =
+                reader.target(name, &field, &layers, default(), &known).unwrap_or_else(refused);
             outputs.insert(name.clone(), Target { location: entry.location, ..target });
         }
         outputs
@@ -166,12 +202,20 @@ impl<'a> Scope<'a> {
                 true => "${{output}}".to_owned(),
                 false => format!("${{{{outputs.{output}}}}}"),
             };
-            return Ok(Some(target.file.as_ref().map_or_else(|| folder.clone(), |file| format!("{folder}/{file}"))));
+            return Ok(Some(
+                target
+                    .file
+                    .as_ref()
+                    .map_or_else(|| folder.clone(), |file| format!("{folder}/{file}")),
+            ));
         }
         match name {
             "name" => return Ok(Some(self.step.clone())),
             "output_name" | "default_datastore" => {
-                return Err(Fault::of(format!("${{{{{name}}}}}"), "this expression in the path of an output alone"));
+                return Err(Fault::of(
+                    format!("${{{{{name}}}}}"),
+                    "this expression in the path of an output alone",
+                ));
             }
             _ => {}
         }
@@ -209,25 +253,34 @@ impl<'a> Scope<'a> {
             Some(Entry { key: entry.key.clone(), location: entry.location, node })
         });
         let variables: Vec<Entry> = variables.collect();
-        job.put_mapping("environment_variables", layers.location_of(&["environment_variables"]), variables);
+        job.put_mapping(
+            "environment_variables",
+            layers.location_of(&["environment_variables"]),
+            variables,
+        );
     }
 
     /// Adds `side_inputs`: all data but that of the mini-batches.
     pub fn put_side_inputs(&self, reader: &Reader<'_>, location: Location, job: &mut JobFile) {
         let own = self.inputs.iter().filter_map(|(name, bound)| match bound {
-            Bound::Data(data) if self.main.as_ref() != Some(name) => Some((name.clone(), data.clone())),
+            Bound::Data(data) if self.main.as_ref() != Some(name) => {
+                Some((name.clone(), data.clone()))
+            }
             _ => None,
         });
         let all = own.chain(self.also.borrow().clone());
-        let entries = all.map(|(name, data)| Entry::new(&name, Node::text(data.location, &reader.written(&data.text))));
+        let entries = all.map(|(name, data)| {
+            Entry::new(&name, Node::text(data.location, &reader.written(&data.text)))
+        });
         job.put_mapping("side_inputs", location, entries.collect());
     }
 
     /// Adds `outputs`: all but the one that rows are appended to.
     pub fn put_outputs(&self, reader: &Reader<'_>, location: Location, job: &mut JobFile) {
         let others = self.outputs.iter().filter(|(name, _)| self.appended.as_ref() != Some(name));
-        let entries =
-            others.map(|(name, target)| Entry::new(name, Node::text(target.location, &reader.written(&target.folder))));
+        let entries = others.map(|(name, target)| {
+            Entry::new(name, Node::text(target.location, &reader.written(&target.folder)))
+        });
         job.put_mapping("outputs", location, entries.collect());
     }
 
@@ -239,16 +292,16 @@ impl<'a> Scope<'a> {
     /// Returns the folders of outputs for which the document names none. The file of appended rows is not among them.
     pub fn default_folders(&self) -> Vec<PathBuf> {
         let others = self.outputs.iter().filter(|(name, _)| self.appended.as_ref() != Some(name));
-        let folders = others.filter(|(_, target)| !target.is_given).map(|(_, target)| &target.folder);
+        let folders =
+            others.filter(|(_, target)| !target.is_given).map(|(_, target)| &target.folder);
         folders.map(PathBuf::from).collect()
     }
 
     /// Returns the steps whose outputs this one reads, and the paths that they make.
     pub fn made_by_others(&self) -> Vec<(String, PathBuf)> {
-        let own = self
-            .inputs
-            .values()
-            .filter_map(|bound| if let Bound::Data(data) = bound { Some(data.clone()) } else { None });
+        let own = self.inputs.values().filter_map(|bound| {
+            if let Bound::Data(data) = bound { Some(data.clone()) } else { None }
+        });
         let also = self.also.borrow().clone();
         let all = own.chain(also.into_values());
         all.filter_map(|data| Some((data.made_by?, PathBuf::from(data.text)))).collect()
@@ -269,7 +322,8 @@ pub fn has_value(node: &Node) -> bool {
         Value::Scalar(scalar) => !scalar.is_null(),
         Value::Mapping(entries) => {
             ["path", "value", "default"].iter().any(|key| find(entries, key).is_some())
-                || find(entries, "optional").is_some_and(|node| node.written().trim().eq_ignore_ascii_case("true"))
+                || find(entries, "optional")
+                    .is_some_and(|node| node.written().trim().eq_ignore_ascii_case("true"))
         }
         Value::List(_) => true,
     }
@@ -278,6 +332,10 @@ pub fn has_value(node: &Node) -> bool {
 pub fn unknown<'n>(name: &str, group: &str, names: impl Iterator<Item = &'n String>) -> Fault {
     let names: Vec<String> = names.map(|name| format!("{group}.{name}")).collect();
     let hint = did_you_mean(name, names.iter().map(String::as_str));
-    let allowed = if names.is_empty() { format!("no {group}, since there are none") } else { names.join(", ") };
+    let allowed = if names.is_empty() {
+        format!("no {group}, since there are none")
+    } else {
+        names.join(", ")
+    };
     Fault::of(format!("${{{{{name}}}}}"), allowed).saying(format!("unknown name{hint}"))
 }

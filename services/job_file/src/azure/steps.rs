@@ -12,7 +12,10 @@ use super::scope::{Around, Scope};
 use super::wishes::Wishes;
 use crate::load::{Surroundings, read_step};
 use crate::problem::shown;
-use crate::{Context, Entry, Fault, Location, Node, Parsed, Problem, Problems, find, overrides, written, yaml};
+use crate::{
+    Context, Entry, Fault, Location, Node, Parsed, Problem, Problems, find, overrides, written,
+    yaml,
+};
 
 /// Stands for the id of the job in the paths that it writes.
 pub const RUN_ID: &str = "{run-id}";
@@ -44,7 +47,16 @@ impl Step {
         let (needs, made_earlier, run_paths) = Default::default();
         let (assets, default_folders) =
             scope.map(|scope| (scope.assets(), scope.default_folders())).unwrap_or_default();
-        Self { name, entries: job.0, needs, made_earlier, assets, default_folders, run_paths, is_command: false }
+        Self {
+            name,
+            entries: job.0,
+            needs,
+            made_earlier,
+            assets,
+            default_folders,
+            run_paths,
+            is_command: false,
+        }
     }
 }
 
@@ -66,7 +78,12 @@ pub struct Steps {
 
 impl Steps {
     /// Reads a document of Azure ML. `None`: the text is a job file, or no document at all.
-    pub fn read(path: &Path, text: &str, wishes: &Wishes, context: &Context) -> Result<Option<Self>, Vec<Problem>> {
+    pub fn read(
+        path: &Path,
+        text: &str,
+        wishes: &Wishes,
+        context: &Context,
+    ) -> Result<Option<Self>, Vec<Problem>> {
         let problems = Problems::new(shown(path));
         let Some(mut entries) = yaml::read(text, &Problems::default()) else { return Ok(None) };
         let Some(kind) = kind::of(&entries) else { return Ok(None) };
@@ -75,7 +92,8 @@ impl Steps {
         let changes = wishes.words(context);
         let mut wishes = wishes.clone();
         if let Ok(kind) = kind {
-            wishes.overrides = document_keys::apply(&mut entries, kind, &wishes.overrides, &problems);
+            wishes.overrides =
+                document_keys::apply(&mut entries, kind, &wishes.overrides, &problems);
         }
         let outputs = outputs_of(path, context);
         let steps = match kind {
@@ -86,7 +104,15 @@ impl Steps {
             }
         };
         let others = problems.others();
-        let steps = Self { path: path.to_owned(), outputs, steps, others, wishes, changes, warnings: Vec::new() };
+        let steps = Self {
+            path: path.to_owned(),
+            outputs,
+            steps,
+            others,
+            wishes,
+            changes,
+            warnings: Vec::new(),
+        };
         if !problems.is_empty() {
             // The mistakes of the job files as well, except for what is absent only because of a mistake above.
             for step in &steps.steps {
@@ -106,7 +132,12 @@ impl Steps {
     }
 
     /// Returns the job of a step. `is_first`: earlier steps have not run yet, so what they make need not exist.
-    pub fn load(&self, index: usize, is_first: bool, context: &Context) -> Result<Parsed, Vec<Problem>> {
+    pub fn load(
+        &self,
+        index: usize,
+        is_first: bool,
+        context: &Context,
+    ) -> Result<Parsed, Vec<Problem>> {
         let mut step = self.steps[index].clone();
         if !is_first {
             step.made_earlier.clear();
@@ -138,9 +169,18 @@ impl Steps {
 
     /// Returns the folders that only the jobs of this step write.
     fn own_folders(&self, step: &Step, spec: &JobSpec) -> Vec<PathBuf> {
-        let is_written = |folder: &&PathBuf| spec.outputs.values().any(|output| output.as_path() == folder.as_path());
-        let writers = |folder: &PathBuf| self.steps.iter().filter(|step| step.default_folders.contains(folder)).count();
-        step.default_folders.iter().filter(is_written).filter(|folder| writers(folder) == 1).cloned().collect()
+        let is_written = |folder: &&PathBuf| {
+            spec.outputs.values().any(|output| output.as_path() == folder.as_path())
+        };
+        let writers = |folder: &PathBuf| {
+            self.steps.iter().filter(|step| step.default_folders.contains(folder)).count()
+        };
+        step.default_folders
+            .iter()
+            .filter(is_written)
+            .filter(|folder| writers(folder) == 1)
+            .cloned()
+            .collect()
     }
 
     fn load_into(&self, step: &Step, context: &Context, problems: &Problems) -> Option<Parsed> {
@@ -168,18 +208,26 @@ impl Steps {
             match names.find_map(|name| Some((name, key.strip_prefix(name)?.strip_prefix('.')?))) {
                 Some((name, rest)) => (name == step.name).then(|| rest.to_owned()),
                 None => {
-                    let of_all = !step.is_command || self.steps.len() == 1 || key.starts_with("environment");
+                    let of_all =
+                        !step.is_command || self.steps.len() == 1 || key.starts_with("environment");
                     of_all.then(|| key.to_owned())
                 }
             }
         };
-        self.wishes.overrides.iter().filter_map(|(key, value)| Some((own(key)?, value.clone()))).collect()
+        self.wishes
+            .overrides
+            .iter()
+            .filter_map(|(key, value)| Some((own(key)?, value.clone())))
+            .collect()
     }
 }
 
 /// The name of a document without its ending.
 fn stem(path: &Path) -> &str {
-    path.file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-").unwrap_or("gristmill")
+    path.file_stem()
+        .and_then(|stem| stem.to_str())
+        .filter(|stem| *stem != "-")
+        .unwrap_or("gristmill")
 }
 
 /// Returns what the jobs of a pipeline are named after: its name, that of its file, or that of its folder, where the file
@@ -187,7 +235,8 @@ fn stem(path: &Path) -> &str {
 fn document_name(entries: &[Entry], stem: &str, folder: &Path) -> String {
     const COMMON: &[&str] = &["pipeline", "pipeline-job", "pipeline_job", "job"];
     let name = find(entries, "name").map_or(stem, Node::written);
-    let folder = folder.file_name().and_then(|name| name.to_str()).filter(|_| COMMON.contains(&name));
+    let folder =
+        folder.file_name().and_then(|name| name.to_str()).filter(|_| COMMON.contains(&name));
     folder.unwrap_or(name).to_owned()
 }
 
@@ -204,7 +253,9 @@ fn translate(
     context: &Context,
     problems: &Problems,
 ) -> Vec<Step> {
-    let Some(Surroundings { paths, .. }) = Surroundings::of(path, context, problems) else { return Vec::new() };
+    let Some(Surroundings { paths, .. }) = Surroundings::of(path, context, problems) else {
+        return Vec::new();
+    };
     let (stem, root) = (stem(path), outputs_of(path, context));
     let reader = Reader {
         context,
@@ -218,7 +269,8 @@ fn translate(
         is_quiet: false,
     };
     if let (Some(step), true) = (&wishes.step, kind != DocumentKind::Pipeline) {
-        let fault = Fault::of(format!("{step:?}"), "--step with a pipeline").saying("this document has no steps");
+        let fault = Fault::of(format!("{step:?}"), "--step with a pipeline")
+            .saying("this document has no steps");
         problems.add(Location::File, "--step", fault);
     }
     let steps = match kind {
@@ -230,7 +282,9 @@ fn translate(
         DocumentKind::Parallel => {
             let name = find(&entries, "name").map_or(stem, Node::written).to_owned();
             let layers = reader.layers(entries, &reader.folder, "");
-            let outer = |name: &str| Err(Fault::of(format!("${{{{{name}}}}}"), "inputs.NAME, outputs.NAME"));
+            let outer = |name: &str| {
+                Err(Fault::of(format!("${{{{{name}}}}}"), "inputs.NAME, outputs.NAME"))
+            };
             let around = Around {
                 step: &name,
                 job: &job_name(&name),

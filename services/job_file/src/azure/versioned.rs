@@ -43,7 +43,9 @@ impl<'a> Versioned<'a> {
     /// in a subscription. `None`: another address.
     pub fn of_address(text: &'a str, table: NameTable) -> Option<Self> {
         let named = text.strip_prefix("azureml:").unwrap_or(text);
-        if let Some(address) = named.strip_prefix("//").or_else(|| named.strip_prefix(SUBSCRIPTIONS)) {
+        if let Some(address) =
+            named.strip_prefix("//").or_else(|| named.strip_prefix(SUBSCRIPTIONS))
+        {
             return Self::of_long_address(address, table);
         }
         let is_name = named.len() < text.len() && !is_url(named) && !named.starts_with(['.', '/']);
@@ -78,7 +80,8 @@ impl<'a> Versioned<'a> {
 
     /// Returns the key of a table.
     pub fn key(&self) -> String {
-        self.version.map_or_else(|| self.name.to_owned(), |version| format!("{}:{version}", self.name))
+        self.version
+            .map_or_else(|| self.name.to_owned(), |version| format!("{}:{version}", self.name))
     }
 }
 

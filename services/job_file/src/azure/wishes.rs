@@ -24,7 +24,8 @@ impl Wishes {
             let value = if is_path { path.display().to_string() } else { value.to_owned() };
             ("--input", format!("{name}{equals}{value}"))
         });
-        let overrides = self.overrides.iter().map(|(key, value)| ("--set", format!("{key}={value}")));
+        let overrides =
+            self.overrides.iter().map(|(key, value)| ("--set", format!("{key}={value}")));
         let step = self.step.iter().map(|step| ("--step", step.clone()));
         let words = overrides.chain(inputs).chain(step);
         words.flat_map(|(option, value)| [option.to_owned(), value]).collect()

@@ -7,7 +7,8 @@ use protocol::{ColumnType, InputKind, TableFormat};
 use crate::values::choice;
 use crate::{Entry, Fault, Location, Node, Section, Value, nearest};
 
-const ALLOWED: &str = "a list of column names, each once: [store, price], or types by name: {price: float64}";
+const ALLOWED: &str =
+    "a list of column names, each once: [store, price], or types by name: {price: float64}";
 
 #[derive(Default)]
 pub struct Columns {
@@ -19,11 +20,16 @@ pub struct Columns {
 
 /// Reads `columns`: a list of the columns to read, some perhaps with their types, or the types of some columns by name.
 /// Whether the files have these columns is checked later, with the files.
-pub fn read_columns(section: &Section<'_>, kind: Option<InputKind>, format: Option<TableFormat>) -> Columns {
+pub fn read_columns(
+    section: &Section<'_>,
+    kind: Option<InputKind>,
+    format: Option<TableFormat>,
+) -> Columns {
     let mut columns = Columns::default();
     let Some(node) = section.get("columns") else { return columns };
     if kind == Some(InputKind::File) {
-        let fault = Fault::of("columns of an input of type file", "columns of an input of type tabular");
+        let fault =
+            Fault::of("columns of an input of type file", "columns of an input of type tabular");
         section.refuse("columns", section.location_of("columns"), fault);
         return columns;
     }
@@ -44,15 +50,20 @@ pub fn read_columns(section: &Section<'_>, kind: Option<InputKind>, format: Opti
             }
         };
         if columns.locations.iter().any(|(earlier, _)| earlier == name) {
-            section.refuse("columns", location, Fault::of(format!("{name:?} a second time"), ALLOWED));
+            section.refuse(
+                "columns",
+                location,
+                Fault::of(format!("{name:?} a second time"), ALLOWED),
+            );
             continue;
         }
         columns.locations.push((name.clone(), location));
         if matches!(node.value, Value::List(_)) {
             columns.names.push(name.clone());
         }
-        let read =
-            |given: &Node| section.accept(&format!("columns.{name}"), given.location, column_type(given, format));
+        let read = |given: &Node| {
+            section.accept(&format!("columns.{name}"), given.location, column_type(given, format))
+        };
         columns.types.extend(given.and_then(read).map(|column_type| (name.clone(), column_type)));
     }
     columns
@@ -79,9 +90,12 @@ fn items(element: &Node) -> Vec<Item<'_>> {
 /// One of the types that columns can have; if the format is known, in files of this format.
 fn column_type(node: &Node, format: Option<TableFormat>) -> Result<ColumnType, Fault> {
     let is_possible = |named: ColumnType| format.is_none_or(|format| named.is_possible_in(format));
-    let names: Vec<_> = ColumnType::NAMED.into_iter().filter(|(_, named)| is_possible(*named)).collect();
-    choice(node, &names).map_err(|fault| match nearest(node.written(), names.iter().map(|(name, _)| *name)) {
-        Some(name) => fault.saying(format!("did you mean {name}?")),
-        None => fault,
+    let names: Vec<_> =
+        ColumnType::NAMED.into_iter().filter(|(_, named)| is_possible(*named)).collect();
+    choice(node, &names).map_err(|fault| {
+        match nearest(node.written(), names.iter().map(|(name, _)| *name)) {
+            Some(name) => fault.saying(format!("did you mean {name}?")),
+            None => fault,
+        }
     })
 }

@@ -36,12 +36,17 @@ pub enum Expanded {
 /// Replaces `format: mltable` by what the file says.
 pub fn expand(field: &str, input: &Node, paths: &Paths, problems: &Problems) -> Expanded {
     let given = input.entries();
-    if find(given, "format").is_none_or(|format| !format.written().trim().eq_ignore_ascii_case("mltable")) {
+    if find(given, "format")
+        .is_none_or(|format| !format.written().trim().eq_ignore_ascii_case("mltable"))
+    {
         return Expanded::No;
     }
-    let is_file = find(given, "type").is_some_and(|kind| kind.written().trim().eq_ignore_ascii_case("file"));
+    let is_file =
+        find(given, "type").is_some_and(|kind| kind.written().trim().eq_ignore_ascii_case("file"));
     match read(field, given, is_file, paths, problems) {
-        Ok(entries) => Expanded::Into(Node { location: input.location, value: Value::Mapping(entries) }),
+        Ok(entries) => {
+            Expanded::Into(Node { location: input.location, value: Value::Mapping(entries) })
+        }
         Err(Some((location, key, fault))) => {
             problems.add(location, &format!("{field}.{key}"), fault);
             Expanded::Unknown
@@ -65,14 +70,17 @@ fn read(
         return Err(Some((location, "path".to_owned(), Fault::missing(allowed))));
     };
     let refuse = |fault: Fault| Some((path.location, "path".to_owned(), fault));
-    let folder = paths.local(path).map_err(|fault| refuse(fault.saying("an MLTable is read from a local folder")))?;
+    let folder = paths
+        .local(path)
+        .map_err(|fault| refuse(fault.saying("an MLTable is read from a local folder")))?;
     let file = if folder.ends_with(FILE) { folder } else { folder.join(FILE) };
     if !file.is_file() {
         let is_made = paths.made_earlier.iter().any(|made| file.starts_with(made));
         let message = format!("there is no file {}", file.display());
         return Err(if is_made { None } else { refuse(Fault::new(path, allowed).saying(message)) });
     }
-    let entries = other::read(&file, path.location, field, "type: mltable", problems).ok_or(None)?;
+    let entries =
+        other::read(&file, path.location, field, "type: mltable", problems).ok_or(None)?;
     let mut table = MlTable { is_file, ..MlTable::default() };
     for entry in &entries {
         let known = match entry.key.as_str() {
@@ -81,7 +89,10 @@ fn read(
             "$schema" | "type" | "metadata" | "traits" => Ok(()),
             key => {
                 let hint = did_you_mean(key, ["paths", "transformations", "metadata"]);
-                Err((entry.location, Fault::only(format!("unknown key {key:?} of an MLTable{hint}"))))
+                Err((
+                    entry.location,
+                    Fault::only(format!("unknown key {key:?} of an MLTable{hint}")),
+                ))
             }
         };
         known.map_err(|(location, fault)| Some((location, FILE.to_owned(), fault)))?;
@@ -90,16 +101,22 @@ fn read(
         let fault = Fault::of("no path", "paths: [{file: …}, {folder: …}, {pattern: …}]");
         return Err(refuse(fault.saying(format!("{} names no data", file.display()))));
     }
-    let columns = table.columns(problems).map_err(|(location, fault)| Some((location, FILE.to_owned(), fault)))?;
+    let columns = table
+        .columns(problems)
+        .map_err(|(location, fault)| Some((location, FILE.to_owned(), fault)))?;
     let path_name = table.path_column().to_owned();
     // Keys of the input itself take precedence, as anywhere.
-    let own = given.iter().filter(|entry| !["path", "format"].contains(&entry.key.as_str())).cloned();
+    let own =
+        given.iter().filter(|entry| !["path", "format"].contains(&entry.key.as_str())).cloned();
     let mut all: Vec<Entry> = own.collect();
     let location = path.location;
-    let format =
-        table.format.filter(|_| !is_file).map(|format| Entry::new("format", Node::text(location, format.word())));
-    let partition_format =
-        table.partition_format.map(|(format, location)| Entry::new("partition_format", Node::text(location, &format)));
+    let format = table
+        .format
+        .filter(|_| !is_file)
+        .map(|format| Entry::new("format", Node::text(location, format.word())));
+    let partition_format = table
+        .partition_format
+        .map(|(format, location)| Entry::new("partition_format", Node::text(location, &format)));
     let paths = Entry::new("paths", Node { location, value: Value::List(table.paths) });
     if let Some(location) = table.without_effect {
         problems.warn(
@@ -112,11 +129,14 @@ fn read(
         problems.warn(rows.location, FILE, "take and skip have no effect on an input of type file");
     }
     let converts = table.format.filter(|format| !is_file && format.is_text());
-    let converts = converts.map(|_| Entry::new("on_type_mismatch", Node::text(location, "missing")));
+    let converts =
+        converts.map(|_| Entry::new("on_type_mismatch", Node::text(location, "missing")));
     let rows = table.rows.into_iter().filter(|_| !is_file).flat_map(Rows::keys);
     let path_column = table.has_paths.filter(|_| !is_file);
-    let path_column = path_column.map(|location| Entry::new("path_column", Node::text(location, &path_name)));
-    let keys = [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(path_column);
+    let path_column =
+        path_column.map(|location| Entry::new("path_column", Node::text(location, &path_name)));
+    let keys =
+        [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(path_column);
     let keys = keys.chain(rows).chain(table.keys);
     let keys = keys.chain(converts);
     for key in keys {
@@ -180,17 +200,23 @@ impl MlTable {
         let allowed = "a list of file, folder or pattern: [{pattern: ./*.csv}]";
         let folder = file.parent().unwrap_or(Path::new("/"));
         for item in at(node, list(node, allowed))? {
-            let [entry] = item.entries() else { return Err((item.location, Fault::new(item, allowed))) };
+            let [entry] = item.entries() else {
+                return Err((item.location, Fault::new(item, allowed)));
+            };
             let path = at(&entry.node, word(&entry.node))?;
             if path.starts_with("azureml:") {
                 let fault = Fault::new(&entry.node, "a local path, https://, abfss://, s3://, …");
-                return Err((entry.location, fault.saying("an MLTable here names no data of a workspace")));
+                return Err((
+                    entry.location,
+                    fault.saying("an MLTable here names no data of a workspace"),
+                ));
             }
             let path = match is_url(&path) {
                 true => path,
-                false => {
-                    Paths::new(folder.to_owned(), None).resolve(path.trim_start_matches("file:")).display().to_string()
-                }
+                false => Paths::new(folder.to_owned(), None)
+                    .resolve(path.trim_start_matches("file:"))
+                    .display()
+                    .to_string(),
             };
             if !["file", "folder", "pattern"].contains(&entry.key.as_str()) {
                 return Err((entry.location, Fault::of(format!("{:?}", entry.key), allowed)));
@@ -225,8 +251,10 @@ impl MlTable {
                 let format = find(options.entries(), "partition_format").unwrap_or(options);
                 let text = at(format, word(format))?;
                 // The format begins at the folder of the table, and here at any folder above the file.
-                self.partition_format =
-                    Some((text.trim_start_matches("./").trim_start_matches('/').to_owned(), location));
+                self.partition_format = Some((
+                    text.trim_start_matches("./").trim_start_matches('/').to_owned(),
+                    location,
+                ));
                 Ok(())
             }
             "drop_columns" => {
@@ -243,7 +271,9 @@ impl MlTable {
             "take" | "skip" => self.limit(name == "take", location, options),
             _ => {
                 let message = match nearest(name, KNOWN.split(", ")) {
-                    Some(near) => format!("Gristmill does not know the transformation {name}; did you mean {near}?"),
+                    Some(near) => format!(
+                        "Gristmill does not know the transformation {name}; did you mean {near}?"
+                    ),
                     None => format!("Gristmill does not make the transformation {name}"),
                 };
                 Err((location, Fault::of(format!("{name:?}"), KNOWN).saying(message)))
@@ -297,7 +327,9 @@ impl MlTable {
                 };
                 self.keys.push(Entry::new("header", Node::text(node.location, &header)));
             }
-            "include_path_column" => self.has_paths = at(node, boolean(node))?.then_some(node.location),
+            "include_path_column" => {
+                self.has_paths = at(node, boolean(node))?.then_some(node.location)
+            }
             "path_column" => self.path_column = (!node.is_null()).then(|| written.to_owned()),
             // A line that cannot be read is a rejected item, whatever this says.
             "invalid_lines" | "partition_size" => {}
@@ -305,7 +337,8 @@ impl MlTable {
                 let allowed = "delimiter, encoding, header, infer_column_types, support_multi_line, empty_as_string, \
                                include_path_column, path_column";
                 let hint = did_you_mean(key, allowed.split(", "));
-                let fault = Fault::of(format!("{key:?}"), allowed).saying(format!("unknown option{hint}"));
+                let fault =
+                    Fault::of(format!("{key:?}"), allowed).saying(format!("unknown option{hint}"));
                 return Err((entry.location, fault));
             }
         }
@@ -325,7 +358,8 @@ impl MlTable {
                 key => {
                     let allowed = "sample_size, column_type_overrides";
                     let hint = did_you_mean(key, allowed.split(", "));
-                    let fault = Fault::of(format!("{key:?}"), allowed).saying(format!("unknown option{hint}"));
+                    let fault = Fault::of(format!("{key:?}"), allowed)
+                        .saying(format!("unknown option{hint}"));
                     return Err((entry.location, fault));
                 }
             }
@@ -336,7 +370,8 @@ impl MlTable {
     fn convert(&mut self, options: &Node) -> Checked {
         let allowed = "a list of columns and column_type: [{columns: [a], column_type: int}]";
         for item in at(options, list(options, allowed))? {
-            let (Some(columns), Some(kind)) = (find(item.entries(), "columns"), find(item.entries(), "column_type"))
+            let (Some(columns), Some(kind)) =
+                (find(item.entries(), "columns"), find(item.entries(), "column_type"))
             else {
                 return Err((item.location, Fault::new(item, allowed)));
             };
@@ -349,7 +384,9 @@ impl MlTable {
 
     fn set_type(&mut self, column: String, location: Location, kind: &Node) -> Checked {
         let own = at(kind, column_type(kind))?;
-        if own == "bool" && kind.entries().first().is_some_and(|entry| !entry.node.entries().is_empty()) {
+        if own == "bool"
+            && kind.entries().first().is_some_and(|entry| !entry.node.entries().is_empty())
+        {
             self.without_effect = Some(kind.location);
         }
         self.types.insert(column, (own, location));
@@ -358,7 +395,8 @@ impl MlTable {
 
     /// Returns the key `columns`, and leaves out columns of the path.
     fn columns(&mut self, problems: &Problems) -> Result<Option<Entry>, (Location, Fault)> {
-        let location = self.chosen_at.or_else(|| self.types.values().next().map(|(_, location)| *location));
+        let location =
+            self.chosen_at.or_else(|| self.types.values().next().map(|(_, location)| *location));
         let Some(location) = location else { return Ok(None) };
         if self.is_file {
             problems.warn(location, FILE, "columns have no effect on an input of type file");
@@ -376,8 +414,9 @@ impl MlTable {
         if let Some((format, _)) = &mut self.partition_format {
             let mut changed = String::new();
             let mut rest = format.as_str();
-            while let Some((before, (inside, behind))) =
-                rest.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+            while let Some((before, (inside, behind))) = rest
+                .split_once('{')
+                .and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
             {
                 let name = inside.split(':').next().unwrap_or_default();
                 of_path.push(name.to_owned());
@@ -392,13 +431,18 @@ impl MlTable {
             names.iter().filter(is_own).cloned().collect::<Vec<_>>()
         };
         let selected = match (&kept, of_files(&dropped)) {
-            (Some(kept), _) => of_files(kept).into_iter().filter(|name| !dropped.contains(name)).collect(),
+            (Some(kept), _) => {
+                of_files(kept).into_iter().filter(|name| !dropped.contains(name)).collect()
+            }
             (None, dropped) if dropped.is_empty() => Vec::new(),
             (None, dropped) => {
                 let there = self.there().map_err(|fault| (location, fault))?;
                 if let Some(unknown) = dropped.iter().find(|name| !there.contains(name)) {
                     let fault = Fault::of(format!("{unknown:?}"), there.join(", "));
-                    return Err((location, fault.saying("drop_columns names a column that the files do not have")));
+                    return Err((
+                        location,
+                        fault.saying("drop_columns names a column that the files do not have"),
+                    ));
                 }
                 there.into_iter().filter(|name| !dropped.contains(name)).collect()
             }
@@ -427,14 +471,23 @@ impl MlTable {
 
     /// Returns the columns of the first file.
     fn there(&self) -> Result<Vec<String>, Fault> {
-        let mut table = TableOptions { format: self.format.unwrap_or(TableFormat::Csv), ..TableOptions::default() };
+        let mut table = TableOptions {
+            format: self.format.unwrap_or(TableFormat::Csv),
+            ..TableOptions::default()
+        };
         for Entry { key, node, .. } in &self.keys {
             if let Some(Read::Table(set)) = INPUT.find(key).map(|row| row.read) {
                 set(&mut table, node).map_err(|fault| fault.within(key))?;
             }
         }
         let paths = self.paths.iter().map(|path| ItemPath::from(path.written())).collect();
-        let input = Input { name: FILE.to_owned(), kind: InputKind::Tabular, paths, partition_format: None, table };
+        let input = Input {
+            name: FILE.to_owned(),
+            kind: InputKind::Tabular,
+            paths,
+            partition_format: None,
+            table,
+        };
         let spec = JobSpec { inputs: vec![input], ..JobSpec::default() };
         let columns = Inputs::default().columns(&spec, 0);
         columns.map_err(|error| Fault::only(format!("the columns cannot be read: {error:#}")))
@@ -458,7 +511,8 @@ fn is_day_first(node: &Node) -> bool {
 
 /// Returns the type of a column in a job file.
 fn column_type(node: &Node) -> Result<&'static str, Fault> {
-    let name = node.entries().first().map_or_else(|| node.written().trim(), |entry| entry.key.as_str());
+    let name =
+        node.entries().first().map_or_else(|| node.written().trim(), |entry| entry.key.as_str());
     match name {
         "int" | "long" => Ok("int64"),
         "float" | "double" => Ok("float64"),

@@ -189,7 +189,9 @@ fn delimiter(node: &Node) -> Result<u8, Fault> {
     match text(node)?.as_bytes() {
         br"\t" => Ok(b'\t'),
         [byte] if byte.is_ascii() && !b"\"\r\n".contains(byte) => Ok(*byte),
-        _ => Err(Fault::new(node, r#"one ASCII character, not a quote or a line break: ";", "\t""#)),
+        _ => {
+            Err(Fault::new(node, r#"one ASCII character, not a quote or a line break: ";", "\t""#))
+        }
     }
 }
 
@@ -198,6 +200,9 @@ fn encoding(node: &Node) -> Result<String, Fault> {
     let label = word(node)?.to_ascii_lowercase();
     match partitioner::encoding_for(&label) {
         Some(_) => Ok(label),
-        None => Err(Fault::new(node, "a name of an encoding: utf-8, latin-1, windows-1252, utf-16, shift_jis, …")),
+        None => Err(Fault::new(
+            node,
+            "a name of an encoding: utf-8, latin-1, windows-1252, utf-16, shift_jis, …",
+        )),
     }
 }

@@ -1,6 +1,8 @@
 //! Keys at the top of the job file.
 
-use protocol::{Durability, Isolate, LABEL_ALLOWED, MiniBatchSize, OutputAction, Priority, is_label};
+use protocol::{
+    Durability, Isolate, LABEL_ALLOWED, MiniBatchSize, OutputAction, Priority, is_label,
+};
 
 use super::option::TIMEOUT_SECONDS_MAX;
 use super::{Key, REQUIRED, Table, key, key_with_default};
@@ -369,7 +371,9 @@ const NODES: &[Key] = &[
 /// `^[a-z]([-a-z0-9]*[a-z0-9])?$`, 3 to 32 characters.
 fn name(node: &Node) -> Result<String, Fault> {
     let name = text(node)?;
-    let legal = |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
+    let legal = |character: char| {
+        character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-'
+    };
     match (3..=32).contains(&name.len())
         && name.chars().all(legal)
         && name.starts_with(|first: char| first.is_ascii_lowercase())
@@ -401,20 +405,28 @@ const LOGGING_LEVELS: &[(&str, &str)] = &[
 
 fn node_count(node: &Node) -> Result<u32, Fault> {
     integer(node, 1, NODE_COUNT_MAX).map_err(|fault| {
-        fault.saying(format!("node_count '{}' is not between 1 and max_nodes {NODE_COUNT_MAX}.", node.written()))
+        fault.saying(format!(
+            "node_count '{}' is not between 1 and max_nodes {NODE_COUNT_MAX}.",
+            node.written()
+        ))
     })
 }
 
 fn process_count(node: &Node) -> Result<u32, Fault> {
-    integer(node, 1, PROCESS_COUNT_MAX).map_err(|fault| match node.scalar().map(|scalar| scalar.kind) {
-        Some(ScalarKind::Integer(count)) if count > PROCESS_COUNT_MAX => fault,
-        _ => fault.saying("Parameter process_count_per_node must be an integer greater than 0."),
+    integer(node, 1, PROCESS_COUNT_MAX).map_err(|fault| {
+        match node.scalar().map(|scalar| scalar.kind) {
+            Some(ScalarKind::Integer(count)) if count > PROCESS_COUNT_MAX => fault,
+            _ => {
+                fault.saying("Parameter process_count_per_node must be an integer greater than 0.")
+            }
+        }
     })
 }
 
 fn count(key: &str, node: &Node) -> Result<i64, Fault> {
     integer(node, -1, i64::MAX).map_err(|_| {
-        let message = format!("{key} '{}' is not an int value greater than or equal to -1.", node.written());
+        let message =
+            format!("{key} '{}' is not an int value greater than or equal to -1.", node.written());
         Fault::new(node, "an integer from -1 (any number), without quotes").saying(message)
     })
 }
@@ -434,6 +446,7 @@ fn percent(node: &Node) -> Result<f64, Fault> {
 
 /// As Python's `json.dumps` separates it.
 fn json_list(texts: &[String]) -> String {
-    let quoted: Vec<String> = texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string()).collect();
+    let quoted: Vec<String> =
+        texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string()).collect();
     format!("[{}]", quoted.join(", "))
 }

@@ -6,7 +6,8 @@ use super::Workplace;
 fn arguments(workplace: &Workplace, given: &str) -> Vec<String> {
     let spec = workplace.spec(&format!("side_inputs: {{labels: labels.txt}}\narguments: {given}"));
     let argv = &spec.argv;
-    let from = argv.iter().position(|argument| argument == "--output").expect("an engine option") + 2;
+    let from =
+        argv.iter().position(|argument| argument == "--output").expect("an engine option") + 2;
     let to = argv.iter().position(|argument| argument == "--input_fds_0").expect("an input");
     assert_eq!(crate::arguments_of(&spec), &argv[from..to]);
     argv[from..to].to_vec()
@@ -16,8 +17,10 @@ fn arguments(workplace: &Workplace, given: &str) -> Vec<String> {
 fn values_are_passed_as_written() {
     let workplace = Workplace::new();
     let given = r#"[--a, 1.50, --b, 007, --c, 1e-3, --d, True, --e, false, --f, "", --g, 'x y', --h=1, -1, yes, 0x10]"#;
-    let expected =
-        ["--a", "1.50", "--b", "007", "--c", "1e-3", "--d", "True", "--e", "False", "--f", "", "--g", "x y", "--h=1"];
+    let expected = [
+        "--a", "1.50", "--b", "007", "--c", "1e-3", "--d", "True", "--e", "False", "--f", "",
+        "--g", "x y", "--h=1",
+    ];
     assert_eq!(arguments(&workplace, given)[..15], expected);
     assert_eq!(arguments(&workplace, given)[15..], ["-1", "yes", "0x10"]);
 }
@@ -26,14 +29,17 @@ fn values_are_passed_as_written() {
 fn placeholders_become_absolute_paths() {
     let workplace = Workplace::new();
     let path = |name: &str| workplace.path(name).display().to_string();
-    let given =
-        r#"[--l, "${{side_inputs.labels}}", --d, "${{ inputs.data }}/x", --o, "a${{output}}:${{output}}", "--x=$5"]"#;
+    let given = r#"[--l, "${{side_inputs.labels}}", --d, "${{ inputs.data }}/x", --o, "a${{output}}:${{output}}", "--x=$5"]"#;
     let (labels, data, output) = (path("labels.txt"), path("data/x"), path("output"));
     let expected = ["--l", &labels, "--d", &data, "--o", &format!("a{output}:{output}"), "--x=$5"];
     assert_eq!(arguments(&workplace, given), expected);
-    let spec = workplace.spec("environment_variables: {DATA: '${{inputs.data}}', N: 1.0, EMPTY: ''}");
-    let variables: Vec<(&str, &str)> =
-        spec.environment_variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let spec =
+        workplace.spec("environment_variables: {DATA: '${{inputs.data}}', N: 1.0, EMPTY: ''}");
+    let variables: Vec<(&str, &str)> = spec
+        .environment_variables
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
     assert_eq!(variables, [("DATA", path("data").as_str()), ("EMPTY", ""), ("N", "1.0")]);
 }
 
@@ -68,7 +74,9 @@ fn reserved_names_are_rejected() {
             assert!(said.contains(&expected), "{given}: {said}");
         }
     }
-    for free in ["[--model_name, x]", "[--outputs, x]", "[-output, x]", "[--output_dir=x]", "[--x, output]"] {
+    for free in
+        ["[--model_name, x]", "[--outputs, x]", "[-output, x]", "[--output_dir=x]", "[--x, output]"]
+    {
         assert_eq!(workplace.problems(&format!("arguments: {free}")), "", "{free}");
     }
 }
@@ -87,10 +95,15 @@ fn engine_options_are_read() {
     assert_eq!((spec.profiling_module.as_str(), spec.nice), ("cProfile", 7), "the last one wins");
     assert!(spec.argv.contains(&"--task_overhead_timeout".to_owned()), "the script sees them too");
 
-    let spec = workplace.spec("arguments: [--progress_update_timeout, 99, --rank_mini_batch_count, -3]");
+    let spec =
+        workplace.spec("arguments: [--progress_update_timeout, 99, --rank_mini_batch_count, -3]");
     assert_eq!((spec.progress_update_timeout_seconds, spec.rank_mini_batch_count), (99, 0));
     let spec = workplace.spec("arguments: [--profiling_module, '', --x, --, --nice, 99]");
-    assert_eq!((spec.profiling_module.as_str(), spec.nice), ("", 5), "behind -- everything is the script's");
+    assert_eq!(
+        (spec.profiling_module.as_str(), spec.nice),
+        ("", 5),
+        "behind -- everything is the script's"
+    );
 }
 
 #[test]
@@ -117,9 +130,15 @@ fn key_takes_precedence_over_old_name_of_timeout() {
     let workplace = Workplace::new();
     let parsed = workplace.parsed("arguments: [--score_run_timeout, 90]");
     assert_eq!(parsed.spec.run_invocation_timeout_seconds, 90);
-    let timeout = parsed.spec.argv.iter().position(|argument| argument == "--run_invocation_timeout").expect("always");
+    let timeout = parsed
+        .spec
+        .argv
+        .iter()
+        .position(|argument| argument == "--run_invocation_timeout")
+        .expect("always");
     assert_eq!(parsed.spec.argv[timeout + 1], "90");
-    let parsed = workplace.parsed("arguments: [--score_run_timeout, 90]\nrun_invocation_timeout: 20");
+    let parsed =
+        workplace.parsed("arguments: [--score_run_timeout, 90]\nrun_invocation_timeout: 20");
     assert_eq!(parsed.spec.run_invocation_timeout_seconds, 20);
     assert_eq!(parsed.warnings.len(), 1);
 }
@@ -128,16 +147,28 @@ fn key_takes_precedence_over_old_name_of_timeout() {
 fn settings_file_gives_arguments_of_to_csv() {
     let workplace = Workplace::new();
     let file = "code/parallel_run_step.settings.json";
-    workplace.write(file, r#"{"append_row": {"pandas.DataFrame.to_csv": {"sep": ",", "na_rep": "NA"}}, "other": 1}"#);
+    workplace.write(
+        file,
+        r#"{"append_row": {"pandas.DataFrame.to_csv": {"sep": ",", "na_rep": "NA"}}, "other": 1}"#,
+    );
     let arguments = workplace.spec("").output.to_csv_arguments;
-    assert_eq!(serde_json::Value::Object(arguments), serde_json::json!({"sep": ",", "na_rep": "NA"}));
+    assert_eq!(
+        serde_json::Value::Object(arguments),
+        serde_json::json!({"sep": ",", "na_rep": "NA"})
+    );
     for (text, expected) in [
         ("{", "settings.json:1: not valid JSON"),
         ("[]", "settings.json: found []"),
         (r#"{"append_row": 5}"#, "settings.json: append_row: found 5"),
         (r#"{"append_row": {"pandas.DataFrame.to_csv": [1]}}"#, "to_csv: found [1]"),
-        (r#"{"append_row": {"pandas.DataFrame.to_csv": {"separator": ","}}}"#, "found \"separator\"; allowed: sep,"),
-        (r#"{"append_row": {"pandas.DataFrame.to_csv": {"na_repp": ","}}}"#, "did you mean \"na_rep\"?"),
+        (
+            r#"{"append_row": {"pandas.DataFrame.to_csv": {"separator": ","}}}"#,
+            "found \"separator\"; allowed: sep,",
+        ),
+        (
+            r#"{"append_row": {"pandas.DataFrame.to_csv": {"na_repp": ","}}}"#,
+            "did you mean \"na_rep\"?",
+        ),
     ] {
         workplace.write(file, text);
         let said = workplace.problems("");

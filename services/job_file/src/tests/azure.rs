@@ -102,8 +102,14 @@ impl Workplace {
         load(Path::new("doc.yml"), text, wishes, &self.context())
     }
 
-    pub fn steps_with(&self, text: &str, wishes: &Wishes, context: &Context) -> Result<Steps, Vec<Problem>> {
-        Steps::read(Path::new("doc.yml"), text, wishes, context).map(|steps| steps.expect("a document of Azure ML"))
+    pub fn steps_with(
+        &self,
+        text: &str,
+        wishes: &Wishes,
+        context: &Context,
+    ) -> Result<Steps, Vec<Problem>> {
+        Steps::read(Path::new("doc.yml"), text, wishes, context)
+            .map(|steps| steps.expect("a document of Azure ML"))
     }
 
     fn job(&self, text: &str, wishes: &Wishes) -> JobSpec {
@@ -116,8 +122,13 @@ pub fn inputs(inputs: &[&str]) -> Wishes {
 }
 
 fn user_arguments(spec: &JobSpec) -> Vec<String> {
-    let begin = spec.argv.iter().position(|word| word == "--create_snapshot_at_runtime").expect("always there");
-    let end = spec.argv.iter().position(|word| word.starts_with("--input_")).unwrap_or(spec.argv.len());
+    let begin = spec
+        .argv
+        .iter()
+        .position(|word| word == "--create_snapshot_at_runtime")
+        .expect("always there");
+    let end =
+        spec.argv.iter().position(|word| word.starts_with("--input_")).unwrap_or(spec.argv.len());
     let known = [
         "--allowed_failed_count",
         "--allowed_failed_percent",
@@ -139,7 +150,8 @@ fn user_arguments(spec: &JobSpec) -> Vec<String> {
 #[test]
 fn component_is_a_job() {
     let workplace = Workplace::azure();
-    let parsed = workplace.read(COMPONENT, &inputs(&["data=data", "model=./model"])).expect("valid");
+    let parsed =
+        workplace.read(COMPONENT, &inputs(&["data=data", "model=./model"])).expect("valid");
     let spec = &parsed.spec;
     assert_eq!((spec.name.as_str(), spec.entry_script.as_str()), ("score-images", "entry.py"));
     assert_eq!(spec.source_directory.as_path(), workplace.path("code"));
@@ -151,13 +163,25 @@ fn component_is_a_job() {
     assert_eq!((spec.thresholds.error_threshold, spec.thresholds.allowed_failed_count), (4, 5));
     assert_eq!(spec.thresholds.allowed_failed_percent, 30.0);
     assert_eq!((spec.run_max_try, spec.run_invocation_timeout_seconds), (2, 90));
-    assert_eq!((spec.output.action, spec.logging_level.as_str()), (OutputAction::AppendRow, "DEBUG"));
+    assert_eq!(
+        (spec.output.action, spec.logging_level.as_str()),
+        (OutputAction::AppendRow, "DEBUG")
+    );
     assert_eq!(spec.output.folder.as_path(), workplace.path("doc-output/rows"));
     assert_eq!(spec.outputs["images"].as_path(), workplace.path("doc-output/images"));
     assert_eq!(spec.environment_variables["KIND"], "k-0.5");
     let model = workplace.path("model").display().to_string();
     let images = workplace.path("doc-output/images/a b").display().to_string();
-    let expected = ["--model", &model, "--cut", "0.5", "--images", &images, "--resource_monitor_interva", "20"];
+    let expected = [
+        "--model",
+        &model,
+        "--cut",
+        "0.5",
+        "--images",
+        &images,
+        "--resource_monitor_interva",
+        "20",
+    ];
     assert_eq!(user_arguments(spec), expected);
     let warnings = lines(&parsed.warnings);
     let keys = "without effect here: display_name, version (names and notes for people); resources.instance_type (a job \
@@ -178,19 +202,37 @@ fn changes_of_the_command_line_say_the_same_in_any_folder() {
     let step = Some("score".to_owned());
     let wishes = Wishes { overrides, step, ..inputs(&["data=data", "s3://bucket/x", "note="]) };
     let data = format!("data={}", workplace.path("data").display());
-    let expected =
-        ["--set", "run_max_try=7", "--input", &data, "--input", "s3://bucket/x", "--input", "note=", "--step", "score"];
+    let expected = [
+        "--set",
+        "run_max_try=7",
+        "--input",
+        &data,
+        "--input",
+        "s3://bucket/x",
+        "--input",
+        "note=",
+        "--step",
+        "score",
+    ];
     assert_eq!(wishes.words(&workplace.context()), expected);
 }
 
 #[test]
 fn values_of_the_command_line_take_precedence() {
     let workplace = Workplace::azure();
-    let overrides = [("mini_batch_size", "2"), ("Score_Images.run_max_try", "7"), ("environment", "requirements.txt")];
+    let overrides = [
+        ("mini_batch_size", "2"),
+        ("Score_Images.run_max_try", "7"),
+        ("environment", "requirements.txt"),
+    ];
     let overrides = overrides.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-    let wishes = Wishes { overrides, ..inputs(&["data=data", "model=./model", "note=x y", "cut=1"]) };
+    let wishes =
+        Wishes { overrides, ..inputs(&["data=data", "model=./model", "note=x y", "cut=1"]) };
     let parsed = workplace.read(COMPONENT, &wishes).expect("valid");
-    assert_eq!((parsed.spec.mini_batch_size, parsed.spec.run_max_try), (MiniBatchSize::Files(2), 7));
+    assert_eq!(
+        (parsed.spec.mini_batch_size, parsed.spec.run_max_try),
+        (MiniBatchSize::Files(2), 7)
+    );
     let own = user_arguments(&parsed.spec);
     assert_eq!(own[2..6], ["--cut", "1", "--note", "x y"]);
     assert!(!lines(&parsed.warnings).contains("image"), "{}", lines(&parsed.warnings));
@@ -202,10 +244,16 @@ fn both_forms_of_a_deployment_are_the_same_job() {
     let job = workplace.job(DEPLOYMENT, &inputs(&["data"]));
     assert_eq!((job.name.as_str(), job.entry_script.as_str()), ("mnist-dpl", "entry.py"));
     assert_eq!(job.model, "model");
-    assert_eq!((job.process_count_per_node, job.run_max_try, job.run_invocation_timeout_seconds), (Some(3), 3, 40));
+    assert_eq!(
+        (job.process_count_per_node, job.run_max_try, job.run_invocation_timeout_seconds),
+        (Some(3), 3, 40)
+    );
     assert_eq!((job.mini_batch_size, job.thresholds.error_threshold), (MiniBatchSize::Files(7), 9));
     assert_eq!(job.output.folder.as_path(), workplace.path("doc-output"));
-    assert_eq!((job.output.file_name.as_str(), job.logging_level.as_str()), ("rows.csv", "WARNING"));
+    assert_eq!(
+        (job.output.file_name.as_str(), job.logging_level.as_str()),
+        ("rows.csv", "WARNING")
+    );
     assert_eq!(job.environment_variables["A"], "b");
     let (top, settings) = DEPLOYMENT.split_once("settings:\n").expect("it has settings");
     let top = top.replace("type: model\n", "").replace("modelBatch", "batch");
@@ -222,9 +270,15 @@ fn deployment_has_the_defaults_of_azure() {
     assert!(parsed.is_err(), "there is no such folder");
     let job = workplace.job(text, &inputs(&["data"]));
     assert_eq!(job.entry_script, "gristmill/mlflow_model.py");
-    assert_eq!((job.mini_batch_size, job.process_count_per_node), (MiniBatchSize::Files(10), Some(1)));
+    assert_eq!(
+        (job.mini_batch_size, job.process_count_per_node),
+        (MiniBatchSize::Files(10), Some(1))
+    );
     assert_eq!((job.run_max_try, job.run_invocation_timeout_seconds), (4, 30));
-    assert_eq!((job.thresholds.error_threshold, job.output.file_name.as_str()), (-1, "predictions.csv"));
+    assert_eq!(
+        (job.thresholds.error_threshold, job.output.file_name.as_str()),
+        (-1, "predictions.csv")
+    );
 }
 
 pub const PIPELINE: &str = "\
@@ -291,7 +345,9 @@ impl Workplace {
     pub fn pipeline(&self) -> Context {
         self.write("parts/score.yml", SCORE);
         let mut azure = AzureNames::default();
-        azure.environments.insert("base:2".to_owned(), self.path("requirements.txt").display().to_string());
+        azure
+            .environments
+            .insert("base:2".to_owned(), self.path("requirements.txt").display().to_string());
         Context { azure, ..self.context() }
     }
 }
@@ -308,10 +364,14 @@ fn pipeline_is_one_job_for_each_step_in_the_order_of_their_inputs() {
     let prepare = sound(steps.load(0, true, &context)).spec;
     assert_eq!(prepare.entry_script, "gristmill/command_step.py");
     let (data, cut) = (workplace.path("data"), workplace.path("doc-output/prepare/cut"));
-    let command = format!("python entry.py --from \"{}\" --to \"{}\"", data.display(), cut.display());
+    let command =
+        format!("python entry.py --from \"{}\" --to \"{}\"", data.display(), cut.display());
     assert_eq!(user_arguments(&prepare)[..2], ["--command".to_owned(), command]);
     assert_eq!((prepare.rank_mini_batch_count, prepare.run_max_try), (1, 1));
-    assert_eq!((prepare.thresholds.allowed_failed_count, prepare.output.action), (0, OutputAction::SummaryOnly));
+    assert_eq!(
+        (prepare.thresholds.allowed_failed_count, prepare.output.action),
+        (0, OutputAction::SummaryOnly)
+    );
 
     let score = sound(steps.load(1, true, &context)).spec;
     assert_eq!(score.inputs[0].paths[0].as_path(), cut);
@@ -333,8 +393,12 @@ fn one_step_runs_alone() {
     let spec = sound(load(Path::new("doc.yml"), PIPELINE, &wishes, &context)).spec;
     assert_eq!(spec.inputs[0].paths[0].as_path(), workplace.path("data"));
     assert_eq!(user_arguments(&spec)[2..4], ["--limit", "8"]);
-    let problems = load(Path::new("doc.yml"), PIPELINE, &Wishes::default(), &context).expect_err("two steps");
-    assert_eq!(lines(&problems).trim_end(), "doc.yml: it has 2 steps; choose one: --step prepare, --step score");
+    let problems =
+        load(Path::new("doc.yml"), PIPELINE, &Wishes::default(), &context).expect_err("two steps");
+    assert_eq!(
+        lines(&problems).trim_end(),
+        "doc.yml: it has 2 steps; choose one: --step prepare, --step score"
+    );
 }
 
 #[test]
@@ -356,7 +420,8 @@ fn converted_document_is_the_same_job() {
             assert_eq!(loaded.changes.is_empty(), wishes.inputs.is_empty());
             loaded.changes.clear();
             let written = steps.job_file(index).expect("no `--set`");
-            let again = sound(load(Path::new("doc.yml"), &written, &Wishes::default(), &context)).spec;
+            let again =
+                sound(load(Path::new("doc.yml"), &written, &Wishes::default(), &context)).spec;
             assert_eq!(again, loaded, "{written}");
         }
     }
@@ -385,8 +450,16 @@ fn names_are_looked_up_in_the_tables() {
         ("file:./x", NameTable::Data, "/docs/x"),
         ("/abs", NameTable::Data, "/abs"),
         ("https://host/a.csv", NameTable::Data, "https://host/a.csv"),
-        ("wasbs://box@account.blob.core.windows.net/a", NameTable::Data, "abfss://box@account.dfs.core.windows.net/a"),
-        ("abfss://box@account.dfs.core.windows.net/a", NameTable::Data, "abfss://box@account.dfs.core.windows.net/a"),
+        (
+            "wasbs://box@account.blob.core.windows.net/a",
+            NameTable::Data,
+            "abfss://box@account.dfs.core.windows.net/a",
+        ),
+        (
+            "abfss://box@account.dfs.core.windows.net/a",
+            NameTable::Data,
+            "abfss://box@account.dfs.core.windows.net/a",
+        ),
         ("azureml://datastores/store/paths/a/b", NameTable::Data, "s3://bucket/all/a/b"),
         ("azureml:azureml://datastores/local/paths/a/", NameTable::Data, "/mnt/x/a"),
         (
@@ -407,7 +480,11 @@ fn names_are_looked_up_in_the_tables() {
             NameTable::Data,
             "/a2",
         ),
-        ("/subscriptions/s/resourceGroups/g/workspaces/w/datastores/local/paths/a", NameTable::Data, "/mnt/x/a"),
+        (
+            "/subscriptions/s/resourceGroups/g/workspaces/w/datastores/local/paths/a",
+            NameTable::Data,
+            "/mnt/x/a",
+        ),
     ] {
         assert_eq!(locate(text, table).expect(text), expected, "{text}");
     }

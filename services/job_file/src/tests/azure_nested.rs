@@ -70,12 +70,17 @@ fn steps_of_a_pipeline_in_a_pipeline_are_steps_of_it() {
     let names: Vec<(&str, Vec<String>)> =
         steps.steps().iter().map(|step| (step.name.as_str(), step.needs.clone())).collect();
     let of = |needs: &[&str]| needs.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let expected = [("all.cut", of(&[])), ("all.last", of(&["all.cut"])), ("last", of(&["all.cut", "all.last"]))];
+    let expected = [
+        ("all.cut", of(&[])),
+        ("all.last", of(&["all.cut"])),
+        ("last", of(&["all.cut", "all.last"])),
+    ];
     assert_eq!(names, expected);
     assert_eq!(steps.warnings.len(), 0, "{}", lines(&steps.warnings));
     let [cut, score, last] = &specs(&steps, &context)[..] else { panic!("three steps") };
-    let command =
-        |spec: &JobSpec| spec.argv[spec.argv.iter().position(|word| word == "--command").unwrap() + 1].clone();
+    let command = |spec: &JobSpec| {
+        spec.argv[spec.argv.iter().position(|word| word == "--command").unwrap() + 1].clone()
+    };
     let (data, made) = (workplace.path("data"), workplace.path("doc-output/all/cut/cut"));
     assert_eq!(command(cut), format!("cut \"{}\" \"{}\"", data.display(), made.display()));
     assert_eq!(score.inputs[0].paths[0].as_path(), made);
@@ -84,13 +89,18 @@ fn steps_of_a_pipeline_in_a_pipeline_are_steps_of_it() {
     assert_eq!(score.outputs["extra"].as_path(), workplace.path("doc-output/outputs/result"));
     let rows = Path::new(score.output.folder.as_path()).join(&score.output.file_name);
     assert_eq!(rows, workplace.path("doc-output/all/rows/parallel_run_step.txt"));
-    assert_eq!(command(last), format!("cat \"{}\"", rows.display()), "what the inner step really writes");
+    assert_eq!(
+        command(last),
+        format!("cat \"{}\"", rows.display()),
+        "what the inner step really writes"
+    );
 }
 
 #[test]
 fn step_of_an_inner_pipeline_or_all_of_them_run_alone() {
     let (workplace, context) = workplace();
-    let wishes = |step: &str, given: &[&str]| Wishes { step: Some(step.to_owned()), ..inputs(given) };
+    let wishes =
+        |step: &str, given: &[&str]| Wishes { step: Some(step.to_owned()), ..inputs(given) };
     let one = read(&workplace, &context, OUTER, &wishes("all.last", &["data=data", "limit=9"]));
     let [score] = &specs(&one, &context)[..] else { panic!("one step") };
     assert_eq!(score.inputs[0].paths[0].as_path(), workplace.path("data"));
@@ -101,7 +111,10 @@ fn step_of_an_inner_pipeline_or_all_of_them_run_alone() {
     for step in ["all.none", "none"] {
         let found = workplace.steps_with(OUTER, &wishes(step, &[]), &context).expect_err(step);
         let found = lines(&found);
-        assert!(found.contains("--step: the pipeline has no such step") && found.lines().count() == 1, "{found}");
+        assert!(
+            found.contains("--step: the pipeline has no such step") && found.lines().count() == 1,
+            "{found}"
+        );
     }
 }
 
@@ -109,8 +122,16 @@ fn step_of_an_inner_pipeline_or_all_of_them_run_alone() {
 fn mistakes_in_an_inner_pipeline_name_its_file() {
     let (workplace, context) = workplace();
     for (from, to, expected) in [
-        ("command: cut", "comand: cut", "/parts/inner.yml:18: jobs.all.jobs.cut.comand: unknown key"),
-        ("  cut:\n", "  cut:\n    type: spark\n", "jobs.all.jobs.cut.type: Gristmill does not run steps of type spark"),
+        (
+            "command: cut",
+            "comand: cut",
+            "/parts/inner.yml:18: jobs.all.jobs.cut.comand: unknown key",
+        ),
+        (
+            "  cut:\n",
+            "  cut:\n    type: spark\n",
+            "jobs.all.jobs.cut.type: Gristmill does not run steps of type spark",
+        ),
         ("component: ./score.yml", "component: ./inner.yml", "its pipelines are nested too deeply"),
         ("outputs.cut}}\n", "outputs.ct}}\n", "did you mean \"parent.jobs.cut.outputs.cut\"?"),
     ] {
@@ -121,7 +142,8 @@ fn mistakes_in_an_inner_pipeline_name_its_file() {
     }
     let unwritten = INNER.replace("rows: '${{parent.outputs.rows}}', ", "");
     workplace.write("parts/inner.yml", &unwritten);
-    let found = workplace.steps_with(OUTER, &Wishes::default(), &context).expect_err("no step writes it");
+    let found =
+        workplace.steps_with(OUTER, &Wishes::default(), &context).expect_err("no step writes it");
     assert!(
         lines(&found).contains("doc.yml:14: jobs.last.inputs.rows: no step writes this output"),
         "{}",
@@ -135,7 +157,8 @@ fn cycle_hides_no_other_mistake() {
     let text = OUTER
         .replace("raw: '${{parent.inputs.raw}}'", "raw: '${{parent.jobs.last.outputs.none}}'")
         .replace("cat ${{inputs.rows}}", "cat ${{inputs.rows");
-    let found = workplace.steps_with(&text, &Wishes::default(), &context).expect_err("two mistakes");
+    let found =
+        workplace.steps_with(&text, &Wishes::default(), &context).expect_err("two mistakes");
     let found = lines(&found);
     assert!(found.contains("jobs.all: these steps wait for each other's outputs"), "{found}");
     assert!(found.contains("jobs.last.command: an expression has no end"), "{found}");
@@ -156,7 +179,11 @@ fn groups_of_inputs_are_their_members() {
         );
         let steps = read(&workplace, &context, &text, &Wishes::default());
         let [score] = &specs(&steps, &context)[..] else { panic!("one step") };
-        assert!(score.argv.windows(2).any(|pair| pair == ["--limit", "6"]), "{given}: {:?}", score.argv);
+        assert!(
+            score.argv.windows(2).any(|pair| pair == ["--limit", "6"]),
+            "{given}: {:?}",
+            score.argv
+        );
         assert_eq!(score.inputs[0].paths[0].as_path(), workplace.path("data"));
     }
 }
@@ -165,7 +192,8 @@ fn groups_of_inputs_are_their_members() {
 fn conda_file_may_be_a_mapping() {
     let workplace = Workplace::azure();
     let inline = "conda_file: {name: x, dependencies: [python=3.12, {pip: [numpy]}]}";
-    let text = COMPONENT.replace("image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu20.04", inline);
+    let text =
+        COMPONENT.replace("image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu20.04", inline);
     let wishes = inputs(&["data=data", "model=model"]);
     let environment = |text: &str| sound(workplace.read(text, &wishes)).spec.environment;
     let Environment::Requirements { file, .. } = environment(&text) else { panic!("a conda file") };
@@ -180,22 +208,30 @@ fn conda_file_may_be_a_mapping() {
 fn rows_of_files_are_the_items_of_newer_scripts() {
     let workplace = Workplace::azure();
     workplace.write("requests.jsonl", "{}\n");
-    let text = COMPONENT.replace("--resource_monitor_interva 20", "--amlbi_file_format jsonl ROWS").replacen(
-        "type: uri_folder",
-        "type: uri_file",
-        1,
-    );
-    let read = |rows: &str| {
-        sound(workplace.read(&text.replace("ROWS", rows), &inputs(&["data=requests.jsonl", "model=model"])))
-    };
+    let text = COMPONENT
+        .replace("--resource_monitor_interva 20", "--amlbi_file_format jsonl ROWS")
+        .replacen("type: uri_folder", "type: uri_file", 1);
+    let read =
+        |rows: &str| {
+            sound(workplace.read(
+                &text.replace("ROWS", rows),
+                &inputs(&["data=requests.jsonl", "model=model"]),
+            ))
+        };
     let spec = read("--amlbi_mini_batch_rows 3").spec;
-    assert_eq!((spec.inputs[0].kind, spec.inputs[0].table.format), (InputKind::Tabular, TableFormat::Jsonl));
+    assert_eq!(
+        (spec.inputs[0].kind, spec.inputs[0].table.format),
+        (InputKind::Tabular, TableFormat::Jsonl)
+    );
     assert_eq!(spec.inputs[0].table.on_type_mismatch, protocol::MismatchPolicy::Missing);
     assert_eq!(spec.mini_batch_size, MiniBatchSize::Rows(3));
     let parsed = read("");
     assert_eq!(parsed.spec.mini_batch_size, MiniBatchSize::Bytes(1 << 20));
     let warnings = lines(&parsed.warnings);
-    assert!(warnings.contains("mini_batch_size: counts files, and `--amlbi_file_format` makes"), "{warnings}");
+    assert!(
+        warnings.contains("mini_batch_size: counts files, and `--amlbi_file_format` makes"),
+        "{warnings}"
+    );
 }
 
 #[test]
@@ -205,14 +241,26 @@ fn names_reach_scripts_on_other_machines() {
     azure.data.insert("digits:2".to_owned(), "s3://bucket/digits".to_owned());
     azure.data.insert("secret".to_owned(), "https://host/a?sig=x".to_owned());
     let read = |target: Option<&str>, changes: &str| {
-        let context =
-            Context { azure: azure.clone(), compute_target: target.map(str::to_owned), ..workplace.context() };
-        sound(crate::load(Path::new("job.yaml"), &super::base_with(changes), &Wishes::default(), &context)).spec
+        let context = Context {
+            azure: azure.clone(),
+            compute_target: target.map(str::to_owned),
+            ..workplace.context()
+        };
+        sound(crate::load(
+            Path::new("job.yaml"),
+            &super::base_with(changes),
+            &Wishes::default(),
+            &context,
+        ))
+        .spec
     };
     let (here, there) = (read(None, ""), read(Some("prod"), "output: s3://bucket/out\n"));
     assert!(here.environment_variables.is_empty());
     let expected = r#"{"data":{"digits:2":"s3://bucket/digits"},"datastores":{},"models":{}}"#;
     assert_eq!(there.environment_variables[AzureNames::VARIABLE], expected);
-    let own = format!("environment_variables: {{{}: mine}}\noutput: s3://bucket/out\n", AzureNames::VARIABLE);
+    let own = format!(
+        "environment_variables: {{{}: mine}}\noutput: s3://bucket/out\n",
+        AzureNames::VARIABLE
+    );
     assert_eq!(read(Some("prod"), &own).environment_variables[AzureNames::VARIABLE], "mine");
 }

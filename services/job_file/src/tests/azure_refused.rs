@@ -9,7 +9,8 @@ fn check_line(text: &str, to: &str, found: &str, expected: &str) {
     let reported = found.lines().find(|line| line.contains(expected));
     let reported = reported.unwrap_or_else(|| panic!("{to}: expected {expected}\nfound {found}"));
     let mut parts = reported.splitn(4, ':');
-    let (_, number, key) = (parts.next(), parts.next().expect("a line"), parts.next().expect("a key"));
+    let (_, number, key) =
+        (parts.next(), parts.next().expect("a line"), parts.next().expect("a key"));
     let number: usize = number.parse().unwrap_or_else(|_| panic!("no line: {reported}"));
     // A block of text or keys begins in the line below its own key.
     let lines: Vec<&str> = text.lines().skip(number.saturating_sub(2)).take(2).collect();
@@ -28,7 +29,8 @@ fn problems(text: &str, wishes: &Wishes) -> String {
     let workplace = Workplace::azure();
     let context = workplace.pipeline();
     let read = workplace.steps_with(text, wishes, &context).and_then(|steps| {
-        let all: Vec<_> = (0..steps.steps().len()).map(|index| steps.load(index, true, &context)).collect();
+        let all: Vec<_> =
+            (0..steps.steps().len()).map(|index| steps.load(index, true, &context)).collect();
         all.into_iter().collect::<Result<Vec<_>, _>>()
     });
     match read {
@@ -58,7 +60,10 @@ fn other_documents_are_refused_in_one_line() {
             "name: e\nimage: x\nconda_file: c.yml\n",
             "conda_file: this is an environment, which Gristmill does not run: name it",
         ),
-        ("name: e\nchannels: [x]\ndependencies: [python]\n", "dependencies: this is an environment"),
+        (
+            "name: e\nchannels: [x]\ndependencies: [python]\n",
+            "dependencies: this is an environment",
+        ),
         (
             "name: b\nendpoint_name: e\nmodel: azureml:m:1\ninstance_type: D2\n",
             "endpoint_name: this is an online deployment",
@@ -71,14 +76,23 @@ fn other_documents_are_refused_in_one_line() {
             "$schema: https://azuremlschemas.azureedge.net/latest/managedOnlineEndpoint.schema.json\nname: e\n",
             "$schema: this is an online endpoint",
         ),
-        ("name: b\ntype: kubernetes\nendpoint_name: e\nmodel: azureml:m:1\n", "type: this is an online deployment"),
-        ("python: 3.12\nbuild_dependencies: [pip]\ndependencies: [x]\n", "dependencies: this is an environment"),
+        (
+            "name: b\ntype: kubernetes\nendpoint_name: e\nmodel: azureml:m:1\n",
+            "type: this is an online deployment",
+        ),
+        (
+            "python: 3.12\nbuild_dependencies: [pip]\ndependencies: [x]\n",
+            "dependencies: this is an environment",
+        ),
         (
             "name: r\nreplication_locations: [{location: eastus}]\n",
             "replication_locations: this is a workspace or a part",
         ),
         ("name: e\nauth_mode: key\n", "auth_mode: this is an online endpoint"),
-        ("name: e\nauth_mode: aad_token\ndefaults: {deployment_name: d}\n", "auth_mode: this is a batch endpoint"),
+        (
+            "name: e\nauth_mode: aad_token\ndefaults: {deployment_name: d}\n",
+            "auth_mode: this is a batch endpoint",
+        ),
         (
             "name: d\ntype: uri_folder\npath: ./x\n",
             "type: this is a data asset, which Gristmill does not run: give its path",
@@ -90,12 +104,18 @@ fn other_documents_are_refused_in_one_line() {
         ("name: c\ntype: amlcompute\nsize: x\n", "type: this is a compute"),
         ("name: s\ntrigger: {type: cron}\ncreate_job: ./p.yml\n", "create_job: this is a schedule"),
         ("apiVersion: v1\nkind: Pod\n", "kind: this is a manifest of Kubernetes"),
-        ("type: pipeline\nendpoint_name: x\n", "type: this is a deployment of a pipeline component"),
+        (
+            "type: pipeline\nendpoint_name: x\n",
+            "type: this is a deployment of a pipeline component",
+        ),
         (
             "$schema: https://azuremlschemas.azureedge.net/latest/batchEndpoint.schema.json\nname: x\n",
             "$schema: this is a batch endpoint, which Gristmill does not run: run its deployment",
         ),
-        ("$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json\n", "$schema: "),
+        (
+            "$schema: https://azuremlschemas.azureedge.net/latest/commandJob.schema.json\n",
+            "$schema: ",
+        ),
     ] {
         let found = problems(text, &Wishes::default());
         assert!(found.contains(expected) && found.lines().count() == 1, "{text}{found}");
@@ -106,14 +126,26 @@ fn other_documents_are_refused_in_one_line() {
 fn each_mistake_has_its_line() {
     let component = inputs(&["data=data", "model=model"]);
     for (from, to, expected) in [
-        ("mini_batch_size:", "mini_batch_sise:", "mini_batch_sise: unknown key; did you mean \"mini_batch_size\"?"),
-        ("\n  max_retries: 1", "\n  retries: 1", "retry_settings.retries: unknown key; did you mean \"max_retries\"?"),
+        (
+            "mini_batch_size:",
+            "mini_batch_sise:",
+            "mini_batch_sise: unknown key; did you mean \"mini_batch_size\"?",
+        ),
+        (
+            "\n  max_retries: 1",
+            "\n  retries: 1",
+            "retry_settings.retries: unknown key; did you mean \"max_retries\"?",
+        ),
         (
             "max_retries: 1",
             "max_retries: many",
             "retry_settings.max_retries: found \"many\"; allowed: an integer from 0",
         ),
-        ("${{inputs.data}}", "${{inputs.dta}}", "input_data: unknown name; did you mean \"inputs.data\"?"),
+        (
+            "${{inputs.data}}",
+            "${{inputs.dta}}",
+            "input_data: unknown name; did you mean \"inputs.data\"?",
+        ),
         ("${{inputs.data}}", "${{inputs.cut}}", "input_data: this input is a literal"),
         ("${{inputs.data}}", "${{inputs.data", "input_data: an expression has no end"),
         (
@@ -128,14 +160,22 @@ fn each_mistake_has_its_line() {
         ),
         ("a b'", "a b", "task.program_arguments: these arguments have a quote without its pair"),
         ("type: number", "type: nmber", "inputs.cut: unknown type of an input"),
-        ("default: 0.5", "default: half", "inputs.cut: found \"half\"; allowed: a value of type number"),
+        (
+            "default: 0.5",
+            "default: half",
+            "inputs.cut: found \"half\"; allowed: a value of type number",
+        ),
         (
             "entry_script: entry.py",
             "entry_script: nowhere.py",
             "entry_script: The value 'nowhere.py' specified in entry_script doesn't exist.",
         ),
         ("code: ./code", "code: ./nowhere", "source_directory: /nowhere does not exist"),
-        ("${{outputs.rows}}", "${{outputs.row}}", "task.append_row_to: unknown name; did you mean \"outputs.rows\"?"),
+        (
+            "${{outputs.rows}}",
+            "${{outputs.row}}",
+            "task.append_row_to: unknown name; did you mean \"outputs.rows\"?",
+        ),
         ("instance_count: 2", "instance_count: none", "resources.instance_count: found \"none\""),
         ("type: run_function", "type: run_functions", "task.type: found \"run_functions\""),
         (
@@ -161,7 +201,10 @@ fn each_mistake_has_its_line() {
     for given in [["data=nowhere", "model=model"], ["data=data", "model=nowhere"]] {
         let found = problems(COMPONENT, &inputs(&given));
         let says = |part: &str| found.contains(part);
-        assert!(says("doc.yml: --input: ") && says("nowhere does not exist") && !says("--set"), "{found}");
+        assert!(
+            says("doc.yml: --input: ") && says("nowhere does not exist") && !says("--set"),
+            "{found}"
+        );
     }
 }
 
@@ -173,20 +216,36 @@ fn mistakes_of_pipelines() {
             "outputs.cutt}}\n      model",
             "jobs.score.inputs.data: no step writes this output: unknown name; did you mean \"parent.jobs.prepare.outputs.cut\"?",
         ),
-        ("parent.jobs.prepare", "parent.jobs.prepar", "jobs.score.inputs.data: there is no step \"prepar\""),
+        (
+            "parent.jobs.prepare",
+            "parent.jobs.prepar",
+            "jobs.score.inputs.data: there is no step \"prepar\"",
+        ),
         (
             "'${{parent.inputs.raw}}'",
             "'${{parent.jobs.score.outputs.extra}}'",
             "jobs.score: these steps wait for each other's outputs (found score, prepare",
         ),
-        ("type: command\n", "type: sweep\n", "jobs.prepare.type: Gristmill does not run steps of type sweep"),
-        ("./parts/score.yml", "./parts/none.yml", "jobs.score.component: /parts/none.yml cannot be read"),
+        (
+            "type: command\n",
+            "type: sweep\n",
+            "jobs.prepare.type: Gristmill does not run steps of type sweep",
+        ),
+        (
+            "./parts/score.yml",
+            "./parts/none.yml",
+            "jobs.score.component: /parts/none.yml cannot be read",
+        ),
         (
             "limit: ${{parent.inputs.limit}}",
             "limt: 3",
             "jobs.score.inputs.limt: the component has no such input; did you mean \"limit\"?",
         ),
-        ("parent.outputs.result", "parent.outputs.none", "jobs.score.outputs.extra: the pipeline has no such output"),
+        (
+            "parent.outputs.result",
+            "parent.outputs.none",
+            "jobs.score.outputs.extra: the pipeline has no such output",
+        ),
         (
             "python entry.py --from ${{inputs.raw}}",
             "python ${{inputs.raw",
@@ -203,10 +262,9 @@ fn mistakes_of_pipelines() {
         check_line(&text, to, &problems(&text, &Wishes::default()), expected);
     }
     let wishes = Wishes { step: Some("scor".to_owned()), ..Wishes::default() };
-    assert!(
-        problems(PIPELINE, &wishes)
-            .contains("--step: the pipeline has no such step (found \"scor\"; allowed: score, prepare)")
-    );
+    assert!(problems(PIPELINE, &wishes).contains(
+        "--step: the pipeline has no such step (found \"scor\"; allowed: score, prepare)"
+    ));
 }
 
 #[test]
@@ -214,10 +272,14 @@ fn mistake_in_a_component_names_its_file() {
     let workplace = Workplace::azure();
     let context = workplace.pipeline();
     workplace.write("parts/score.yml", &super::azure::SCORE.replace("timeout: 11", "timeot: 11"));
-    let found = workplace.steps_with(PIPELINE, &Wishes::default(), &context).expect_err("a misspelt key");
+    let found =
+        workplace.steps_with(PIPELINE, &Wishes::default(), &context).expect_err("a misspelt key");
     let file = workplace.path("parts/score.yml");
     assert!(
-        lines(&found).starts_with(&format!("{}:12: jobs.score.retry_settings.timeot: unknown key", file.display())),
+        lines(&found).starts_with(&format!(
+            "{}:12: jobs.score.retry_settings.timeot: unknown key",
+            file.display()
+        )),
         "{}",
         lines(&found)
     );
@@ -240,7 +302,11 @@ fn mistakes_of_deployments() {
         ("  path: model", "  path: nowhere", "model: /nowhere does not exist"),
         ("  path: model", "  version: 4", "model: azureml:net:4 is not known here"),
         ("  scoring_script: entry.py\n", "", "code_configuration.scoring_script: missing"),
-        ("code_configuration:\n  code: code\n  scoring_script: entry.py\n", "", "model: /model has no file MLmodel"),
+        (
+            "code_configuration:\n  code: code\n  scoring_script: entry.py\n",
+            "",
+            "model: /model has no file MLmodel",
+        ),
     ] {
         assert!(DEPLOYMENT.contains(from), "{from}");
         let text = DEPLOYMENT.replacen(from, to, 1);

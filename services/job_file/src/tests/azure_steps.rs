@@ -23,7 +23,8 @@ fn names(steps: &Steps) -> Vec<&str> {
 }
 
 fn set(pairs: &[(&str, &str)]) -> Wishes {
-    let overrides = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let overrides =
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     Wishes { overrides, ..Wishes::default() }
 }
 
@@ -34,8 +35,13 @@ fn step(name: &str) -> Wishes {
 #[test]
 fn components_are_found_by_name() {
     let (workplace, mut context) = workplace();
-    workplace.write("shared/one/spec.yaml", &SCORE.replace("name: score_all", "name: score\nversion: 2"));
-    let newer = SCORE.replace("name: score_all", "name: score\nversion: 10").replace("timeout: 11", "timeout: 22");
+    workplace.write(
+        "shared/one/spec.yaml",
+        &SCORE.replace("name: score_all", "name: score\nversion: 2"),
+    );
+    let newer = SCORE
+        .replace("name: score_all", "name: score\nversion: 10")
+        .replace("timeout: 11", "timeout: 22");
     workplace.write("shared/two/spec.yml", &newer);
     workplace.write("shared/two/conda.yml", "name: score\ndependencies: [python]\n");
     workplace.write("shared/code/entry.py", "def run(files): return files\n");
@@ -59,7 +65,11 @@ fn components_are_found_by_name() {
         ("azureml:one@latest", 11),
     ] {
         let steps = sound(read(component));
-        assert_eq!(spec(&steps, 1, &context).run_invocation_timeout_seconds, timeout, "{component}");
+        assert_eq!(
+            spec(&steps, 1, &context).run_invocation_timeout_seconds,
+            timeout,
+            "{component}"
+        );
     }
     for (component, expected) in [
         ("azureml:score:3", "has the component score in other versions: 2, 10"),
@@ -90,28 +100,47 @@ fn one_step_needs_that_step_alone() {
     workplace.write("doc-output/prepare/cut/a.txt", "a");
     let steps = sound(workplace.steps_with(&text, &step("score"), &context));
     assert_eq!(names(&steps), ["score"]);
-    assert_eq!(spec(&steps, 0, &context).inputs[0].paths[0].as_path(), workplace.path("doc-output/prepare/cut"));
+    assert_eq!(
+        spec(&steps, 0, &context).inputs[0].paths[0].as_path(),
+        workplace.path("doc-output/prepare/cut")
+    );
     // What the step reads itself matters, and so does the place of what a refused step would write.
-    let found = lines(&workplace.steps_with(&text, &step("spent"), &context).expect_err("its input"));
+    let found =
+        lines(&workplace.steps_with(&text, &step("spent"), &context).expect_err("its input"));
     assert!(found.contains("inputs.unused: azureml:nowhere:1 is not known here"), "{found}");
-    let reads = text.replace("path: ${{parent.jobs.prepare.outputs.cut}}", "path: ${{parent.jobs.tune.outputs.best}}");
+    let reads = text.replace(
+        "path: ${{parent.jobs.prepare.outputs.cut}}",
+        "path: ${{parent.jobs.tune.outputs.best}}",
+    );
     workplace.write("doc-output/tune/best/a.txt", "a");
     let steps = sound(workplace.steps_with(&reads, &step("score"), &context));
-    assert_eq!(spec(&steps, 0, &context).inputs[0].paths[0].as_path(), workplace.path("doc-output/tune/best"));
+    assert_eq!(
+        spec(&steps, 0, &context).inputs[0].paths[0].as_path(),
+        workplace.path("doc-output/tune/best")
+    );
     let found = lines(&workplace.steps_with(&text, &step("tune"), &context).expect_err("a sweep"));
     assert!(
-        found.contains("jobs.tune.type: Gristmill does not run steps of type sweep") && found.lines().count() == 1,
+        found.contains("jobs.tune.type: Gristmill does not run steps of type sweep")
+            && found.lines().count() == 1,
         "{found}"
     );
-    let found = lines(&workplace.steps_with(&text, &step("tun"), &context).expect_err("no such step"));
-    assert!(found.contains("--step: the pipeline has no such step (found \"tun\"; allowed: "), "{found}");
+    let found =
+        lines(&workplace.steps_with(&text, &step("tun"), &context).expect_err("no such step"));
+    assert!(
+        found.contains("--step: the pipeline has no such step (found \"tun\"; allowed: "),
+        "{found}"
+    );
 }
 
 #[test]
 fn refused_step_is_one_mistake() {
     let (workplace, context) = workplace();
     for (from, to, expected) in [
-        ("type: command\n", "type: sweep\n", "jobs.prepare.type: Gristmill does not run steps of type sweep"),
+        (
+            "type: command\n",
+            "type: sweep\n",
+            "jobs.prepare.type: Gristmill does not run steps of type sweep",
+        ),
         (
             "    type: command\n",
             "    component: ./parts/none.yml\n",
@@ -126,7 +155,8 @@ fn refused_step_is_one_mistake() {
         let text = PIPELINE.replacen(from, to, 1)
             + "  last:\n    command: cat ${{inputs.rows}}\n    inputs: {rows: \
             '${{parent.jobs.prepare.outputs.more}}'}\n";
-        let text = if to.contains("sweep") { text.replace("outputs.more", "outputs.cut") } else { text };
+        let text =
+            if to.contains("sweep") { text.replace("outputs.more", "outputs.cut") } else { text };
         let found = workplace.steps_with(&text, &Wishes::default(), &context).expect_err(to);
         let found = lines(&found).replace(&workplace.path("").display().to_string(), "/");
         assert!(found.contains(expected) && found.lines().count() == 1, "{to}: {found}");
@@ -138,19 +168,29 @@ fn refused_step_is_one_mistake() {
     let (before, score) = text.split_once("  score:\n").expect("a step");
     let (score, prepare) = score.split_once("  prepare:\n").expect("a step");
     let in_order = format!("{before}  prepare:\n{prepare}  score:\n{score}");
-    let found = lines(&workplace.steps_with(&in_order, &Wishes::default(), &context).expect_err("a sweep"));
+    let found =
+        lines(&workplace.steps_with(&in_order, &Wishes::default(), &context).expect_err("a sweep"));
     assert!(found.contains("steps of type sweep") && found.lines().count() == 1, "{found}");
     for (from, to) in [
-        ("result: {type: uri_folder}", "result: {type: uri_folder, path: 'azureml://datastores/none/paths/x'}"),
+        (
+            "result: {type: uri_folder}",
+            "result: {type: uri_folder, path: 'azureml://datastores/none/paths/x'}",
+        ),
         ("${{parent.outputs.result}}", "${{parent.outputs.none}}"),
     ] {
         let text = PIPELINE.replace(from, to);
-        let found = lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err(to));
+        let found =
+            lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err(to));
         assert_eq!(found.lines().count(), 1, "{found}");
     }
     let text = PIPELINE.replace("path: ./data", "path: azureml:nowhere:1");
-    let found = lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err("no such data"));
-    assert!(found.contains("inputs.raw: azureml:nowhere:1") && found.lines().count() == 1, "{found}");
+    let found = lines(
+        &workplace.steps_with(&text, &Wishes::default(), &context).expect_err("no such data"),
+    );
+    assert!(
+        found.contains("inputs.raw: azureml:nowhere:1") && found.lines().count() == 1,
+        "{found}"
+    );
 }
 
 #[test]
@@ -172,10 +212,17 @@ fn step_may_be_written_as_public_documents_are() {
     let expected = "settings.default_datestore: unknown key, without effect; did you mean \"default_datastore\"?";
     assert!(warnings.contains(expected), "{warnings}");
     // A prompt flow in the place of a component.
-    workplace.write("parts/flow.dag.yaml", "inputs: {text: {type: string}}\noutputs: {}\nnodes:\n- name: ask\n");
+    workplace.write(
+        "parts/flow.dag.yaml",
+        "inputs: {text: {type: string}}\noutputs: {}\nnodes:\n- name: ask\n",
+    );
     let text = PIPELINE.replace("file:./parts/score.yml", "./parts/flow.dag.yaml");
-    let found = lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err("a flow"));
-    assert!(found.contains("jobs.score.component: this is a prompt flow") && found.lines().count() == 1, "{found}");
+    let found =
+        lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err("a flow"));
+    assert!(
+        found.contains("jobs.score.component: this is a prompt flow") && found.lines().count() == 1,
+        "{found}"
+    );
 }
 
 #[test]
@@ -187,7 +234,10 @@ fn pipeline_job_runs_a_pipeline_component() {
         .replace("path: ./model", "path: ../model")
         .replace("code: ./code", "code: ../code");
     workplace.write("parts/whole.yml", &component);
-    context.azure.components.insert("whole".to_owned(), workplace.path("parts/whole.yml").display().to_string());
+    context
+        .azure
+        .components
+        .insert("whole".to_owned(), workplace.path("parts/whole.yml").display().to_string());
     for named in ["./parts/whole.yml", "azureml:whole:1"] {
         let text = format!(
             "type: pipeline\ncomponent: {named}\ninputs: {{raw: {{type: uri_folder, path: data}}, limit: 5}}\noutputs: \
@@ -201,11 +251,19 @@ fn pipeline_job_runs_a_pipeline_component() {
         assert_eq!(score.source_directory.as_path(), workplace.path("code"));
         let steps = sound(workplace.steps_with(&text, &inputs(&["limit=6"]), &context));
         assert!(spec(&steps, 1, &context).argv.windows(2).any(|pair| pair == ["--limit", "6"]));
-        let found = workplace.steps_with(&text.replace("limit:", "limt:"), &Wishes::default(), &context);
+        let found =
+            workplace.steps_with(&text.replace("limit:", "limt:"), &Wishes::default(), &context);
         let found = lines(&found.expect_err("no such input"));
-        assert!(found.contains("inputs.limt: the component has no such input; did you mean \"limit\"?"), "{found}");
+        assert!(
+            found.contains("inputs.limt: the component has no such input; did you mean \"limit\"?"),
+            "{found}"
+        );
     }
-    let found = workplace.steps_with("type: pipeline\ncomponent: ./none.yml\n", &Wishes::default(), &context);
+    let found = workplace.steps_with(
+        "type: pipeline\ncomponent: ./none.yml\n",
+        &Wishes::default(),
+        &context,
+    );
     assert_eq!(lines(&found.expect_err("no file")).lines().count(), 1);
 }
 
@@ -223,15 +281,25 @@ fn outputs_with_a_name_are_assets() {
     let in_order = format!("{before}  prepare:\n{prepare}  score:\n{score}");
     let steps = sound(workplace.steps_with(&in_order, &Wishes::default(), &context));
     assert_eq!(names(&steps), ["prepare", "score"]);
-    assert_eq!(steps.steps()[1].needs, ["prepare"], "a later step reads what an earlier one will have registered");
+    assert_eq!(
+        steps.steps()[1].needs,
+        ["prepare"],
+        "a later step reads what an earlier one will have registered"
+    );
     let [cut] = &steps.steps()[0].assets[..] else { panic!("one asset") };
-    assert_eq!((cut.name.as_str(), cut.version.as_deref(), cut.kind.as_str()), ("cut-rows", Some("4"), "uri_folder"));
+    assert_eq!(
+        (cut.name.as_str(), cut.version.as_deref(), cut.kind.as_str()),
+        ("cut-rows", Some("4"), "uri_folder")
+    );
     assert_eq!(Path::new(&cut.path), workplace.path("doc-output/prepare/cut"));
     let [result] = &steps.steps()[1].assets[..] else { panic!("one asset") };
     assert_eq!((result.name.as_str(), &result.version), ("result", &None));
     assert_eq!(Path::new(&result.path), workplace.path("doc-output/outputs/result"));
     assert_eq!(sound(steps.load(1, true, &context)).assets, steps.steps()[1].assets);
-    assert_eq!(spec(&steps, 1, &context).inputs[0].paths[0].as_path(), workplace.path("doc-output/prepare/cut"));
+    assert_eq!(
+        spec(&steps, 1, &context).inputs[0].paths[0].as_path(),
+        workplace.path("doc-output/prepare/cut")
+    );
 
     // Another document reads what has been registered; `gristmill.toml` takes precedence.
     let deployment = |context: &Context, name: &str| {
@@ -245,31 +313,49 @@ fn outputs_with_a_name_are_assets() {
     }
     register.add(cut, "job-1").expect("writable");
     for name in ["azureml:cut-rows:4", "azureml:cut-rows@latest"] {
-        assert_eq!(deployment(&context, name).expect(name), workplace.path("doc-output/prepare/cut"));
+        assert_eq!(
+            deployment(&context, name).expect(name),
+            workplace.path("doc-output/prepare/cut")
+        );
     }
     let found = lines(&deployment(&context, "azureml:cut-row").expect_err("another name"));
     assert!(
-        found.contains("below [azureml.data] in ") && found.trim_end().ends_with("; did you mean \"cut-rows\"?"),
+        found.contains("below [azureml.data] in ")
+            && found.trim_end().ends_with("; did you mean \"cut-rows\"?"),
         "{found}"
     );
     // A folder beside the document, as the second SDK writes its path.
     let found = lines(&deployment(&context, "azureml:elsewhere").expect_err("no name"));
-    assert!(found.trim_end().ends_with("; for data beside the document, write ./elsewhere"), "{found}");
+    assert!(
+        found.trim_end().ends_with("; for data beside the document, write ./elsewhere"),
+        "{found}"
+    );
     let mut named: AzureNames = context.azure.clone();
     named.data.insert("cut-rows".to_owned(), workplace.path("elsewhere").display().to_string());
     let context = Context { azure: named, ..context };
-    assert_eq!(deployment(&context, "azureml:cut-rows:4").expect("known"), workplace.path("elsewhere"));
+    assert_eq!(
+        deployment(&context, "azureml:cut-rows:4").expect("known"),
+        workplace.path("elsewhere")
+    );
 
-    let found = workplace.steps_with(&text.replace("name: result", "name: ../x"), &Wishes::default(), &context);
+    let found = workplace.steps_with(
+        &text.replace("name: result", "name: ../x"),
+        &Wishes::default(),
+        &context,
+    );
     let found = lines(&found.expect_err("no name"));
-    assert!(found.contains("outputs.result.name: found \"../x\"; allowed: letters, digits"), "{found}");
+    assert!(
+        found.contains("outputs.result.name: found \"../x\"; allowed: letters, digits"),
+        "{found}"
+    );
 }
 
 #[test]
 fn set_takes_the_keys_of_a_document() {
     let (workplace, context) = workplace();
     workplace.write("other/a.txt", "a");
-    let read = |pairs: &[(&str, &str)]| sound(workplace.steps_with(PIPELINE, &set(pairs), &context));
+    let read =
+        |pairs: &[(&str, &str)]| sound(workplace.steps_with(PIPELINE, &set(pairs), &context));
     let limit = |steps: &Steps, value: &str| {
         let argv = spec(steps, 1, &context).argv;
         assert!(argv.windows(2).any(|pair| pair == ["--limit", value]), "{argv:?}");
@@ -281,30 +367,48 @@ fn set_takes_the_keys_of_a_document() {
         let other = workplace.path("other").display().to_string();
         assert!(prepare.argv.iter().any(|word| word.contains(&other)), "{key}: {:?}", prepare.argv);
     }
-    let score = spec(&read(&[("jobs.score.retry_settings.timeout", "77"), ("score.run_max_try", "9")]), 1, &context);
-    assert_eq!((score.run_invocation_timeout_seconds, score.run_max_try), (77, 9), "beside keys of the job file");
+    let score = spec(
+        &read(&[("jobs.score.retry_settings.timeout", "77"), ("score.run_max_try", "9")]),
+        1,
+        &context,
+    );
+    assert_eq!(
+        (score.run_invocation_timeout_seconds, score.run_max_try),
+        (77, 9),
+        "beside keys of the job file"
+    );
     let outputs = read(&[("outputs.result.path", "./there")]);
     assert_eq!(spec(&outputs, 1, &context).outputs["extra"].as_path(), workplace.path("there"));
     let warnings = lines(&read(&[("settings.default_compute", "azureml:x")]).warnings);
     assert!(warnings.contains("settings.default_compute"), "{warnings}");
     let store = set(&[("settings.default_datastore", "azureml:mine")]);
-    let found = lines(&workplace.steps_with(PIPELINE, &store, &context).expect_err("an unknown store"));
-    assert!(found.contains("the data store mine is not known here") && found.lines().count() == 1, "{found}");
+    let found =
+        lines(&workplace.steps_with(PIPELINE, &store, &context).expect_err("an unknown store"));
+    assert!(
+        found.contains("the data store mine is not known here") && found.lines().count() == 1,
+        "{found}"
+    );
     for (key, value, expected) in [
         (
             "jobs.scor.inputs.limit",
             "1",
             "--set jobs.scor.inputs.limit: the pipeline has no such step; did you mean \"score\"?",
         ),
-        ("jobs.score.inputs.limt", "1", "--set jobs.score.inputs.limt: the component has no such input"),
+        (
+            "jobs.score.inputs.limt",
+            "1",
+            "--set jobs.score.inputs.limt: the component has no such input",
+        ),
         ("jobs.score.mini_batch_sise", "1", "--set jobs.score.mini_batch_sise: unknown key"),
         ("settings", "[1]", "--set settings: found a list"),
         ("inputs.limit", "", "--set inputs.limit: missing"),
     ] {
-        let found = lines(&workplace.steps_with(PIPELINE, &set(&[(key, value)]), &context).expect_err(key));
+        let found =
+            lines(&workplace.steps_with(PIPELINE, &set(&[(key, value)]), &context).expect_err(key));
         assert!(found.contains(expected), "{key}: {found}");
     }
-    let wishes = Wishes { inputs: inputs(&["data"]).inputs, ..set(&[("settings.mini_batch_size", "3")]) };
+    let wishes =
+        Wishes { inputs: inputs(&["data"]).inputs, ..set(&[("settings.mini_batch_size", "3")]) };
     let steps = sound(workplace.steps_with(DEPLOYMENT, &wishes, &context));
     assert_eq!(spec(&steps, 0, &context).mini_batch_size, protocol::MiniBatchSize::Files(3));
     // Public documents leave the model to the command line.
@@ -317,7 +421,8 @@ fn set_takes_the_keys_of_a_document() {
 fn jobs_are_named_after_document_and_step() {
     let (workplace, context) = workplace();
     let job = |file: &str, text: &str| {
-        let steps = sound(Steps::read(Path::new(file), text, &Wishes::default(), &context)).expect("a document");
+        let steps = sound(Steps::read(Path::new(file), text, &Wishes::default(), &context))
+            .expect("a document");
         spec(&steps, 1, &context).name
     };
     let here = |text: &str| text.replace("./", &format!("{}/", workplace.folder.path().display()));
@@ -325,8 +430,16 @@ fn jobs_are_named_after_document_and_step() {
         ("doc.yml", here(PIPELINE), "doc-score"),
         ("Oj_Sales/pipeline.yml", here(PIPELINE), "oj-sales-score"),
         ("doc.yml", format!("name: nightly\n{}", here(PIPELINE)), "nightly-score"),
-        ("3b_sales_of_every_shop_there_is/pipeline.yml", here(PIPELINE), "job-3b-sales-of-every-score-1ee6"),
-        ("a-rather-long-name-of-a-document.yml", here(PIPELINE), "a-rather-long-name-of-score-2ca0"),
+        (
+            "3b_sales_of_every_shop_there_is/pipeline.yml",
+            here(PIPELINE),
+            "job-3b-sales-of-every-score-1ee6",
+        ),
+        (
+            "a-rather-long-name-of-a-document.yml",
+            here(PIPELINE),
+            "a-rather-long-name-of-score-2ca0",
+        ),
     ] {
         assert_eq!(job(file, &text), expected);
     }

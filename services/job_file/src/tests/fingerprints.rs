@@ -39,7 +39,11 @@ fn settings_of_the_output_change_the_fingerprint() {
         "result_schema: {columns: {a: any}}",
         "side_inputs: {other: labels.txt}",
     ] {
-        let given = if changes.starts_with("side_inputs") { changes.to_owned() } else { format!("{SIDE}{changes}") };
+        let given = if changes.starts_with("side_inputs") {
+            changes.to_owned()
+        } else {
+            format!("{SIDE}{changes}")
+        };
         assert_ne!(workplace.spec(&given).fingerprint, first, "{changes}");
     }
 }
@@ -47,7 +51,8 @@ fn settings_of_the_output_change_the_fingerprint() {
 #[test]
 fn columns_and_their_order_change_the_fingerprint() {
     let workplace = Workplace::new();
-    let fingerprint = |rest: &str| workplace.spec(&format!("inputs: [{{TABLE{rest}}}]")).fingerprint;
+    let fingerprint =
+        |rest: &str| workplace.spec(&format!("inputs: [{{TABLE{rest}}}]")).fingerprint;
     let seen = ["", ", columns: [a]", ", columns: [a, b]", ", columns: [b, a]"].map(fingerprint);
     for (index, one) in seen.iter().enumerate() {
         assert!(!seen[..index].contains(one), "{index}");
@@ -67,10 +72,13 @@ fn absent_columns_are_left_out_of_the_fingerprint() {
 fn settings_of_operation_keep_the_fingerprint() {
     let workplace = Workplace::new();
     let first = workplace.spec("").fingerprint;
-    for changes in ["requires: {gpus: 1, labels: {zone: a}}", "compute_target: prod", "mini_batch_size: 10"] {
+    for changes in
+        ["requires: {gpus: 1, labels: {zone: a}}", "compute_target: prod", "mini_batch_size: 10"]
+    {
         assert_eq!(workplace.spec(changes).fingerprint, first, "{changes}");
     }
-    let overridden = workplace.load(BASE, &[("node_count", "2"), ("logging_level", "ERROR")]).expect("valid");
+    let overridden =
+        workplace.load(BASE, &[("node_count", "2"), ("logging_level", "ERROR")]).expect("valid");
     assert_eq!(overridden.spec.fingerprint, first);
 }
 
@@ -87,17 +95,24 @@ fn code_changes_the_fingerprint() {
     changed("the script");
     workplace.write("code/helpers/tools.py", "");
     changed("another module");
-    std::fs::rename(workplace.path("code/helpers/tools.py"), workplace.path("code/helpers/tool.py")).expect("renamed");
+    std::fs::rename(
+        workplace.path("code/helpers/tools.py"),
+        workplace.path("code/helpers/tool.py"),
+    )
+    .expect("renamed");
     changed("a module's name");
     workplace.write("code/native.so", "");
     changed("an extension module");
     workplace.write("elsewhere.py", "");
-    std::os::unix::fs::symlink(workplace.path("elsewhere.py"), workplace.path("code/linked.py")).expect("a link");
+    std::os::unix::fs::symlink(workplace.path("elsewhere.py"), workplace.path("code/linked.py"))
+        .expect("a link");
     changed("a link");
     workplace.write("elsewhere.py", "one\n");
     changed("what a link leads to");
-    workplace
-        .write("code/parallel_run_step.settings.json", r#"{"append_row": {"pandas.DataFrame.to_csv": {"sep": ";"}}}"#);
+    workplace.write(
+        "code/parallel_run_step.settings.json",
+        r#"{"append_row": {"pandas.DataFrame.to_csv": {"sep": ";"}}}"#,
+    );
     changed("the settings file");
 }
 
@@ -114,7 +129,9 @@ fn other_files_beside_the_script_keep_the_fingerprint() {
         workplace.write(&format!("code/{name}"), "x");
         assert_eq!(workplace.parsed("").identity, first, "{name}");
     }
-    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, workplace.path(name)).expect("a link");
+    let link = |to: &str, name: &str| {
+        std::os::unix::fs::symlink(to, workplace.path(name)).expect("a link")
+    };
     link("nowhere", "code/dangling");
     link("..", "code/models/circle");
     link("itself.py", "code/itself.py");
@@ -134,9 +151,17 @@ fn differences(earlier: &Parsed, later: &Parsed) -> Vec<String> {
 #[test]
 fn requested_data_is_compared_file_by_file() {
     let workplace = Workplace::new();
-    workplace
-        .write("code/entry.py", "LABELS = open('labels.txt')\nWEIGHTS = glob('weights/*')\ndef run(files): pass\n");
-    for name in ["code/labels.txt", "code/weights/a.bin", "code/other.txt", "code/small.cfg", "code/kind.bin"] {
+    workplace.write(
+        "code/entry.py",
+        "LABELS = open('labels.txt')\nWEIGHTS = glob('weights/*')\ndef run(files): pass\n",
+    );
+    for name in [
+        "code/labels.txt",
+        "code/weights/a.bin",
+        "code/other.txt",
+        "code/small.cfg",
+        "code/kind.bin",
+    ] {
         workplace.write(name, "before");
     }
     let changes = "arguments: [--settings, small.cfg]\nenvironment_variables: {KIND: kind.bin}";
@@ -151,14 +176,24 @@ fn requested_data_is_compared_file_by_file() {
     let later = workplace.parsed(changes);
     assert_eq!(
         differences(&first, &later),
-        ["labels.txt has changed", "small.cfg has changed", "weights/b.bin is new", "kind.bin is missing"]
+        [
+            "labels.txt has changed",
+            "small.cfg has changed",
+            "weights/b.bin is new",
+            "kind.bin is missing"
+        ]
     );
     assert_eq!(later.spec.fingerprint, first.spec.fingerprint);
     // What was written while the job ran may be the script's own.
-    let own = |has_finished| differences_since(Ran { from: 0, to: u64::MAX, has_finished }, &first, &later);
+    let own = |has_finished| {
+        differences_since(Ran { from: 0, to: u64::MAX, has_finished }, &first, &later)
+    };
     assert_eq!(own(false), ["kind.bin is missing"]);
     // A result that was made before or after the change is not taken.
-    assert_eq!(own(true), ["labels.txt has changed", "small.cfg has changed", "kind.bin is missing"]);
+    assert_eq!(
+        own(true),
+        ["labels.txt has changed", "small.cfg has changed", "kind.bin is missing"]
+    );
 }
 
 #[test]
@@ -167,17 +202,27 @@ fn registered_models_are_compared() {
     workplace.write("home/models/churn/1/model.pkl", "one");
     let first = workplace.parsed("");
     workplace.write("home/models/unrelated/1/model.pkl", "one");
-    assert_eq!(differences(&first, &workplace.parsed("")), Vec::<String>::new(), "a model that was not there");
+    assert_eq!(
+        differences(&first, &workplace.parsed("")),
+        Vec::<String>::new(),
+        "a model that was not there"
+    );
     workplace.write("home/models/churn/2/model.pkl", "two");
     assert_eq!(differences(&first, &workplace.parsed("")), ["model churn/2/model.pkl is new"]);
     workplace.write("home/models/churn/1/model.pkl", "other");
     let expected = ["model churn/1/model.pkl has changed", "model churn/2/model.pkl is new"];
     assert_eq!(differences(&first, &workplace.parsed("")), expected);
     workplace.write("folder/model.pkl", "one");
-    let folder = format!("environment_variables: {{AZUREML_MODEL_DIR: {}}}", workplace.path("folder").display());
+    let folder = format!(
+        "environment_variables: {{AZUREML_MODEL_DIR: {}}}",
+        workplace.path("folder").display()
+    );
     let first = workplace.parsed(&folder);
     workplace.write("folder/model.pkl", "other");
-    assert_eq!(differences(&first, &workplace.parsed(&folder)), ["model AZUREML_MODEL_DIR/model.pkl has changed"]);
+    assert_eq!(
+        differences(&first, &workplace.parsed(&folder)),
+        ["model AZUREML_MODEL_DIR/model.pkl has changed"]
+    );
 }
 
 #[test]
@@ -189,11 +234,17 @@ fn differences_use_names_of_keys() {
         ("run_invocation_timeout: 5", "run_invocation_timeout is 5 and was 60"),
         ("error_threshold: 3", "error_threshold is 3 and was -1"),
         ("mini_batch_size: 20", "mini_batch_size is \"20 files\" and was \"10 files\""),
-        ("append_row_file_name: b.txt", "append_row_file_name is \"b.txt\" and was \"parallel_run_step.txt\""),
+        (
+            "append_row_file_name: b.txt",
+            "append_row_file_name is \"b.txt\" and was \"parallel_run_step.txt\"",
+        ),
         ("inputs: [{name: data, type: file, path: tables}]", "the value of inputs has changed"),
         ("arguments: [--a, b]", "arguments have changed"),
         ("environment: requirements.txt", "the value of environment has changed"),
-        ("entry_script: models/score.py", "entry_script is \"models/score.py\" and was \"entry.py\""),
+        (
+            "entry_script: models/score.py",
+            "entry_script is \"models/score.py\" and was \"entry.py\"",
+        ),
     ] {
         let found = differences(&first, &workplace.parsed(&format!("{SIDE}{changes}")));
         assert_eq!(found[0], expected);
@@ -202,17 +253,27 @@ fn differences_use_names_of_keys() {
     workplace.write("code/helper.py", "");
     workplace.write("labels.txt", "more than before");
     let found = differences(&first, &workplace.parsed(SIDE));
-    assert_eq!(found, ["entry.py has changed", "helper.py is new", "side input labels has changed"]);
+    assert_eq!(
+        found,
+        ["entry.py has changed", "helper.py is new", "side input labels has changed"]
+    );
 }
 
 /// A job whose script lies beside everything else: output and input must not make it another job.
 #[test]
 fn job_file_output_and_inputs_inside_the_snapshot_keep_the_fingerprint() {
     let workplace = Workplace::new();
-    let flat =
-        |inputs: &str| format!("source_directory: .\nentry_script: code/entry.py\ninputs: [{{type: file, {inputs}}}]");
-    for inputs in ["path: data", "path: 'data/*.txt'", "path: data/", "paths: [data/a.txt, data/b.txt, 'data/[1].txt']"]
-    {
+    let flat = |inputs: &str| {
+        format!(
+            "source_directory: .\nentry_script: code/entry.py\ninputs: [{{type: file, {inputs}}}]"
+        )
+    };
+    for inputs in [
+        "path: data",
+        "path: 'data/*.txt'",
+        "path: data/",
+        "paths: [data/a.txt, data/b.txt, 'data/[1].txt']",
+    ] {
         for name in ["data/a.txt", "data/b.txt", "data/[1].txt"] {
             workplace.write(name, "before");
         }
@@ -249,7 +310,10 @@ fn size_and_time_of_reference_data_change_the_fingerprint() {
     let given = "side_inputs: {labels: reference}";
     let first = workplace.spec(given).fingerprint;
     assert_eq!(workplace.spec(given).fingerprint, first);
-    let file = File::options().write(true).open(workplace.path("reference/deep/labels.txt")).expect("it exists");
+    let file = File::options()
+        .write(true)
+        .open(workplace.path("reference/deep/labels.txt"))
+        .expect("it exists");
     file.set_modified(SystemTime::now() + Duration::from_secs(100)).expect("times can be set");
     assert_ne!(workplace.spec(given).fingerprint, first);
 }
@@ -289,5 +353,8 @@ fn large_data_without_request_does_not_travel() {
     let spec = workplace.spec("arguments: [--weights, weights.bin]");
     let (_, incomplete) = crate::pack_script(&spec, &workplace.path("archive")).expect("it fits");
     let warning = incomplete.expect("a file stays behind").to_string();
-    assert!(warning.contains("yesterday.bin (250 MB)") && !warning.contains("weights.bin"), "{warning}");
+    assert!(
+        warning.contains("yesterday.bin (250 MB)") && !warning.contains("weights.bin"),
+        "{warning}"
+    );
 }

@@ -18,7 +18,8 @@ fn job(table: &str, keys: &str) -> JobSpec {
     let workplace = workplace(table);
     let mut spec = workplace.spec(&format!("{JOB}{keys}"));
     for path in &mut spec.inputs[0].paths {
-        *path = path.display().replace(&workplace.path("").display().to_string(), "/").as_str().into();
+        *path =
+            path.display().replace(&workplace.path("").display().to_string(), "/").as_str().into();
     }
     spec
 }
@@ -53,13 +54,21 @@ fn every_path_and_reader_is_read() {
             TableFormat::Csv,
             "/sales/1/a.csv",
         ),
-        ("paths: [{folder: ./}]\ntransformations: [read_json_lines]\n", TableFormat::Jsonl, "/sales"),
+        (
+            "paths: [{folder: ./}]\ntransformations: [read_json_lines]\n",
+            TableFormat::Jsonl,
+            "/sales",
+        ),
         (
             "paths: [{folder: .}]\ntransformations: [read_delimited: {encoding: utf8bom}]\ntraits: {index_columns: [a]}\n",
             TableFormat::Csv,
             "/sales",
         ),
-        ("paths: [{pattern: '1/*.csv'}]\ntransformations: [read_parquet]\n", TableFormat::Parquet, "/sales/1/*.csv"),
+        (
+            "paths: [{pattern: '1/*.csv'}]\ntransformations: [read_parquet]\n",
+            TableFormat::Parquet,
+            "/sales/1/*.csv",
+        ),
         (
             "paths: [{file: 'https://host/a.csv'}]\ntransformations: [read_delimited: {header: no_header}]\n",
             TableFormat::Csv,
@@ -67,17 +76,26 @@ fn every_path_and_reader_is_read() {
         ),
     ] {
         let input = &job(table, "").inputs[0];
-        assert_eq!((input.table.format, input.paths[0].display().as_str()), (format, path), "{table}");
+        assert_eq!(
+            (input.table.format, input.paths[0].display().as_str()),
+            (format, path),
+            "{table}"
+        );
     }
     let keep = "paths: [{folder: .}]\ntransformations: [read_delimited: {delimiter: ';', header: no_header}, keep_columns: [a]]\n";
     let input = &job(keep, "").inputs[0];
-    assert_eq!((input.table.header, input.table.columns.as_slice()), (HeaderMode::NoHeader, &["a".to_owned()][..]));
+    assert_eq!(
+        (input.table.header, input.table.columns.as_slice()),
+        (HeaderMode::NoHeader, &["a".to_owned()][..])
+    );
     for (word, header) in [
         ("from_first_file", HeaderMode::FromFirstFile),
         ("all_files_different_headers", HeaderMode::AllFilesDifferentHeaders),
         ("all_files_same_headers", HeaderMode::AllFilesSameHeaders),
     ] {
-        let table = format!("paths: [{{folder: .}}]\ntransformations: [read_delimited: {{header: {word}}}]\n");
+        let table = format!(
+            "paths: [{{folder: .}}]\ntransformations: [read_delimited: {{header: {word}}}]\n"
+        );
         assert_eq!(job(&table, "").inputs[0].table.header, header);
     }
 }
@@ -86,11 +104,20 @@ fn every_path_and_reader_is_read() {
 fn column_of_paths_is_a_key_unless_it_is_dropped() {
     for (steps, expected) in [
         ("read_delimited: {delimiter: ';', include_path_column: true}", Some("Path")),
-        ("read_delimited: {delimiter: ';', include_path_column: True}}, {drop_columns: [Path, note]", None),
-        ("read_delimited: {delimiter: ';', include_path_column: true}}, {keep_columns: [id, Path]", Some("Path")),
+        (
+            "read_delimited: {delimiter: ';', include_path_column: True}}, {drop_columns: [Path, note]",
+            None,
+        ),
+        (
+            "read_delimited: {delimiter: ';', include_path_column: true}}, {keep_columns: [id, Path]",
+            Some("Path"),
+        ),
         ("read_delimited: {delimiter: ';', include_path_column: true}}, {keep_columns: [id]", None),
         ("read_delimited: {delimiter: ';', path_column: Path}", None),
-        ("read_delimited: {delimiter: ';', path_column: from, include_path_column: true}", Some("from")),
+        (
+            "read_delimited: {delimiter: ';', path_column: from, include_path_column: true}",
+            Some("from"),
+        ),
         (
             "read_delimited: {delimiter: ';', path_column: from, include_path_column: true}}, {drop_columns: [from, note]",
             None,
@@ -105,11 +132,16 @@ fn column_of_paths_is_a_key_unless_it_is_dropped() {
 
 #[test]
 fn types_of_inference_are_those_of_the_columns() {
-    let overrides = "{sample_size: 9, column_type_overrides: {a: string, b: {datetime: {formats: ['%Y']}}}}";
-    let table =
-        format!("paths: [{{folder: .}}]\ntransformations: [read_delimited: {{infer_column_types: {overrides}}}]\n");
+    let overrides =
+        "{sample_size: 9, column_type_overrides: {a: string, b: {datetime: {formats: ['%Y']}}}}";
+    let table = format!(
+        "paths: [{{folder: .}}]\ntransformations: [read_delimited: {{infer_column_types: {overrides}}}]\n"
+    );
     let table = &job(&table, "").inputs[0].table;
-    assert_eq!((table.column_types["a"], table.column_types["b"]), (ColumnType::Text, ColumnType::DateTimeMonthFirst));
+    assert_eq!(
+        (table.column_types["a"], table.column_types["b"]),
+        (ColumnType::Text, ColumnType::DateTimeMonthFirst)
+    );
     assert!(table.infer_column_types);
 }
 
@@ -123,8 +155,9 @@ fn days_come_first_where_the_formats_say_so() {
         ("", ColumnType::DateTimeMonthFirst),
     ] {
         let kind = format!("{{columns: a, column_type: {{datetime: {{formats: {formats}}}}}}}");
-        let table =
-            format!("paths: [{{folder: .}}]\ntransformations: [read_delimited, {{convert_column_types: [{kind}]}}]\n");
+        let table = format!(
+            "paths: [{{folder: .}}]\ntransformations: [read_delimited, {{convert_column_types: [{kind}]}}]\n"
+        );
         assert_eq!(job(&table, "").inputs[0].table.column_types["a"], expected, "{formats}");
     }
 }
@@ -138,14 +171,18 @@ fn values_of_booleans_without_effect_are_a_warning() {
     ] {
         let table = format!("paths: [{{folder: .}}]\ntransformations: [{steps}]\n");
         let warnings = lines(&workplace(&table).parsed(JOB).warnings);
-        assert!(warnings.contains("true_values, false_values and mismatch_as have no effect"), "{warnings}");
+        assert!(
+            warnings.contains("true_values, false_values and mismatch_as have no effect"),
+            "{warnings}"
+        );
     }
 }
 
 #[test]
 fn lines_that_cannot_be_read_say_nothing_of_types() {
     let of = |option: &str| {
-        let table = format!("paths: [{{folder: .}}]\ntransformations: [read_json_lines: {{{option}}}]\n");
+        let table =
+            format!("paths: [{{folder: .}}]\ntransformations: [read_json_lines: {{{option}}}]\n");
         job(&table, "").inputs[0].table.clone()
     };
     assert_eq!(of("invalid_lines: error"), of(""));
@@ -162,13 +199,18 @@ fn take_and_skip_count_what_is_left() {
         ("take: {count: 5}, take: 9, skip: 1, skip: 1", (2, Some(3))),
     ] {
         let steps = steps.replace(", ", "}, {");
-        let table = format!("paths: [{{folder: .}}]\ntransformations: [read_delimited, {{{steps}}}]\n");
+        let table =
+            format!("paths: [{{folder: .}}]\ntransformations: [read_delimited, {{{steps}}}]\n");
         let table = &job(&table, "").inputs[0].table;
         assert_eq!((table.skip, table.take), expected, "{steps}");
     }
     let workplace = workplace("paths: [{pattern: ./*/*.csv}]\ntransformations: [take: 3]\n");
     let parsed = workplace.parsed("inputs: {data: {type: file, format: mltable, path: sales}}\n");
-    assert!(lines(&parsed.warnings).contains("take and skip have no effect"), "{}", lines(&parsed.warnings));
+    assert!(
+        lines(&parsed.warnings).contains("take and skip have no effect"),
+        "{}",
+        lines(&parsed.warnings)
+    );
 }
 
 #[test]
@@ -181,7 +223,10 @@ fn files_of_an_mltable_are_an_input_of_files() {
 #[test]
 fn mistake_names_the_line_of_the_mltable() {
     for (table, expected) in [
-        ("paths: [{pattern: ./*.none}]\n", "/sales/MLTable:1: inputs.data.MLTable: no file matches /sales/*.none"),
+        (
+            "paths: [{pattern: ./*.none}]\n",
+            "/sales/MLTable:1: inputs.data.MLTable: no file matches /sales/*.none",
+        ),
         (
             "paths: [{folder: .}]\ntransformations:\n  - filter: x\n",
             "/sales/MLTable:3: inputs.data.MLTable: Gristmill does not make the transformation filter",
@@ -202,7 +247,10 @@ fn mistake_names_the_line_of_the_mltable() {
             "paths: [{folder: .}]\ntransformations:\n  - take_random_sample: {probability: 0.1}\n",
             "/sales/MLTable:3: inputs.data.MLTable: Gristmill does not make the transformation take_random_sample",
         ),
-        ("paths: [{folder: .}]\ntransformations:\n  - read_delimitd: x\n", "did you mean read_delimited?"),
+        (
+            "paths: [{folder: .}]\ntransformations:\n  - read_delimitd: x\n",
+            "did you mean read_delimited?",
+        ),
         (
             "paths: [{folder: .}]\ntransformations: [read_delimited: {infer_column_types: {samplesize: 3}}]\n",
             "unknown option; did you mean \"sample_size\"?",

@@ -15,17 +15,32 @@ const REFUSED: &[(&str, &str)] = &[
     ("name: my_job", "name: found \"my_job\""),
     // script
     ("entry_script: null", "entry_script: missing"),
-    ("entry_script: nowhere.py", "entry_script: The value 'nowhere.py' specified in entry_script doesn't exist."),
-    ("entry_script: ./models", "entry_script: The value './models' specified in entry_script is not a file."),
-    ("entry_script: models", "entry_script: The value 'models' specified in entry_script is not a file."),
+    (
+        "entry_script: nowhere.py",
+        "entry_script: The value 'nowhere.py' specified in entry_script doesn't exist.",
+    ),
+    (
+        "entry_script: ./models",
+        "entry_script: The value './models' specified in entry_script is not a file.",
+    ),
+    (
+        "entry_script: models",
+        "entry_script: The value 'models' specified in entry_script is not a file.",
+    ),
     ("entry_script: ../labels.txt", "entry_script: it is not below … /code"),
-    ("entry_script: models.nowhere", "entry_script: there is no module models.nowhere below … models/nowhere.py"),
+    (
+        "entry_script: models.nowhere",
+        "entry_script: there is no module models.nowhere below … models/nowhere.py",
+    ),
     ("source_directory: nowhere", "source_directory: nowhere does not exist"),
     ("source_directory: labels.txt", "source_directory: is not a directory"),
     ("source_directory: s3://bucket/code", "source_directory: a local path"),
     ("source_directory: nowhere\nentry_script: null", "entry_script: missing"),
     // inputs
-    ("inputs: null", "inputs: must be a list and have at least one element or rank_mini_batch_count"),
+    (
+        "inputs: null",
+        "inputs: must be a list and have at least one element or rank_mini_batch_count",
+    ),
     ("inputs: []", "inputs: must be a list and have at least one element or rank_mini_batch_count"),
     ("inputs: data", "inputs: found \"data\" … a list of inputs, or a mapping"),
     ("inputs: [data]", "inputs[0]: a mapping with type and path"),
@@ -65,7 +80,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("inputs: [{TABLE, skip: -1}]", "inputs[0].skip: an integer from 0"),
     ("inputs: [{TABLE, take: 0}]", "inputs[0].take: an integer from 1"),
     ("inputs: [{TABLE, encoding: klingon}]", "inputs[0].encoding: utf-8, latin-1"),
-    ("inputs: [{TABLE, infer_column_types: yes}]", "inputs[0].infer_column_types: found \"yes\" … true or false"),
+    (
+        "inputs: [{TABLE, infer_column_types: yes}]",
+        "inputs[0].infer_column_types: found \"yes\" … true or false",
+    ),
     ("inputs: [{TABLE, support_multi_line: 1}]", "inputs[0].support_multi_line: true or false"),
     ("inputs: [{TABLE, empty_as_string: ''}]", "inputs[0].empty_as_string: true or false"),
     ("inputs: [{TABLE, on_type_mismatch: skip}]", "inputs[0].on_type_mismatch: reject, missing"),
@@ -80,7 +98,10 @@ const REFUSED: &[(&str, &str)] = &[
         "inputs: [{TABLE, columns: {a: int46}}]",
         "inputs[0].columns.a: found \"int46\" … did you mean int64? … bool, int64, uint64, float64, timestamp, timestamp_day_first, string, json)",
     ),
-    ("inputs: [{TABLE, format: csv, columns: [a, {b: json}]}]", "inputs[0].columns.b: found \"json\" … bool, int64"),
+    (
+        "inputs: [{TABLE, format: csv, columns: [a, {b: json}]}]",
+        "inputs[0].columns.b: found \"json\" … bool, int64",
+    ),
     (
         "inputs: [{TABLE, format: parquet, columns: {a: timestamp_day_first}}]",
         "inputs[0].columns.a: allowed: bool, int64, uint64, float64, timestamp, string",
@@ -88,12 +109,21 @@ const REFUSED: &[(&str, &str)] = &[
     ("inputs: [{TABLE, columns: {a: [int64]}}]", "inputs[0].columns.a: found a list"),
     ("inputs: [{TABLE, columns: {}}]", "inputs[0].columns: types by name"),
     ("inputs: [{TABLE, columns: [a, {a: int64}]}]", "inputs[0].columns: found \"a\" a second time"),
-    ("inputs: [{TABLE, format: csv, columns: [{a: int64, b: json}]}]", "inputs[0].columns.b: found \"json\" … bool"),
+    (
+        "inputs: [{TABLE, format: csv, columns: [{a: int64, b: json}]}]",
+        "inputs[0].columns.b: found \"json\" … bool",
+    ),
     // arguments
     ("arguments: --a 1", "arguments: a list of texts and numbers"),
     ("arguments: {a: 1}", "arguments: found a mapping"),
-    ("arguments: [x]", "arguments[0]: Found invalid argument 'x', you can only use keyword argument."),
-    ("arguments: [true]", "arguments[0]: Found invalid argument 'True', you can only use keyword argument."),
+    (
+        "arguments: [x]",
+        "arguments[0]: Found invalid argument 'x', you can only use keyword argument.",
+    ),
+    (
+        "arguments: [true]",
+        "arguments[0]: Found invalid argument 'True', you can only use keyword argument.",
+    ),
     ("arguments: [--a, null]", "arguments[1]: missing"),
     ("arguments: [--a, [b]]", "arguments[1]: found a list"),
     (
@@ -117,7 +147,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("arguments: [--score_run_timeout, 0]", "arguments[0]: from 1 to 259200"),
     ("arguments: [--resource_monitor_interval, -1]", "arguments[0]: from 0 (off)"),
     ("arguments: [--rank_mini_batch_count, many]", "arguments[0]: below 0 is 0"),
-    ("arguments: [--nice, 21]", "arguments[0]: found \"--nice 21\"; allowed: an integer from 0 to 20"),
+    (
+        "arguments: [--nice, 21]",
+        "arguments[0]: found \"--nice 21\"; allowed: an integer from 0 to 20",
+    ),
     ("arguments: [--nice, -1]", "arguments[0]: an integer from 0 to 20"),
     ("arguments: [--append_row_dataframe_header, maybe]", "arguments[0]: True or False"),
     ("arguments: [--profiling_module, yappi]", "arguments[0]: cProfile or profile"),
@@ -133,13 +166,28 @@ const REFUSED: &[(&str, &str)] = &[
     ("mini_batch_size: 1.5MB", "mini_batch_size: found \"1.5MB\""),
     ("mini_batch_size: 10 KB", "mini_batch_size: found \"10 KB\""),
     ("mini_batch_size: rows", "mini_batch_size: 500 rows"),
-    ("mini_batch_size: 99999999999GB", "mini_batch_size: the size is too large (found \"99999999999GB\""),
+    (
+        "mini_batch_size: 99999999999GB",
+        "mini_batch_size: the size is too large (found \"99999999999GB\"",
+    ),
     ("mini_batch_size: 99999999999999999999", "mini_batch_size: the size is too large"),
     ("mini_batch_size: '99999999999999999999 rows'", "mini_batch_size: the size is too large"),
-    ("mini_batch_size: 1.5", "mini_batch_size: Parameter mini_batch_size must be of type int or str."),
-    ("mini_batch_size: true", "mini_batch_size: Parameter mini_batch_size must be of type int or str."),
-    ("mini_batch_size: 10kb", "mini_batch_size: 10240 bytes for inputs of type file … a number of files"),
-    ("mini_batch_size: 5 rows", "mini_batch_size: 5 rows for inputs of type file … a number of files"),
+    (
+        "mini_batch_size: 1.5",
+        "mini_batch_size: Parameter mini_batch_size must be of type int or str.",
+    ),
+    (
+        "mini_batch_size: true",
+        "mini_batch_size: Parameter mini_batch_size must be of type int or str.",
+    ),
+    (
+        "mini_batch_size: 10kb",
+        "mini_batch_size: 10240 bytes for inputs of type file … a number of files",
+    ),
+    (
+        "mini_batch_size: 5 rows",
+        "mini_batch_size: 5 rows for inputs of type file … a number of files",
+    ),
     // partition_keys
     ("partition_keys: user", "partition_keys: Parameter partition_keys must be of type list."),
     ("partition_keys: []", "partition_keys: an empty list"),
@@ -160,8 +208,14 @@ const REFUSED: &[(&str, &str)] = &[
     ("side_inputs: {labels: '*.txt'}", "side_inputs.labels: *.txt does not exist"),
     ("side_inputs: {'a b': labels.txt}", "side_inputs.a b: letters, digits"),
     // output
-    ("output_action: null", "output_action: Parameter output_action must be summary_only or append_row."),
-    ("output_action: file", "output_action: Parameter output_action must be summary_only or append_row."),
+    (
+        "output_action: null",
+        "output_action: Parameter output_action must be summary_only or append_row.",
+    ),
+    (
+        "output_action: file",
+        "output_action: Parameter output_action must be summary_only or append_row.",
+    ),
     ("output: null", "output: Please specify output parameter. … summary_only"),
     ("output: labels.txt", "output: it is a file"),
     ("outputs: [out]", "outputs: a mapping of names to folders"),
@@ -173,18 +227,30 @@ const REFUSED: &[(&str, &str)] = &[
     ("append_row_file_name: ..", "append_row_file_name: must be a valid UNIX file name."),
     ("append_row_file_name: '  '", "append_row_file_name: not empty"),
     ("output_format: binary", "output_format: text, native"),
-    ("output_format: native", "append_row_file_name: parallel_run_step.txt … .csv, .jsonl or .parquet"),
+    (
+        "output_format: native",
+        "append_row_file_name: parallel_run_step.txt … .csv, .jsonl or .parquet",
+    ),
     ("output_format: native\nappend_row_file_name: a.xlsx", "append_row_file_name: a.xlsx"),
     // thresholds
-    ("error_threshold: -2", "error_threshold: error_threshold '-2' is not an int value greater than or equal to -1."),
+    (
+        "error_threshold: -2",
+        "error_threshold: error_threshold '-2' is not an int value greater than or equal to -1.",
+    ),
     ("error_threshold: 1.5", "error_threshold: error_threshold '1.5' is not an int value"),
-    ("error_threshold: '5'", "error_threshold: error_threshold '5' is not an int value … without quotes"),
+    (
+        "error_threshold: '5'",
+        "error_threshold: error_threshold '5' is not an int value … without quotes",
+    ),
     ("error_threshold: true", "error_threshold: error_threshold 'true' is not an int value"),
     (
         "allowed_failed_count: -2",
         "allowed_failed_count: allowed_failed_count '-2' is not an int value greater than or equal to -1.",
     ),
-    ("allowed_failed_percent: many", "allowed_failed_percent: allowed_failed_percent 'many' is not an int or float."),
+    (
+        "allowed_failed_percent: many",
+        "allowed_failed_percent: allowed_failed_percent 'many' is not an int or float.",
+    ),
     (
         "allowed_failed_percent: 100.5",
         "allowed_failed_percent: allowed_failed_percent '100.5' is not between 0 and 100.",
@@ -201,7 +267,10 @@ const REFUSED: &[(&str, &str)] = &[
         "process_count_per_node: 0",
         "process_count_per_node: Parameter process_count_per_node must be an integer greater than 0.",
     ),
-    ("process_count_per_node: 1000000", "process_count_per_node: must be 1 to 1000 (found \"1000000\""),
+    (
+        "process_count_per_node: 1000000",
+        "process_count_per_node: must be 1 to 1000 (found \"1000000\"",
+    ),
     ("owner: ana and bo", "owner: found \"ana and bo\" … 1 to 63 letters, digits"),
     ("priority: urgent", "priority: found \"urgent\" … low, normal, high"),
     ("max_share: 0", "max_share: must be 1 to 100 (found \"0\""),
@@ -212,10 +281,16 @@ const REFUSED: &[(&str, &str)] = &[
     ("requires: {memory: 16}", "requires.memory: found \"16\" … a size with its unit"),
     ("requires: {processors: 10001}", "requires.processors: must be 1 to 10000"),
     ("requires: {labels: [zone]}", "requires.labels: a mapping of names to values"),
-    ("requires: {labels: {zone: }}", "requires.labels.zone: 1 to 63 letters, digits, `-`, `_`, `.` and `/`"),
+    (
+        "requires: {labels: {zone: }}",
+        "requires.labels.zone: 1 to 63 letters, digits, `-`, `_`, `.` and `/`",
+    ),
     ("requires: {labels: {zone: [a]}}", "requires.labels.zone: 1 to 63 letters"),
     ("requires: {labels: {zone: a b}}", "requires.labels.zone: found \"a b\" … 1 to 63 letters"),
-    ("requires: {labels: {'my zone': a}}", "requires.labels.my zone: found \"my zone\" … 1 to 63 letters"),
+    (
+        "requires: {labels: {'my zone': a}}",
+        "requires.labels.my zone: found \"my zone\" … 1 to 63 letters",
+    ),
     ("process_count_per_node: many", "process_count_per_node: must be an integer greater than 0."),
     ("logging_level: LOUD", "logging_level: debug, info, warning, error, critical"),
     // environment
@@ -227,19 +302,37 @@ const REFUSED: &[(&str, &str)] = &[
         "environment: conda.yml",
         "environment: names packages that only conda installs (libgdal=3.8), and none of micromamba,",
     ),
-    ("environment: old.yml", "environment: old.yml: it asks for Python 3.8, and scripts need 3.10 or newer"),
-    ("environment: wrong.txt", "environment: wrong.txt:2: there is no file … /none.txt; `--set environment=PATH`"),
-    ("environment: modules.yml", "environment: modules.yml: sklearn is the name of a module: write scikit-learn"),
-    ("environment: {requirements: no-conda.yaml}", "environment.requirements: no list `dependencies`"),
+    (
+        "environment: old.yml",
+        "environment: old.yml: it asks for Python 3.8, and scripts need 3.10 or newer",
+    ),
+    (
+        "environment: wrong.txt",
+        "environment: wrong.txt:2: there is no file … /none.txt; `--set environment=PATH`",
+    ),
+    (
+        "environment: modules.yml",
+        "environment: modules.yml: sklearn is the name of a module: write scikit-learn",
+    ),
+    (
+        "environment: {requirements: no-conda.yaml}",
+        "environment.requirements: no list `dependencies`",
+    ),
     ("environment: nowhere.txt", "environment: nowhere.txt does not exist"),
     ("environment: ./data", "environment: data is not an executable file"),
     ("environment: [python]", "environment: found a list"),
     ("environment: {pyton: x}", "environment.pyton: did you mean \"python\"?"),
-    ("environment: {python: /nowhere/python}", "environment.python: /nowhere/python does not exist"),
+    (
+        "environment: {python: /nowhere/python}",
+        "environment.python: /nowhere/python does not exist",
+    ),
     ("environment: {requirements: data}", "environment.requirements: a requirements file (.txt)"),
     ("environment_variables: [A]", "environment_variables: a mapping of names to texts"),
     ("environment_variables: {'A=B': x}", "environment_variables.A=B: has no `=`"),
-    ("environment_variables: {A: null}", "environment_variables.A: missing … \"\" for an empty one"),
+    (
+        "environment_variables: {A: null}",
+        "environment_variables.A: missing … \"\" for an empty one",
+    ),
     ("environment_variables: {A: [x]}", "environment_variables.A: found a list"),
     ("environment_variables: {A: '${{inputs.nix}}'}", "environment_variables.A: ${{inputs.data}}"),
     // the rest
@@ -251,10 +344,19 @@ const REFUSED: &[(&str, &str)] = &[
     ("result_schema: {}", "result_schema: found an empty mapping"),
     ("result_schema: nowhere.json", "result_schema: nowhere.json does not exist"),
     ("result_schema: data", "result_schema: data is not a file"),
-    ("result_schema: {total: number}", "result_schema.total: not a JSON Schema … allowed: columns: {total: number"),
+    (
+        "result_schema: {total: number}",
+        "result_schema.total: not a JSON Schema … allowed: columns: {total: number",
+    ),
     ("result_schema: {columns: {}}", "result_schema.columns: found an empty mapping"),
-    ("result_schema: {columns: [total]}", "result_schema.columns: found a list … a mapping of names to types"),
-    ("result_schema: {columns: {a: nmber}}", "result_schema.columns.a: did you mean \"number\"? … string, integer"),
+    (
+        "result_schema: {columns: [total]}",
+        "result_schema.columns: found a list … a mapping of names to types",
+    ),
+    (
+        "result_schema: {columns: {a: nmber}}",
+        "result_schema.columns.a: did you mean \"number\"? … string, integer",
+    ),
     ("result_schema: {columns: {a: '?'}}", "result_schema.columns.a: not a type"),
     ("result_schema: {type: rows}", "result_schema.type: not a JSON Schema … got \"rows\""),
     (
@@ -351,16 +453,25 @@ fn unknown_key_suggests_the_right_name() {
         assert!(said.contains("unknown key") && said.contains(hint), "{key}: {said}");
     }
     let said = workplace.problems("zzzzzzzz: 1");
-    assert!(said.contains("unknown key (found \"zzzzzzzz\"; allowed: name, description,"), "{said}");
+    assert!(
+        said.contains("unknown key (found \"zzzzzzzz\"; allowed: name, description,"),
+        "{said}"
+    );
 }
 
 #[test]
 fn unknown_keys_are_listed_once() {
     let workplace = Workplace::new();
-    let said = workplace.problems("zzzzzzzz: 1\nyyyyyyyy: 1\nbreakfast: 1\ninputs: [{FILE, qqqqqq: 1}]");
+    let said =
+        workplace.problems("zzzzzzzz: 1\nyyyyyyyy: 1\nbreakfast: 1\ninputs: [{FILE, qqqqqq: 1}]");
     assert_eq!(said.matches("allowed: name, description,").count(), 1, "{said}");
     assert_eq!(said.matches("allowed: the keys that are listed above").count(), 2, "{said}");
-    assert!(said.contains("inputs[0].qqqqqq: unknown key (found \"qqqqqq\"; allowed: name, type, path,"), "{said}");
+    assert!(
+        said.contains(
+            "inputs[0].qqqqqq: unknown key (found \"qqqqqq\"; allowed: name, type, path,"
+        ),
+        "{said}"
+    );
 }
 
 #[test]
@@ -373,13 +484,33 @@ fn keys_that_begin_with_x_are_ignored() {
 fn values_of_the_command_line_are_checked() {
     let workplace = Workplace::new();
     for (key, value, expected) in [
-        ("nam", "other", "job.yaml: --set nam: unknown key; did you mean \"name\"? (found \"nam\"; allowed: name)"),
-        ("mini_batch_size", "none", "job.yaml: --set mini_batch_size: found \"none\"; allowed: a number of files"),
-        ("mini_batch_size", "", "job.yaml: --set mini_batch_size: missing; allowed: a value behind the `=`"),
+        (
+            "nam",
+            "other",
+            "job.yaml: --set nam: unknown key; did you mean \"name\"? (found \"nam\"; allowed: name)",
+        ),
+        (
+            "mini_batch_size",
+            "none",
+            "job.yaml: --set mini_batch_size: found \"none\"; allowed: a number of files",
+        ),
+        (
+            "mini_batch_size",
+            "",
+            "job.yaml: --set mini_batch_size: missing; allowed: a value behind the `=`",
+        ),
         ("run_max_try", "many", "job.yaml: --set run_max_try: found \"many\""),
         ("run_max_try.x", "1", "run_max_try has no keys below it"),
-        ("partition_keys", "user", "job.yaml: --set partition_keys: Parameter partition_keys must be of type list."),
-        ("partition_keys", "[\"user\"]", "job.yaml: --set partition_keys: found \"user\"; allowed: keys that"),
+        (
+            "partition_keys",
+            "user",
+            "job.yaml: --set partition_keys: Parameter partition_keys must be of type list.",
+        ),
+        (
+            "partition_keys",
+            "[\"user\"]",
+            "job.yaml: --set partition_keys: found \"user\"; allowed: keys that",
+        ),
         ("arguments", "[--a, [b]]", "job.yaml: --set arguments[1]: found a list"),
         ("arguments", "[--a", "job.yaml: --set arguments: not valid YAML (found \"[--a\""),
         ("environment_variables", "{A: 1, A: 2}", "\"A\" a second time"),
@@ -414,7 +545,8 @@ inputs:
     path: nowhere
 name: again
 ";
-    let problems = workplace.load(text, &[("node_count", "0")]).expect_err("it is full of mistakes");
+    let problems =
+        workplace.load(text, &[("node_count", "0")]).expect_err("it is full of mistakes");
     let places: Vec<(Option<usize>, &str)> =
         problems.iter().map(|problem| (problem.line, problem.field.as_str())).collect();
     let expected = [
@@ -449,7 +581,10 @@ fn invalid_yaml_is_one_problem_with_line_and_column() {
         ("# only a comment\n", "job.yaml: found an empty file"),
         ("just text", "job.yaml:1: found \"just text\"; allowed: a mapping"),
         ("- a\n- b\n", "job.yaml:1: found a list"),
-        ("name: a\n---\nname: b\n", "job.yaml:2: not valid YAML, column 1 (found a second document"),
+        (
+            "name: a\n---\nname: b\n",
+            "job.yaml:2: not valid YAML, column 1 (found a second document",
+        ),
         ("[a]: b", "a list or mapping as a key"),
         ("name: \"a\\0b\"", "a NUL character"),
         (&format!("name: {}", "[".repeat(5000)), "not valid YAML, column"),
@@ -468,7 +603,8 @@ fn invalid_yaml_is_one_problem_with_line_and_column() {
 #[test]
 fn all_duplicate_keys_are_reported() {
     let workplace = Workplace::new();
-    let said = workplace.problems("inputs: [{type: file, type: file, path: data}]\nnode_count: 1\nnode_count: 2");
+    let said = workplace
+        .problems("inputs: [{type: file, type: file, path: data}]\nnode_count: 1\nnode_count: 2");
     assert!(said.contains("job.yaml:6: type: duplicate key"), "{said}");
     assert!(said.contains("job.yaml:8: node_count: duplicate key"), "{said}");
 }
@@ -478,7 +614,12 @@ fn folder_name_without_utf8_is_rejected() {
     use std::os::unix::ffi::OsStrExt;
     let workplace = Workplace::new();
     let folder = workplace.path("x").with_file_name(std::ffi::OsStr::from_bytes(b"\xff"));
-    let problems = super::load(&folder.join("job.yaml"), super::BASE, &crate::Wishes::default(), &workplace.context());
+    let problems = super::load(
+        &folder.join("job.yaml"),
+        super::BASE,
+        &crate::Wishes::default(),
+        &workplace.context(),
+    );
     assert!(lines(&problems.expect_err("arguments are text")).contains("valid UTF-8"));
 }
 
@@ -486,8 +627,11 @@ fn folder_name_without_utf8_is_rejected() {
 #[test]
 fn missing_columns_are_reported_with_their_lines() {
     let workplace = Workplace::new();
-    let inputs = |columns: &str| format!("inputs:\n  t:\n    type: tabular\n    path: tables\n    columns:\n{columns}");
-    let parsed = workplace.parsed(&inputs("      - id\n      - Unit Price\n      - Store\n      - zzz"));
+    let inputs = |columns: &str| {
+        format!("inputs:\n  t:\n    type: tabular\n    path: tables\n    columns:\n{columns}")
+    };
+    let parsed =
+        workplace.parsed(&inputs("      - id\n      - Unit Price\n      - Store\n      - zzz"));
     let there = ["id", "unit_price", "date"].map(str::to_owned).to_vec();
     let missing = |name: &str, is_from_path| MissingColumn {
         input: 0,
@@ -508,7 +652,11 @@ job.yaml:14: inputs.t.columns: the files have no such column (found \"zzz\"; all
 
     let parsed = workplace.parsed("inputs: [{TABLE, columns: [id]}]");
     let many: Vec<String> = (0..60).map(|number| format!("c{number}")).collect();
-    let missing = MissingColumn { input: 0, name: "id".to_owned(), there: many, is_from_path: false };
+    let missing =
+        MissingColumn { input: 0, name: "id".to_owned(), there: many, is_from_path: false };
     let said = lines(&parsed.refuse_columns(&[missing]));
-    assert!(said.contains("inputs[0].columns: ") && said.ends_with("c48, c49, … and 10 more)\n"), "{said}");
+    assert!(
+        said.contains("inputs[0].columns: ") && said.ends_with("c48, c49, … and 10 more)\n"),
+        "{said}"
+    );
 }

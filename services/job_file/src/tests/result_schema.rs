@@ -8,13 +8,20 @@ use super::Workplace;
 fn result_schema_takes_columns_a_json_schema_or_a_file() {
     let workplace = Workplace::new();
     let schema = |changes: &str| workplace.spec(changes).output.row_schema.expect("a schema");
-    let columns = schema("result_schema: {columns: {total: number, paid: 'bool?', note: String ?}}");
+    let columns =
+        schema("result_schema: {columns: {total: number, paid: 'bool?', note: String ?}}");
     let ResultSchema::Columns(found) = &columns else { panic!("{columns:?}") };
-    let found: Vec<_> = found.iter().map(|column| (column.name.as_str(), column.kind, column.nullable)).collect();
-    let expected =
-        [("total", ColumnKind::Number, false), ("paid", ColumnKind::Boolean, true), ("note", ColumnKind::String, true)];
+    let found: Vec<_> =
+        found.iter().map(|column| (column.name.as_str(), column.kind, column.nullable)).collect();
+    let expected = [
+        ("total", ColumnKind::Number, false),
+        ("paid", ColumnKind::Boolean, true),
+        ("note", ColumnKind::String, true),
+    ];
     assert_eq!(found, expected, "in this order");
-    let inline = schema("result_schema: {type: object, properties: {total: {minimum: 0.5}}, required: [total]}");
+    let inline = schema(
+        "result_schema: {type: object, properties: {total: {minimum: 0.5}}, required: [total]}",
+    );
     let json = serde_json::json!({
         "type": "object", "properties": {"total": {"minimum": 0.5}}, "required": ["total"],
     });
@@ -38,7 +45,10 @@ fn mistake_in_the_file_of_a_schema_names_its_line() {
         ("{\"type\": \"object\",\n \"required\": [\n", "row.yaml:"),
         ("- total\n", "row.yaml:1: found a list"),
         ("- total\n", "such as `columns: {total: number}`"),
-        ("", "row.yaml:1: found an empty file; allowed: a mapping of keys to values: `columns: {total: number}`"),
+        (
+            "",
+            "row.yaml:1: found an empty file; allowed: a mapping of keys to values: `columns: {total: number}`",
+        ),
         ("a: \u{1}\n", "row.yaml:1: "),
     ] {
         workplace.write("row.yaml", text);

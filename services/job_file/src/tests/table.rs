@@ -30,13 +30,17 @@ fn reference_has_the_rows_of_the_table() {
 
 #[test]
 fn generated_part_replaces_the_old_one() {
-    let written =
-        with_tables("a\n<!-- keys: reserved -->\nold\n<!-- end -->\nb <!-- keys: other -->\nc\n<!-- end -->\n");
+    let written = with_tables(
+        "a\n<!-- keys: reserved -->\nold\n<!-- end -->\nb <!-- keys: other -->\nc\n<!-- end -->\n",
+    );
     assert!(
         written.starts_with("a\n<!-- keys: reserved -->\n`--mini_batch_size`, `--partition_keys`, `--output_action`, "),
         "{written}"
     );
-    assert!(written.ends_with("\n<!-- end -->\nb <!-- keys: other -->\nc\n<!-- end -->\n"), "{written}");
+    assert!(
+        written.ends_with("\n<!-- end -->\nb <!-- keys: other -->\nc\n<!-- end -->\n"),
+        "{written}"
+    );
     assert!(!written.contains("\nold\n"), "{written}");
 }
 
@@ -46,7 +50,11 @@ fn every_row_is_documented_and_unique() {
         for (index, Key { name, meaning, values, .. }) in keys.rows().enumerate() {
             assert!(meaning.ends_with(['.', '…', ')']) && !values.is_empty(), "{name}");
             assert!(!meaning.contains('\n'), "{name}: a cell is one line");
-            assert_eq!(keys.names().position(|other| other == *name), Some(index), "{name} has two rows");
+            assert_eq!(
+                keys.names().position(|other| other == *name),
+                Some(index),
+                "{name} has two rows"
+            );
         }
     }
 }
@@ -61,16 +69,22 @@ fn every_key_is_read_and_checked() {
         assert!(said.contains(&format!("--set {key}")), "--set does not reach {key}: {said}");
     }
     for key in INPUT.names() {
-        let rest = ["type: tabular, ", "path: tables, "].map(|part| if part.starts_with(key) { "" } else { part });
+        let rest = ["type: tabular, ", "path: tables, "]
+            .map(|part| if part.starts_with(key) { "" } else { part });
         let said = workplace.problems(&format!("inputs: [{{{}{key}: [[[]]]}}]", rest.concat()));
         assert!(said.contains(&format!(": inputs[0].{key}")), "{key} takes anything: {said}");
         let said = workplace.override_problems(&[(&format!("inputs.data.{key}"), "[[[]]]")]);
-        assert!(said.contains(&format!("--set inputs[0].{key}")), "--set does not reach {key}: {said}");
+        assert!(
+            said.contains(&format!("--set inputs[0].{key}")),
+            "--set does not reach {key}: {said}"
+        );
     }
     let wrong = &["[[[]]]", "0", "-1", "1.5", "many"][..];
-    for (parent, keys, values) in
-        [("environment", ENVIRONMENT, &wrong[..1]), ("limits", LIMITS, wrong), ("requires", REQUIRES, wrong)]
-    {
+    for (parent, keys, values) in [
+        ("environment", ENVIRONMENT, &wrong[..1]),
+        ("limits", LIMITS, wrong),
+        ("requires", REQUIRES, wrong),
+    ] {
         for name in keys.names() {
             let key = format!("{parent}.{name}");
             for value in values {
@@ -83,15 +97,19 @@ fn every_key_is_read_and_checked() {
     }
     for option in OPTIONS.names().filter(|option| *option != "metrics_name_prefix") {
         let said = workplace.problems(&format!("arguments: [--{option}, wrong value]"));
-        assert!(said.contains(&format!("--{option} wrong value")), "{option} takes anything: {said}");
+        assert!(
+            said.contains(&format!("--{option} wrong value")),
+            "{option} takes anything: {said}"
+        );
     }
 }
 
 #[test]
 fn documented_default_is_the_default() {
     let workplace = Workplace::new();
-    let with_defaults =
-        |keys: keys::Keys| keys.rows().filter_map(|key| Some((key.name, key.default?))).collect::<Vec<(&str, &str)>>();
+    let with_defaults = |keys: keys::Keys| {
+        keys.rows().filter_map(|key| Some((key.name, key.default?))).collect::<Vec<(&str, &str)>>()
+    };
     let mut expected = workplace.spec("");
     for (key, default) in with_defaults(JOB) {
         let spec = workplace.spec(&format!("{key}: {default}"));
@@ -130,8 +148,10 @@ fn every_setting_of_a_job_has_a_key() {
         let parts = value.as_object().filter(|_| is_split).into_iter().flatten();
         let parts: Vec<String> = parts.map(|(part, _)| format!("{field}.{part}")).collect();
         let settings = if is_split { parts } else { vec![field.clone()] };
-        for setting in
-            settings.iter().map(String::as_str).filter(|setting| !crate::identity::OF_ENGINE.contains(setting))
+        for setting in settings
+            .iter()
+            .map(String::as_str)
+            .filter(|setting| !crate::identity::OF_ENGINE.contains(setting))
         {
             let is_other = ["snapshots", "output.to_csv_arguments"].contains(&setting);
             assert!(known.contains(&setting) || is_other, "{setting} has no key");
@@ -140,10 +160,16 @@ fn every_setting_of_a_job_has_a_key() {
     let output = identity_settings(&parsed);
     let empty = identity_settings(&workplace.parsed(""));
     for key in keys::of_job().filter(|key| key.is_left_out) {
-        assert_eq!(output.get(key.setting), empty.get(key.setting), "{} changes the fingerprint", key.name);
+        assert_eq!(
+            output.get(key.setting),
+            empty.get(key.setting),
+            "{} changes the fingerprint",
+            key.name
+        );
     }
     let no_field = ["compute_target", "arguments"];
-    let is_stored = |key: &&Key| !key.is_ignored && !key.setting.is_empty() && !no_field.contains(&key.name);
+    let is_stored =
+        |key: &&Key| !key.is_ignored && !key.setting.is_empty() && !no_field.contains(&key.name);
     for key in keys::of_job().filter(is_stored) {
         let pointer = format!("/{}", key.setting.replace('.', "/"));
         assert!(json.pointer(&pointer).is_some(), "{} names no setting: {pointer}", key.name);
@@ -158,7 +184,8 @@ fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
                    durability: full\nprocess_max_runs: 9\nprocess_max_memory: 1GB\nisolate: off\n\
                    arguments: [--nice, 1, --profiling_module, profile, --progress_update_timeout, 9]";
     let settings = identity_settings(&workplace.parsed(changes)).to_string();
-    let settings = settings.replace(&*workplace.path("data").parent().expect("a folder").to_string_lossy(), "/w");
+    let settings = settings
+        .replace(&*workplace.path("data").parent().expect("a folder").to_string_lossy(), "/w");
     let settings: serde_json::Value = serde_json::from_str(&settings).expect("still JSON");
     let table = serde_json::json!({
         "delimiter": 44, "empty_as_string": false, "encoding": "utf-8", "format": "csv",
@@ -192,6 +219,10 @@ fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
 fn isolate_may_be_off_as_other_readers_of_yaml_write_it() {
     let workplace = Workplace::new();
     for off in ["off", "'off'", "false"] {
-        assert_eq!(workplace.spec(&format!("isolate: {off}")).isolate, protocol::Isolate::Off, "{off}");
+        assert_eq!(
+            workplace.spec(&format!("isolate: {off}")).isolate,
+            protocol::Isolate::Off,
+            "{off}"
+        );
     }
 }

@@ -1,8 +1,9 @@
 //! Whole job files and what becomes of them.
 
 use protocol::{
-    DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind, Isolate, ItemPath,
-    JobSpec, MiniBatchSize, MismatchPolicy, Output, OutputAction, OutputFormat, TableFormat, TableOptions,
+    DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind,
+    Isolate, ItemPath, JobSpec, MiniBatchSize, MismatchPolicy, Output, OutputAction, OutputFormat,
+    TableFormat, TableOptions,
 };
 
 use super::Workplace;
@@ -140,27 +141,46 @@ fn job_on_tables_with_partition_keys_is_read() {
     let workplace = Workplace::new();
     let text = TABLES.replace("{Store}", "{Store}/{Bränd}");
     let spec = workplace.load(&text, &[]).expect("valid").spec;
-    assert_eq!((spec.entry_script.as_str(), spec.source_directory.as_path()), ("entry.py", &*workplace.path("code")));
+    assert_eq!(
+        (spec.entry_script.as_str(), spec.source_directory.as_path()),
+        ("entry.py", &*workplace.path("code"))
+    );
     assert_eq!(spec.partition_keys, ["Store", "Bränd", "Brand"]);
     assert_eq!(spec.mini_batch_size, MiniBatchSize::Bytes(1_048_576));
-    assert_eq!((spec.output.format, spec.output.header, spec.strict_results), (OutputFormat::Csv, true, true));
+    assert_eq!(
+        (spec.output.format, spec.output.header, spec.strict_results),
+        (OutputFormat::Csv, true, true)
+    );
     let table = &spec.inputs[0].table;
     assert_eq!((table.format, table.header), (TableFormat::Csv, HeaderMode::AllFilesSameHeaders));
     assert_eq!(table.on_type_mismatch, MismatchPolicy::Missing);
-    let from = spec.argv.iter().position(|argument| argument == "--append_row_file_name").expect("appended");
+    let from = spec
+        .argv
+        .iter()
+        .position(|argument| argument == "--append_row_file_name")
+        .expect("appended");
     let output = workplace.path("out").display().to_string();
     let keys = r#"["Store", "Bränd", "Brand"]"#;
-    let expected = ["--append_row_file_name", "sales.csv", "--output", &output, "--partition_keys", keys];
+    let expected =
+        ["--append_row_file_name", "sales.csv", "--output", &output, "--partition_keys", keys];
     assert_eq!(spec.argv[from..from + 6], expected);
     let expected = ["--append_row_dataframe_header", "True", "--input_ds_0", "orange_juice"];
     assert_eq!(spec.argv[from + 6..], expected);
-    assert!(spec.argv.windows(2).any(|pair| pair == ["--mini_batch_size", "1048576"]), "even with keys");
+    assert!(
+        spec.argv.windows(2).any(|pair| pair == ["--mini_batch_size", "1048576"]),
+        "even with keys"
+    );
 }
 
 #[test]
 fn summary_only_passes_no_output() {
     let workplace = Workplace::new();
     let spec = workplace.spec("output_action: summary_only\noutput: null");
-    assert!(!spec.argv.iter().any(|argument| argument == "--append_row_file_name" || argument == "--output"));
+    assert!(
+        !spec
+            .argv
+            .iter()
+            .any(|argument| argument == "--append_row_file_name" || argument == "--output")
+    );
     assert_eq!(spec.argv.last().map(String::as_str), Some("data"));
 }

@@ -10,8 +10,8 @@ use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use partitioner::{Error, Partitioner, Pending, PlanProgress};
 use protocol::{
-    Descriptor, JobSpec, MiniBatchSize, PLAN_CHUNK_MINI_BATCHES, Planned, ResultEvent, TableFormat, Work,
-    decode_records,
+    Descriptor, JobSpec, MiniBatchSize, PLAN_CHUNK_MINI_BATCHES, Planned, ResultEvent, TableFormat,
+    Work, decode_records,
 };
 use queue::{MemoryOptions, MemoryQueue, Queue, Receive};
 use storage::{JobStore, PlanComplete};
@@ -35,7 +35,10 @@ impl Site {
         let power = Power::new(off_at, off_after);
         let (tasks, results) = (PoweredQueue::new(&power), PoweredQueue::new(&power));
         let objects = PoweredStore::new(&power);
-        let store = JobStore::new(Arc::clone(&objects) as Arc<dyn ObjectStore>, ObjectPath::from("jobs/one"));
+        let store = JobStore::new(
+            Arc::clone(&objects) as Arc<dyn ObjectStore>,
+            ObjectPath::from("jobs/one"),
+        );
         let partitioner = Partitioner::new(
             job.clone(),
             store.clone(),
@@ -79,9 +82,17 @@ impl Site {
     /// Returns all objects of the plan.
     async fn plan(&self) -> BTreeMap<String, Bytes> {
         let mut plan = BTreeMap::new();
-        let listed = self.objects.list_with_delimiter(Some(&ObjectPath::from("jobs/one/plan"))).await;
+        let listed =
+            self.objects.list_with_delimiter(Some(&ObjectPath::from("jobs/one/plan"))).await;
         for meta in listed.expect("in memory").objects {
-            let bytes = self.objects.get(&meta.location).await.expect("listed").bytes().await.expect("in memory");
+            let bytes = self
+                .objects
+                .get(&meta.location)
+                .await
+                .expect("listed")
+                .bytes()
+                .await
+                .expect("in memory");
             plan.insert(meta.location.to_string(), bytes);
         }
         plan
@@ -109,24 +120,36 @@ async fn whole_plan_is_published_and_announced() {
     let (_root, job) = large_job();
     let site = Site::powered(&job);
     let steps = std::sync::Mutex::new(Vec::new());
-    let complete = site.partitioner.plan_and_publish(|step| steps.lock().expect("alive").push(step)).await;
+    let complete =
+        site.partitioner.plan_and_publish(|step| steps.lock().expect("alive").push(step)).await;
     let complete = complete.expect("planned");
     let total = PLAN_CHUNK_MINI_BATCHES + 2;
     assert_eq!(complete.mini_batches, total);
     assert_eq!((complete.files, complete.items), (2, None));
     assert_eq!(site.store.plan_complete().await.expect("readable"), Some(complete.clone()));
     let published: Vec<Descriptor> = site.published().await;
-    let planned: Vec<Descriptor> = partitioner::plan(&job).map(|planned| planned.expect("planned")).collect();
+    let planned: Vec<Descriptor> =
+        partitioner::plan(&job).map(|planned| planned.expect("planned")).collect();
     assert_eq!(published, planned);
-    let lines: Vec<u8> =
-        site.plan().await.into_iter().filter(|(name, _)| !name.ends_with("json")).flat_map(|(_, b)| b).collect();
-    let stored: Vec<Descriptor> =
-        lines.split_inclusive(|&byte| byte == b'\n').map(|line| serde_json::from_slice(line).expect("JSON")).collect();
+    let lines: Vec<u8> = site
+        .plan()
+        .await
+        .into_iter()
+        .filter(|(name, _)| !name.ends_with("json"))
+        .flat_map(|(_, b)| b)
+        .collect();
+    let stored: Vec<Descriptor> = lines
+        .split_inclusive(|&byte| byte == b'\n')
+        .map(|line| serde_json::from_slice(line).expect("JSON"))
+        .collect();
     assert_eq!(stored, planned);
     assert_eq!(site.announced().await, [Planned { mini_batches: total, items: None }]);
     let steps = steps.into_inner().expect("alive");
     assert_eq!(steps[0].mini_batches, PLAN_CHUNK_MINI_BATCHES);
-    assert_eq!(steps.last(), Some(&PlanProgress { files: 2, mini_batches: total, published: total }));
+    assert_eq!(
+        steps.last(),
+        Some(&PlanProgress { files: 2, mini_batches: total, published: total })
+    );
 }
 
 #[tokio::test]
@@ -135,10 +158,19 @@ async fn plan_does_not_wait_for_room_in_the_queue() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let store = JobStore::local(folder.path()).expect("it is there");
     let [tasks, results] = [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
-    let partitioner = Partitioner::new(job, store.clone(), Arc::new(tasks.bounded(1)), results.clone());
+    let partitioner =
+        Partitioner::new(job, store.clone(), Arc::new(tasks.bounded(1)), results.clone());
     let publishing = tokio::spawn(async move { partitioner.plan_and_publish(|_| {}).await });
-    let request = Receive { messages_max: 1, visibility: Duration::from_secs(60), wait: Duration::from_secs(60) };
-    assert_eq!(results.receive(request).await.expect("answers").len(), 1, "the reducer knows the totals");
+    let request = Receive {
+        messages_max: 1,
+        visibility: Duration::from_secs(60),
+        wait: Duration::from_secs(60),
+    };
+    assert_eq!(
+        results.receive(request).await.expect("answers").len(),
+        1,
+        "the reducer knows the totals"
+    );
     let total = store.plan_complete().await.expect("readable").expect("complete").mini_batches;
     assert!(tasks.depth().await.expect("answers").total() < total && !publishing.is_finished());
     for _ in 0..total {
@@ -169,7 +201,8 @@ async fn plan_continues_after_a_crash_at_any_write() {
             site.power.restore();
             assert_eq!(site.resume().await.expect("continued"), complete, "write {off_at}");
             assert_eq!(site.plan().await, plan, "write {off_at}");
-            let published: BTreeSet<u64> = site.published().await.iter().map(|message| message.mini_batch).collect();
+            let published: BTreeSet<u64> =
+                site.published().await.iter().map(|message| message.mini_batch).collect();
             assert_eq!(published.len() as u64, complete.mini_batches, "write {off_at}");
             let announced = site.announced().await;
             assert!(!announced.is_empty(), "write {off_at}");
@@ -202,14 +235,19 @@ async fn plan_of_another_process_is_published_while_it_grows() {
             let published = site.tasks.bodies().await.len() as u64;
             assert_eq!(
                 published,
-                last.min(complete.mini_batches) - chunk * PLAN_CHUNK_MINI_BATCHES - u64::from(chunk == 0)
+                last.min(complete.mini_batches)
+                    - chunk * PLAN_CHUNK_MINI_BATCHES
+                    - u64::from(chunk == 0)
             );
         }
         site.store.put_plan_complete(&complete).await.expect("writable");
     };
     let (followed, ()) = tokio::join!(following, planning);
     assert_eq!(followed.expect("published"), Some(complete.clone()));
-    assert_eq!(site.announced().await, [Planned { mini_batches: complete.mini_batches, items: None }]);
+    assert_eq!(
+        site.announced().await,
+        [Planned { mini_batches: complete.mini_batches, items: None }]
+    );
 
     // Of a complete plan, everything at once.
     let all = site.partitioner.follow(|_| Some(Pending::default())).await.expect("published");
@@ -232,9 +270,14 @@ async fn plan_that_cannot_be_made_is_told_to_the_reducer() {
     site.store.put_plan_failure("no column id").await.expect("writable");
     assert_eq!(site.partitioner.follow(|_| Some(Pending::default())).await.expect("told"), None);
     let bodies = site.results.bodies().await;
-    let events: Vec<ResultEvent> =
-        bodies.iter().flat_map(decode_records).map(|record| record.expect("a record").event).collect();
-    assert!(events.iter().any(|event| matches!(event, ResultEvent::PlanFailed { cause } if cause == "no column id")));
+    let events: Vec<ResultEvent> = bodies
+        .iter()
+        .flat_map(decode_records)
+        .map(|record| record.expect("a record").event)
+        .collect();
+    assert!(events.iter().any(
+        |event| matches!(event, ResultEvent::PlanFailed { cause } if cause == "no column id")
+    ));
     assert!(site.published().await.is_empty());
 }
 
@@ -248,7 +291,8 @@ async fn local_job_is_planned_and_continued() {
     let job = file_job(1, &[root.path()]);
     let site = Site::powered(&job);
     let store = JobStore::local(home.path()).expect("the folder is there");
-    let partitioner = Partitioner::new(job, store.clone(), site.tasks.clone(), site.results.clone());
+    let partitioner =
+        Partitioner::new(job, store.clone(), site.tasks.clone(), site.results.clone());
     let complete = partitioner.plan_and_publish(|_| {}).await.expect("planned");
     assert_eq!((complete.mini_batches, complete.items), (3, Some(3)));
     fs::remove_file(home.path().join("plan/complete.json")).expect("it is there");
@@ -272,11 +316,14 @@ async fn only_pending_mini_batches_are_published_with_their_spent_tries() {
         _ => None,
     };
     let last = std::sync::Mutex::new(None);
-    let resumed = site.partitioner.resume(pending, |step| *last.lock().expect("alive") = Some(step)).await;
+    let resumed =
+        site.partitioner.resume(pending, |step| *last.lock().expect("alive") = Some(step)).await;
     assert_eq!(resumed.expect("continued"), complete);
     let published = site.published().await;
-    let spent: Vec<_> =
-        published.iter().map(|message| (message.mini_batch, message.tries_spent, message.deliveries_lost)).collect();
+    let spent: Vec<_> = published
+        .iter()
+        .map(|message| (message.mini_batch, message.tries_spent, message.deliveries_lost))
+        .collect();
     assert_eq!(spent, [(7, 2, 1), (SECOND_CHUNK, 0, 0)]);
     assert!(published.iter().all(|message| matches!(message.work, Work::Rows { .. })));
     assert_eq!(last.into_inner().expect("alive").expect("called").published, 2);
@@ -288,12 +335,19 @@ async fn pending_mini_batches_of_many_chunks_are_published_in_order() {
     // More chunks than are read ahead; most of them are not read at all.
     let chunks = 60;
     let rank_mini_batch_count = chunks * PLAN_CHUNK_MINI_BATCHES - 5;
-    let site = Site::powered(&JobSpec { rank_mini_batch_count, ..crate::fixtures::job(MiniBatchSize::Files(1)) });
+    let site = Site::powered(&JobSpec {
+        rank_mini_batch_count,
+        ..crate::fixtures::job(MiniBatchSize::Files(1))
+    });
     site.publish().await.expect("planned");
     assert_eq!(site.published().await.len() as u64, rank_mini_batch_count);
-    let is_pending = |mini_batch: &u64| mini_batch % 700 == 3 || *mini_batch > 55 * PLAN_CHUNK_MINI_BATCHES;
-    let (pending, seen) = (|one: u64| is_pending(&one).then(Pending::default), std::cell::RefCell::new(Vec::new()));
-    let note = |progress: PlanProgress| seen.borrow_mut().push((progress.mini_batches, progress.published));
+    let is_pending =
+        |mini_batch: &u64| mini_batch % 700 == 3 || *mini_batch > 55 * PLAN_CHUNK_MINI_BATCHES;
+    let (pending, seen) =
+        (|one: u64| is_pending(&one).then(Pending::default), std::cell::RefCell::new(Vec::new()));
+    let note = |progress: PlanProgress| {
+        seen.borrow_mut().push((progress.mini_batches, progress.published))
+    };
     site.partitioner.resume(pending, note).await.expect("the plan is complete");
     let again: Vec<u64> = site.published().await.iter().map(|one| one.mini_batch).collect();
     assert_eq!(again, (0..rank_mini_batch_count).filter(is_pending).collect::<Vec<_>>());
@@ -317,12 +371,16 @@ async fn large_descriptor_stays_in_the_plan() {
     assert!(matches!(published[1].work, Work::Files { .. }));
     let chunk = site.store.plan_chunk(0).await.expect("readable");
     let line = chunk.split(|&byte| byte == b'\n').next().expect("a line");
-    let Work::Files { paths, .. } = serde_json::from_slice::<Descriptor>(line).expect("JSON").work else {
+    let Work::Files { paths, .. } = serde_json::from_slice::<Descriptor>(line).expect("JSON").work
+    else {
         panic!("files")
     };
     assert_eq!(paths.len(), 900);
 
-    let resumed = site.partitioner.resume(|_| Some(Pending { tries_spent: 1, ..Pending::default() }), |_| {}).await;
+    let resumed = site
+        .partitioner
+        .resume(|_| Some(Pending { tries_spent: 1, ..Pending::default() }), |_| {})
+        .await;
     resumed.expect("continued");
     let again = site.published().await;
     assert_eq!((again[0].tries_spent, &again[0].work), (1, &Work::Planned { chunk: 0, line: 0 }));
@@ -340,7 +398,9 @@ async fn changed_inputs_are_reported() {
     site.publish().await.expect_err("the power is off");
     site.power.restore();
 
-    let modified = |name: &str| fs::metadata(root.path().join(name)).and_then(|file| file.modified()).expect("there");
+    let modified = |name: &str| {
+        fs::metadata(root.path().join(name)).and_then(|file| file.modified()).expect("there")
+    };
     let times = ["b", "c"].map(modified);
     fs::rename(root.path().join("b"), root.path().join("b2")).expect("ours");
     let shown = root.path().display();
@@ -355,11 +415,15 @@ async fn changed_inputs_are_reported() {
     fs::remove_file(root.path().join("b2")).expect("ours");
     fs::remove_file(root.path().join("c")).expect("ours");
     let message = changed(&site.resume().await.expect_err("changed"));
-    assert!(message.contains(&format!("mini-batch 1 was {shown}/b and would now be nothing")), "{message}");
+    assert!(
+        message.contains(&format!("mini-batch 1 was {shown}/b and would now be nothing")),
+        "{message}"
+    );
     write(root.path(), "b", "");
     write(root.path(), "c", "");
     let message = changed(&site.resume().await.expect_err("written again"));
-    let expected = format!("mini-batch 1 reads {shown}/b, whose size or time of the last change is different");
+    let expected =
+        format!("mini-batch 1 reads {shown}/b, whose size or time of the last change is different");
     assert!(message.contains(&expected), "{message}");
     for (name, time) in ["b", "c"].iter().zip(times) {
         let file = fs::File::options().append(true).open(root.path().join(name)).expect("ours");
@@ -410,10 +474,16 @@ async fn job_that_cannot_be_planned_writes_nothing() {
     let root = folder();
     write(root.path(), "a", "");
     let mut job = file_job(1, &[root.path()]);
-    job.inputs.push(crate::fixtures::input("more", protocol::InputKind::File, &[&root.path().join("missing")]));
+    job.inputs.push(crate::fixtures::input(
+        "more",
+        protocol::InputKind::File,
+        &[&root.path().join("missing")],
+    ));
     let site = Site::powered(&job);
     let refused = site.publish().await.expect_err("an input is missing");
-    assert!(matches!(refused.downcast_ref::<Error>(), Some(Error::BadInput { input, .. }) if input == "more"));
+    assert!(
+        matches!(refused.downcast_ref::<Error>(), Some(Error::BadInput { input, .. }) if input == "more")
+    );
     assert_eq!(site.plan().await, BTreeMap::new());
     assert_eq!(site.published().await, []);
 }

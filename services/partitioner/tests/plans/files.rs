@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use protocol::{FileVersion, InputKind, MiniBatchSize, Work};
 
-use crate::fixtures::{descriptors, file_batches, file_job, files_of, folder, input, job, refusal, write};
+use crate::fixtures::{
+    descriptors, file_batches, file_job, files_of, folder, input, job, refusal, write,
+};
 
 #[test]
 fn files_of_a_folder_precede_its_sub_folders() {
@@ -70,12 +72,14 @@ fn existing_file_takes_precedence_over_a_pattern() {
 #[test]
 fn names_are_any_bytes() {
     let root = folder();
-    let names: [&[u8]; 6] = [b"a b'\"", b"new\nline", b"\xff\xfe", "\u{e4}".as_bytes(), b"_IMG_1", b"back\\slash*"];
+    let names: [&[u8]; 6] =
+        [b"a b'\"", b"new\nline", b"\xff\xfe", "\u{e4}".as_bytes(), b"_IMG_1", b"back\\slash*"];
     for name in names {
         write(root.path(), OsStr::from_bytes(name), "");
     }
     let batches = file_batches(root.path(), &file_job(10, &[root.path()]));
-    let expected = ["_IMG_1", "a b\\'\\\"", "back\\\\slash*", "new\\nline", "\\xc3\\xa4", "\\xff\\xfe"];
+    let expected =
+        ["_IMG_1", "a b\\'\\\"", "back\\\\slash*", "new\\nline", "\\xc3\\xa4", "\\xff\\xfe"];
     assert_eq!(batches, [expected]);
     let globbed = file_batches(root.path(), &file_job(10, &[&root.path().join("*")]));
     assert_eq!(globbed, [expected]);
@@ -111,9 +115,16 @@ fn plan_has_the_version_of_every_file_in_any_depth() {
     let mut versions = 0;
     for path in [root.path().to_owned(), root.path().join("**")] {
         for descriptor in descriptors(&file_job(1, &[&path])) {
-            let Work::Files { paths, stamps, .. } = &descriptor.work else { panic!("{descriptor:?} has no files") };
-            let version = fs::metadata(paths[0].as_path()).ok().map(|metadata| FileVersion::of_file(&metadata));
-            assert_eq!(stamps.first().copied().unwrap_or(0), version.map_or(0, |version| version.stamp()));
+            let Work::Files { paths, stamps, .. } = &descriptor.work else {
+                panic!("{descriptor:?} has no files")
+            };
+            let version = fs::metadata(paths[0].as_path())
+                .ok()
+                .map(|metadata| FileVersion::of_file(&metadata));
+            assert_eq!(
+                stamps.first().copied().unwrap_or(0),
+                version.map_or(0, |version| version.stamp())
+            );
             versions += 1;
         }
     }
@@ -133,7 +144,10 @@ fn link_to_the_output_is_rejected() {
         let link = root.path().join("in/link");
         symlink(root.path().join(target), &link).expect("linkable");
         let refused = refusal(&job);
-        assert!(refused.contains("it leads to the output, so the next run would read"), "{target}: {refused}");
+        assert!(
+            refused.contains("it leads to the output, so the next run would read"),
+            "{target}: {refused}"
+        );
         fs::remove_file(link).expect("a link");
     }
 }
@@ -145,7 +159,10 @@ fn socket_is_left_out() {
     let _socket = UnixListener::bind(root.path().join("socket")).expect("bindable");
     assert_eq!(file_batches(root.path(), &file_job(10, &[root.path()])), [["empty"]]);
     let refused = refusal(&file_job(10, &[&root.path().join("socket")]));
-    assert!(refused.ends_with("socket is neither a file nor a folder; name one of these"), "{refused}");
+    assert!(
+        refused.ends_with("socket is neither a file nor a folder; name one of these"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -165,7 +182,10 @@ fn inputs_are_partitioned_separately() {
         })
         .collect();
     assert_eq!(inputs, [0, 0, 1]);
-    assert_eq!(descriptors.iter().map(|descriptor| descriptor.mini_batch).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(
+        descriptors.iter().map(|descriptor| descriptor.mini_batch).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
 }
 
 #[test]
@@ -187,9 +207,17 @@ fn bad_input_is_reported_in_one_line() {
     fs::create_dir(root.path().join("empty/nested")).expect("writable");
     let shown = root.path().display();
     for (path, expected) in [
-        ("missing", format!("input 'images': {shown}/missing does not exist; correct the path, or put the data there")),
+        (
+            "missing",
+            format!(
+                "input 'images': {shown}/missing does not exist; correct the path, or put the data there"
+            ),
+        ),
         ("*.png", format!("input 'images': {shown}/*.png matches no file; correct the pattern")),
-        ("no/*.png", format!("input 'images': {shown}/no/*.png matches no file: there is no {shown}/no/")),
+        (
+            "no/*.png",
+            format!("input 'images': {shown}/no/*.png matches no file: there is no {shown}/no/"),
+        ),
         (
             "full/*",
             format!(
@@ -202,7 +230,12 @@ fn bad_input_is_reported_in_one_line() {
                 "input 'images': {shown}/a[ is not a valid pattern: error parsing glob 'a[': unclosed character class; missing ']'"
             ),
         ),
-        ("empty", format!("input 'images': {shown}/empty holds no files; put files there, or correct the job file")),
+        (
+            "empty",
+            format!(
+                "input 'images': {shown}/empty holds no files; put files there, or correct the job file"
+            ),
+        ),
     ] {
         assert_eq!(refusal(&file_job(1, &[&root.path().join(path)])), expected);
     }
@@ -228,12 +261,18 @@ fn unreadable_folder_is_named() {
         assert!(plan.next().expect("one file").is_ok());
         fs::remove_dir_all(&shut).expect("ours");
         let refused = format!("{:#}", plan.next().expect("an error").expect_err("an error"));
-        assert!(refused.contains(&format!("{} cannot be read: No such file", shut.display())), "{refused}");
+        assert!(
+            refused.contains(&format!("{} cannot be read: No such file", shut.display())),
+            "{refused}"
+        );
         return;
     }
     let refused = refusal(&file_job(1, &[root.path()]));
     fs::set_permissions(&shut, fs::Permissions::from_mode(0o700)).expect("ours");
-    assert!(refused.contains(&format!("{} cannot be read; give the user", shut.display())), "{refused}");
+    assert!(
+        refused.contains(&format!("{} cannot be read; give the user", shut.display())),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -311,8 +350,10 @@ proptest! {
 }
 
 fn count_files(folder: &Path) -> usize {
-    let entries = fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path());
-    let is_hidden = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
+    let entries =
+        fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path());
+    let is_hidden =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
     let shown = entries.filter(|path| !is_hidden(path));
     shown.map(|path| if path.is_dir() { count_files(&path) } else { 1 }).sum()
 }

@@ -5,7 +5,9 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use protocol::{Descriptor, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableFormat, TableOptions, Work};
+use protocol::{
+    Descriptor, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableFormat, TableOptions, Work,
+};
 use tempfile::TempDir;
 
 /// Creates an empty folder.
@@ -73,6 +75,7 @@ pub fn file_batches(root: &Path, job: &JobSpec) -> Vec<Vec<String>> {
 /// Returns the files of one mini-batch, relative to `root`; bytes that are not text are escaped.
 pub fn files_of(root: &Path, descriptor: &Descriptor) -> Vec<String> {
     let Work::Files { paths, .. } = &descriptor.work else { panic!("{descriptor:?} has no files") };
-    let relative = paths.iter().map(|path| path.as_path().strip_prefix(root).expect("below the root"));
+    let relative =
+        paths.iter().map(|path| path.as_path().strip_prefix(root).expect("below the root"));
     relative.map(|path| path.as_os_str().as_bytes().escape_ascii().to_string()).collect()
 }

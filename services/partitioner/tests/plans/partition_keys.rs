@@ -12,7 +12,9 @@ fn keyed(mut job: JobSpec, format: &str, keys: &[&str]) -> JobSpec {
 }
 
 fn values(job: &JobSpec) -> Vec<Vec<String>> {
-    let values = |descriptor: &protocol::Descriptor| descriptor.key().iter().map(|(_, value)| value.clone()).collect();
+    let values = |descriptor: &protocol::Descriptor| {
+        descriptor.key().iter().map(|(_, value)| value.clone()).collect()
+    };
     descriptors(job).iter().map(values).collect()
 }
 
@@ -29,18 +31,36 @@ fn files_of_a_combination_form_one_mini_batch() {
     ] {
         write(root.path(), name, "");
     }
-    let job = keyed(file_job(1, &[root.path()]), "…/{user}/{season}/{genres}.wav", &["user", "genres"]);
+    let job =
+        keyed(file_job(1, &[root.path()]), "…/{user}/{season}/{genres}.wav", &["user", "genres"]);
     let planned = descriptors(&job);
     assert_eq!(
         values(&job),
-        [["user1", "disco"], ["user1", "orchestra"], ["user2", "piano"], ["user3", "spirituality"], ["user4", "piano"]]
+        [
+            ["user1", "disco"],
+            ["user1", "orchestra"],
+            ["user2", "piano"],
+            ["user3", "spirituality"],
+            ["user4", "piano"]
+        ]
     );
     assert_eq!(planned[0].key()[1], ("genres".to_owned(), "disco".to_owned()));
-    assert_eq!(files_of(root.path(), &planned[4]), ["user4/fall/piano.wav", "user4/spring/piano.wav"]);
-    assert_eq!(planned.iter().map(|descriptor| files_of(root.path(), descriptor).len()).sum::<usize>(), 6);
+    assert_eq!(
+        files_of(root.path(), &planned[4]),
+        ["user4/fall/piano.wav", "user4/spring/piano.wav"]
+    );
+    assert_eq!(
+        planned.iter().map(|descriptor| files_of(root.path(), descriptor).len()).sum::<usize>(),
+        6
+    );
 
-    let swapped = keyed(file_job(1, &[root.path()]), "{user}/{season}/{genres}.wav", &["genres", "user"]);
-    assert_eq!(values(&swapped)[2], ["piano", "user2"], "in the order of partition_keys, and sorted by it");
+    let swapped =
+        keyed(file_job(1, &[root.path()]), "{user}/{season}/{genres}.wav", &["genres", "user"]);
+    assert_eq!(
+        values(&swapped)[2],
+        ["piano", "user2"],
+        "in the order of partition_keys, and sorted by it"
+    );
     let mut plan = partitioner::plan(&job);
     plan.by_ref().for_each(drop);
     assert_eq!((plan.totals().mini_batches, plan.totals().items), (5, Some(6)));
@@ -63,7 +83,11 @@ fn rows_of_a_combination_form_one_mini_batch_with_the_columns_of_the_path_last()
     let root = folder();
     for store in 1000..1003 {
         for brand in ["dominicks", "minute.maid", "tropicana"] {
-            write(root.path(), format!("{store}/{brand}/a.csv"), "Week,Quantity\n1990-06-14,10560\n");
+            write(
+                root.path(),
+                format!("{store}/{brand}/a.csv"),
+                "Week,Quantity\n1990-06-14,10560\n",
+            );
             write(root.path(), format!("{store}/{brand}/b.csv"), "Week,Quantity\n1990-06-21,500\n");
         }
     }
@@ -80,9 +104,11 @@ fn rows_of_a_combination_form_one_mini_batch_with_the_columns_of_the_path_last()
     assert_eq!(blocks[1].path, ItemPath::from(root.path().join("1002/tropicana/b.csv")));
     let bytes = "Week,Quantity\n1990-06-21,500\n".len() as u64;
     assert_eq!(blocks[1].range, BlockRange::Lines { first: 0, last: bytes });
-    let of_path = [("Store", "1002"), ("Brand", "tropicana"), ("file_name", "b"), ("extension", "csv")];
+    let of_path =
+        [("Store", "1002"), ("Brand", "tropicana"), ("file_name", "b"), ("extension", "csv")];
     assert_eq!(blocks[1].path_columns, of_path.map(own), "keys or not, as in the format");
-    let columns = partitioner::plan(&both).schemas().expect("readable").remove(0).expect("text").columns;
+    let columns =
+        partitioner::plan(&both).schemas().expect("readable").remove(0).expect("text").columns;
     assert_eq!(
         columns.iter().map(|column| &column.name[..]).collect::<Vec<_>>(),
         ["Week", "Quantity", "Store", "Brand", "file_name", "extension"]
@@ -104,7 +130,9 @@ fn row_groups_of_a_combination_form_one_mini_batch() {
     write_parquet(&root.path().join("k/b.parquet"), &[2]);
     let job = table_job(TableFormat::Parquet, MiniBatchSize::Rows(1), &[root.path()]);
     let planned = descriptors(&keyed(job, "{key}/*.parquet", &["key"]));
-    let [protocol::Descriptor { work: Work::Rows { blocks, .. }, .. }] = &planned[..] else { panic!("one") };
+    let [protocol::Descriptor { work: Work::Rows { blocks, .. }, .. }] = &planned[..] else {
+        panic!("one")
+    };
     let ranges: Vec<_> = blocks.iter().map(|block| block.range).collect();
     let group = |row_group, rows| BlockRange::RowGroup { row_group, offset: 0, rows };
     assert_eq!(ranges, [group(0, 5), group(1, 3), group(0, 2)]);
@@ -134,7 +162,8 @@ fn mismatched_keys_and_formats_are_rejected() {
     write(root.path(), "a/1.csv", "");
     write(root.path(), "stray", "");
     let shown = root.path().display();
-    let refused = |format: &str, keys: &[&str]| refusal(&keyed(file_job(1, &[root.path()]), format, keys));
+    let refused =
+        |format: &str, keys: &[&str]| refusal(&keyed(file_job(1, &[root.path()]), format, keys));
     assert_eq!(
         refused("{key}/{name}.csv", &["key"]),
         format!(
@@ -145,8 +174,15 @@ fn mismatched_keys_and_formats_are_rejected() {
         refused("{key}/{name}.csv", &["other"]),
         "input 'images': partition key 'other' is not in partition_format, which has: key, name"
     );
-    assert_eq!(refused("{key", &["key"]), "input 'images': partition_format: '{' without '}' in '{key'");
+    assert_eq!(
+        refused("{key", &["key"]),
+        "input 'images': partition_format: '{' without '}' in '{key'"
+    );
     let mut job = file_job(1, &[root.path()]);
     job.partition_keys = vec!["key".to_owned()];
-    assert!(refusal(&job).starts_with("input 'images': partition_keys need a partition_format"), "{}", refusal(&job));
+    assert!(
+        refusal(&job).starts_with("input 'images': partition_keys need a partition_format"),
+        "{}",
+        refusal(&job)
+    );
 }

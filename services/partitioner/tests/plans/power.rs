@@ -11,8 +11,8 @@ use futures::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use queue::{Delivery, Depth, MemoryOptions, MemoryQueue, Message, Queue, Receipt, Receive};
 
@@ -62,7 +62,10 @@ pub struct PoweredQueue {
 
 impl PoweredQueue {
     pub fn new(power: &Arc<Power>) -> Arc<Self> {
-        Arc::new(Self { power: Arc::clone(power), inner: MemoryQueue::new(MemoryOptions::default()) })
+        Arc::new(Self {
+            power: Arc::clone(power),
+            inner: MemoryQueue::new(MemoryOptions::default()),
+        })
     }
 
     /// Returns the queue behind the switch.
@@ -72,7 +75,8 @@ impl PoweredQueue {
 
     /// Returns all messages sent so far.
     pub async fn bodies(&self) -> Vec<Bytes> {
-        let request = Receive { messages_max: usize::MAX, visibility: HOUR, wait: std::time::Duration::ZERO };
+        let request =
+            Receive { messages_max: usize::MAX, visibility: HOUR, wait: std::time::Duration::ZERO };
         let mut bodies = Vec::new();
         loop {
             let deliveries = self.inner.receive(request).await.expect("in memory");
@@ -93,7 +97,10 @@ impl Queue for PoweredQueue {
         if has_effect {
             self.inner.send(messages).await?;
         }
-        let off = || queue::Error::Misconfigured { queue: "memory".to_owned(), source: "the power is off".into() };
+        let off = || queue::Error::Misconfigured {
+            queue: "memory".to_owned(),
+            source: "the power is off".into(),
+        };
         is_answered.then_some(()).ok_or_else(off)
     }
 
@@ -108,7 +115,10 @@ impl Queue for PoweredQueue {
         self.inner.extend(leases).await
     }
 
-    async fn acknowledge(&self, receipts: &[Receipt]) -> std::result::Result<Vec<Receipt>, queue::Error> {
+    async fn acknowledge(
+        &self,
+        receipts: &[Receipt],
+    ) -> std::result::Result<Vec<Receipt>, queue::Error> {
         self.inner.acknowledge(receipts).await
     }
 
@@ -146,9 +156,15 @@ impl fmt::Display for PoweredStore {
 
 #[async_trait]
 impl ObjectStore for PoweredStore {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         let (has_effect, is_answered) = self.power.next_write();
-        let off = || object_store::Error::Generic { store: "memory", source: "the power is off".into() };
+        let off =
+            || object_store::Error::Generic { store: "memory", source: "the power is off".into() };
         if !has_effect {
             return Err(off());
         }
@@ -156,7 +172,11 @@ impl ObjectStore for PoweredStore {
         if is_answered { put } else { Err(off()) }
     }
 
-    async fn put_multipart_opts(&self, at: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
         self.inner.put_multipart_opts(at, options).await
     }
 
@@ -168,7 +188,10 @@ impl ObjectStore for PoweredStore {
         self.inner.get_ranges(location, ranges).await
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         self.inner.delete_stream(locations)
     }
 

@@ -28,9 +28,12 @@ fn surveyed(job: &JobSpec) -> Result<Survey, String> {
 #[test]
 fn format_comes_from_the_files() {
     let root = folder();
-    for (name, text) in
-        [("csv/a.CSV", "id,n\n1,2\n"), ("csv/b.txt", "id,n\n"), ("tsv/a.tsv", "id\tn\n"), ("json/a.json", "{}\n")]
-    {
+    for (name, text) in [
+        ("csv/a.CSV", "id,n\n1,2\n"),
+        ("csv/b.txt", "id,n\n"),
+        ("tsv/a.tsv", "id\tn\n"),
+        ("json/a.json", "{}\n"),
+    ] {
         write(root.path(), name, text);
     }
     for name in ["pq/part-0.pq", "pq/part-1.snappy.parquet", "none/part-0"] {
@@ -67,7 +70,11 @@ fn tables_with_a_log_of_their_own_are_rejected() {
         for path in [root.path().join(table), root.path().join(table).join("k=1")] {
             let is_whole = path.ends_with(table);
             let refused = surveyed(&unnamed(&[&path])).err().unwrap_or_default();
-            assert_eq!(refused.contains("table, whose log says which of its files count"), is_whole, "{refused}");
+            assert_eq!(
+                refused.contains("table, whose log says which of its files count"),
+                is_whole,
+                "{refused}"
+            );
         }
     }
 }
@@ -78,7 +85,10 @@ fn columns_in_names_of_folders_are_noted() {
     write(root.path(), "run=7/day=1/a.csv", "id\n1\n");
     let mut job = unnamed(&[&root.path().join("run=7")]);
     let notes = surveyed(&job).expect("a table").notes.join("\n");
-    assert!(notes.contains("lies in the folder day=1, and no column day is read from it"), "{notes}");
+    assert!(
+        notes.contains("lies in the folder day=1, and no column day is read from it"),
+        "{notes}"
+    );
     job.inputs[0].partition_format = Some("day={day}/{name}.csv".to_owned());
     assert_eq!(surveyed(&job).expect("a table").notes, Vec::<String>::new());
 }
@@ -101,16 +111,26 @@ fn parquet_files_with_other_columns_are_noted() {
         (vec![("id", number.clone()), ("name", text.clone())], ""),
         (vec![("name", text.clone()), ("id", number.clone())], "its columns have another order"),
         (vec![("id", number.clone())], "it has no column name"),
-        (vec![("id", number.clone()), ("name", text.clone()), ("x", number.clone())], "its column x is new"),
+        (
+            vec![("id", number.clone()), ("name", text.clone()), ("x", number.clone())],
+            "its column x is new",
+        ),
         (vec![("id", text.clone()), ("name", text.clone())], "its column id is Utf8, not Int64"),
     ] {
         write("b.parquet", &columns);
         job.inputs[0].table.columns.clear();
         let notes = surveyed(&job).expect("a table").notes.join("\n");
-        assert!(notes.is_empty() == expected.is_empty() && notes.contains(expected), "{expected}: {notes}");
+        assert!(
+            notes.is_empty() == expected.is_empty() && notes.contains(expected),
+            "{expected}: {notes}"
+        );
         job.inputs[0].table.columns = vec!["name".to_owned()];
         let notes = surveyed(&job).expect("a table").notes;
-        assert_eq!(notes.is_empty(), !expected.contains("no column name"), "only listed columns matter: {notes:?}");
+        assert_eq!(
+            notes.is_empty(),
+            !expected.contains("no column name"),
+            "only listed columns matter: {notes:?}"
+        );
     }
 }
 
@@ -162,7 +182,9 @@ fn given_format_applies_unless_the_content_contradicts_it() {
     let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
     let survey = surveyed(&job).expect("text");
     assert_eq!(survey.notes.len(), 1, "{:?}", survey.notes);
-    assert!(survey.notes[0].ends_with("b.json is jsonl by its name and read as csv, as `format` says"));
+    assert!(
+        survey.notes[0].ends_with("b.json is jsonl by its name and read as csv, as `format` says")
+    );
     write(root.path(), "c.csv", "PAR1PAR1");
     assert!(surveyed(&job).expect_err("Parquet").contains("c.csv is a Parquet file"));
 }
@@ -179,7 +201,8 @@ fn different_headers_are_reported_with_both_files() {
     }
     let notes = surveyed(&job).expect("readable").notes;
     assert!(
-        notes.len() == 1 && notes[0].contains("c.csv (and one more file) begins with another line than"),
+        notes.len() == 1
+            && notes[0].contains("c.csv (and one more file) begins with another line than"),
         "{notes:?}"
     );
     assert!(notes[0].contains("a.csv, whose column names are used"), "{notes:?}");
@@ -222,11 +245,16 @@ fn hidden_names_are_left_out_unless_a_pattern_names_them() {
     let (found, left_out, line) = files("");
     assert_eq!((found, left_out), (2, 5), "{line}");
     assert!(
-        line.contains("_SUCCESS (begins with `_`)") && line.contains(".ipynb_checkpoints (begins with `.`)"),
+        line.contains("_SUCCESS (begins with `_`)")
+            && line.contains(".ipynb_checkpoints (begins with `.`)"),
         "{line}"
     );
     assert_eq!(files("*.csv").0, 1);
-    assert_eq!((files("*.csv").1, files("part*").1), (1, 0), "names that do not match anyway are reported");
+    assert_eq!(
+        (files("*.csv").1, files("part*").1),
+        (1, 0),
+        "names that do not match anyway are reported"
+    );
     assert_eq!(files("_*.csv").0, 1);
     assert_eq!(files("**").0, 2);
     assert_eq!(files("_temporary/**").0, 1);
@@ -238,7 +266,10 @@ fn hidden_names_are_left_out_unless_a_pattern_names_them() {
     write(hidden.path(), "_SUCCESS", "");
     let refused = surveyed(&unnamed(&[hidden.path()])).expect_err("no files");
     let expected = "holds no files; left out of the inputs: ";
-    assert!(refused.contains(expected) && refused.contains("_SUCCESS (begins with `_`); a pattern"), "{refused}");
+    assert!(
+        refused.contains(expected) && refused.contains("_SUCCESS (begins with `_`); a pattern"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -248,8 +279,13 @@ fn files_may_have_any_content() {
     write(root.path(), "b.xlsx", "");
     let mut job = job(MiniBatchSize::Files(1));
     job.inputs.push(input("images", InputKind::File, &[root.path()]));
-    assert!(partitioner::survey(&job, &StoreOptions::default()).remove(0).expect("listed").is_none());
+    assert!(
+        partitioner::survey(&job, &StoreOptions::default()).remove(0).expect("listed").is_none()
+    );
     job.inputs[0].paths = vec![root.path().join("*.png").into()];
-    let refused = format!("{:#}", partitioner::survey(&job, &StoreOptions::default()).remove(0).expect_err("nothing"));
+    let refused = format!(
+        "{:#}",
+        partitioner::survey(&job, &StoreOptions::default()).remove(0).expect_err("nothing")
+    );
     assert!(refused.contains("matches no file"), "{refused}");
 }

@@ -9,7 +9,9 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use partitioner::{Inputs, MissingColumn};
-use protocol::{BlockRange, ColumnType, Descriptor, JobSpec, MiniBatchSize, TableFormat, TypeRules, Work};
+use protocol::{
+    BlockRange, ColumnType, Descriptor, JobSpec, MiniBatchSize, TableFormat, TypeRules, Work,
+};
 
 use crate::fixtures::{descriptors, folder, refusal, table_job, write};
 
@@ -17,7 +19,8 @@ use crate::fixtures::{descriptors, folder, refusal, table_job, write};
 fn numbered_rows(rows: usize) -> String {
     let mut text = "id,name,val\n".to_owned();
     for row in 0..rows {
-        writeln!(text, "{row},{},{:?}", "x".repeat(20), row as f64 * 1.5).expect("strings take everything");
+        writeln!(text, "{row},{},{:?}", "x".repeat(20), row as f64 * 1.5)
+            .expect("strings take everything");
     }
     text
 }
@@ -29,7 +32,8 @@ pub fn write_parquet(path: &Path, groups: &[usize]) {
     };
     let properties = WriterProperties::builder().build();
     let file = File::create(path).expect("writable");
-    let mut writer = ArrowWriter::try_new(file, batch(0).schema(), Some(properties)).expect("writable");
+    let mut writer =
+        ArrowWriter::try_new(file, batch(0).schema(), Some(properties)).expect("writable");
     for &rows in groups {
         writer.write(&batch(rows)).expect("writable");
         writer.flush().expect("writable");
@@ -46,7 +50,8 @@ pub fn ranges(names: &[&str], job: &protocol::JobSpec) -> Vec<(usize, BlockRange
         },
         work => panic!("{work:?}"),
     };
-    let place = |path: &Path| names.iter().position(|name| path.ends_with(name)).expect("one of the files");
+    let place =
+        |path: &Path| names.iter().position(|name| path.ends_with(name)).expect("one of the files");
     let blocks = descriptors(job).into_iter().map(block);
     blocks.map(|block| (place(block.path.as_path()), block.range)).collect()
 }
@@ -62,11 +67,14 @@ fn text_is_split_at_byte_offsets_in_each_file() {
     write(root.path(), "b_mid.csv", numbered_rows(200));
     write(root.path(), "c_big.csv", numbered_rows(2000));
     let names = ["a_small.csv", "b_mid.csv", "c_big.csv"];
-    let job = |bytes, paths: &[&Path]| table_job(TableFormat::Csv, MiniBatchSize::Bytes(bytes), paths);
+    let job =
+        |bytes, paths: &[&Path]| table_job(TableFormat::Csv, MiniBatchSize::Bytes(bytes), paths);
 
     let mid = root.path().join("b_mid.csv");
-    let expected: Vec<_> = [(0, 1024), (1025, 2048), (2049, 3072), (3073, 4096), (4097, 5120), (5121, 6144)].to_vec();
-    let expected: Vec<_> = expected.into_iter().map(|(first, last)| (1, lines(first, last))).collect();
+    let expected: Vec<_> =
+        [(0, 1024), (1025, 2048), (2049, 3072), (3073, 4096), (4097, 5120), (5121, 6144)].to_vec();
+    let expected: Vec<_> =
+        expected.into_iter().map(|(first, last)| (1, lines(first, last))).collect();
     assert_eq!(ranges(&names, &job(1024, &[&mid])), expected);
 
     let whole = ranges(&names, &job(1 << 20, &[root.path()]));
@@ -90,15 +98,23 @@ fn job_that_runs_without_rows_has_one_mini_batch_at_least() {
     let root = folder();
     write(root.path(), "a.csv", "");
     write(root.path(), "b.csv", "id\n");
-    let job = |size| JobSpec { run_without_rows: true, ..table_job(TableFormat::Csv, size, &[root.path()]) };
+    let job = |size| JobSpec {
+        run_without_rows: true,
+        ..table_job(TableFormat::Csv, size, &[root.path()])
+    };
     assert_eq!(ranges(&["a.csv", "b.csv"], &job(MiniBatchSize::Bytes(100))), [(1, lines(0, 100))]);
     let mut by_rows = job(MiniBatchSize::Rows(1));
     by_rows.inputs[0].partition_format = Some("{name}.csv".into());
     by_rows.inputs[0].paths = vec![root.path().join("b.csv").as_path().into()];
-    let [Descriptor { work: Work::Rows { blocks, rows_before: Some(0), .. }, .. }] = &descriptors(&by_rows)[..] else {
+    let [Descriptor { work: Work::Rows { blocks, rows_before: Some(0), .. }, .. }] =
+        &descriptors(&by_rows)[..]
+    else {
         panic!("one")
     };
-    assert_eq!((blocks[0].range, blocks[0].path_columns[0].1.as_str()), (BlockRange::WholeText, "b"));
+    assert_eq!(
+        (blocks[0].range, blocks[0].path_columns[0].1.as_str()),
+        (BlockRange::WholeText, "b")
+    );
 
     let path = root.path().join("none.parquet");
     write_parquet(&path, &[]);
@@ -117,7 +133,9 @@ fn input_is_empty_only_if_no_file_has_a_row() {
     for types in [TypeRules::Original, TypeRules::Pandas] {
         let mut job = table_job(TableFormat::Csv, MiniBatchSize::Rows(1), &[root.path()]);
         job.inputs[0].table.types = types;
-        let is_empty = || partitioner::plan(&job).schemas().expect("readable")[0].as_ref().expect("text").is_empty;
+        let is_empty = || {
+            partitioner::plan(&job).schemas().expect("readable")[0].as_ref().expect("text").is_empty
+        };
         assert!(is_empty());
         write(root.path(), "199.csv", "id\n1\n");
         assert!(!is_empty());
@@ -141,7 +159,9 @@ fn rows_are_split_at_beginnings_of_lines() {
     write(root.path(), "a.csv", "id,n\n1,a\n2,b\n3,c");
     write(root.path(), "b.csv", "id,n\n4,d\n");
     let job = table_job(TableFormat::Csv, MiniBatchSize::Rows(2), &[root.path()]);
-    let [(0, first), (0, second), (1, third)] = ranges(&["a.csv", "b.csv"], &job)[..] else { panic!("three") };
+    let [(0, first), (0, second), (1, third)] = ranges(&["a.csv", "b.csv"], &job)[..] else {
+        panic!("three")
+    };
     let holds = |range: BlockRange, starts: u64| {
         let BlockRange::Lines { first, last } = range else { panic!("{range:?}") };
         (first..=last).contains(&starts)
@@ -174,7 +194,10 @@ fn parquet_is_split_into_row_groups_and_rows() {
     let names = ["a.parquet", "b.parquet", "c.parquet"];
     for size in [MiniBatchSize::Bytes(1), MiniBatchSize::Bytes(1 << 20)] {
         let job = table_job(TableFormat::Parquet, size, &[root.path()]);
-        assert_eq!(ranges(&names, &job), [(0, group(0, 0, 5)), (0, group(1, 0, 3)), (1, group(0, 0, 2))]);
+        assert_eq!(
+            ranges(&names, &job),
+            [(0, group(0, 0, 5)), (0, group(1, 0, 3)), (1, group(0, 0, 2))]
+        );
     }
     let job = table_job(TableFormat::Parquet, MiniBatchSize::Rows(2), &[root.path()]);
     let expected = [
@@ -200,8 +223,12 @@ fn types_come_from_the_first_rows_of_all_files() {
     let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
     let schemas = partitioner::plan(&job).schemas().expect("readable");
     let schema = schemas[0].as_ref().expect("text has a schema");
-    let columns: Vec<_> = schema.columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
-    assert_eq!(columns, [("id", ColumnType::Boolean), ("n", ColumnType::Float), ("t", ColumnType::Text)]);
+    let columns: Vec<_> =
+        schema.columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
+    assert_eq!(
+        columns,
+        [("id", ColumnType::Boolean), ("n", ColumnType::Float), ("t", ColumnType::Text)]
+    );
     let mut plan = partitioner::plan(&job);
     plan.by_ref().for_each(drop);
     assert_eq!(plan.totals().items, None, "the number of rows in text is unknown");
@@ -215,8 +242,10 @@ fn columns_from_the_path_come_last() {
     job.inputs[0].partition_format = Some("{month:yyyy/MM}/{region}.csv".to_owned());
     let schemas = partitioner::plan(&job).schemas().expect("readable");
     let columns = &schemas[0].as_ref().expect("text has a schema").columns;
-    let columns: Vec<_> = columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
-    let expected = [("id", ColumnType::Integer), ("month", ColumnType::Text), ("region", ColumnType::Text)];
+    let columns: Vec<_> =
+        columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
+    let expected =
+        [("id", ColumnType::Integer), ("month", ColumnType::Text), ("region", ColumnType::Text)];
     assert_eq!(columns, expected);
     let Work::Rows { blocks, .. } = &descriptors(&job)[0].work else { panic!("rows") };
     let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
@@ -240,9 +269,13 @@ fn missing_columns_are_reported() {
     let missing_of = |format, path: &str, listed: &[&str]| {
         let mut job = table_job(format, MiniBatchSize::Bytes(100), &[&root.path().join(path)]);
         job.inputs[0].table.columns = listed.iter().map(|&name| name.to_owned()).collect();
-        job.inputs[0].partition_format = (path == "north").then(|| "{region}/{file_name}.csv".to_owned());
+        job.inputs[0].partition_format =
+            (path == "north").then(|| "{region}/{file_name}.csv".to_owned());
         let inputs = Inputs::default();
-        (inputs.missing_columns(&job), inputs.plan(&job).schemas().map_err(|error| format!("{error:#}")))
+        (
+            inputs.missing_columns(&job),
+            inputs.plan(&job).schemas().map_err(|error| format!("{error:#}")),
+        )
     };
     let there = ["id", "price"].map(str::to_owned).to_vec();
     let missing = |name: &str, is_from_path| MissingColumn {
@@ -262,7 +295,12 @@ fn missing_columns_are_reported() {
     let (found, planned) = missing_of(TableFormat::Parquet, "e.parquet", &["id", "m"]);
     assert_eq!(
         found,
-        [MissingColumn { input: 0, name: "m".to_owned(), there: vec!["id".to_owned()], is_from_path: false }]
+        [MissingColumn {
+            input: 0,
+            name: "m".to_owned(),
+            there: vec!["id".to_owned()],
+            is_from_path: false
+        }]
     );
     assert!(planned.expect_err("refused").contains("no column 'm'"));
     assert_eq!(missing_of(TableFormat::Parquet, "e.parquet", &["id"]), (vec![], Ok(vec![None])));
@@ -286,7 +324,10 @@ fn unread_column_may_share_a_name_with_the_path() {
     assert!(partitioner::plan(&job).schemas().is_ok());
     job.inputs[0].table.columns.push("id".to_owned());
     let refused = format!("{:#}", partitioner::plan(&job).schemas().expect_err("twice"));
-    assert!(refused.contains("the column 'id' appears in the files and in partition_format"), "{refused}");
+    assert!(
+        refused.contains("the column 'id' appears in the files and in partition_format"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -299,14 +340,22 @@ fn bad_table_is_reported_in_one_line() {
     assert_eq!(refused.lines().count(), 1);
 
     let by_files = table_job(TableFormat::Csv, MiniBatchSize::Files(1), &[root.path()]);
-    let expected = "input 'sales': mini_batch_size must be a size such as 1MB, or a number such as 500 rows";
+    let expected =
+        "input 'sales': mini_batch_size must be a size such as 1MB, or a number such as 500 rows";
     assert_eq!(refusal(&by_files), expected);
-    assert_eq!(format!("{:#}", partitioner::plan(&by_files).schemas().expect_err("no size")), expected);
+    assert_eq!(
+        format!("{:#}", partitioner::plan(&by_files).schemas().expect_err("no size")),
+        expected
+    );
 
     std::os::unix::fs::symlink("nowhere", root.path().join("b.csv")).expect("linkable");
-    let broken = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1), &[&root.path().join("*.csv")]);
+    let broken =
+        table_job(TableFormat::Csv, MiniBatchSize::Bytes(1), &[&root.path().join("*.csv")]);
     let refused = refusal(&broken);
-    assert!(refused.contains("b.csv cannot be read; repair the file, or leave it out: No such file"), "{refused}");
+    assert!(
+        refused.contains("b.csv cannot be read; repair the file, or leave it out: No such file"),
+        "{refused}"
+    );
 }
 
 /// Returns the number of rows of all mini-batches, and `rows_before` of each mini-batch.
@@ -330,7 +379,8 @@ fn rows_are_left_out_and_taken_over_all_files() {
     (job.inputs[0].table.skip, job.inputs[0].table.take) = (2, Some(6));
     let group = |row_group, offset, rows| BlockRange::RowGroup { row_group, offset, rows };
     let names = ["a.parquet", "b.parquet"];
-    let expected = [(0, group(0, 2, 1)), (0, group(1, 0, 2)), (0, group(1, 2, 2)), (1, group(0, 0, 1))];
+    let expected =
+        [(0, group(0, 2, 1)), (0, group(1, 0, 2)), (0, group(1, 2, 2)), (1, group(0, 0, 1))];
     assert_eq!(ranges(&names, &job), expected);
     assert_eq!(planned_rows(&job), (6, vec![Some(0), Some(1), Some(3), Some(5)]));
     (job.inputs[0].table.skip, job.inputs[0].table.take) = (20, None);
@@ -369,7 +419,10 @@ fn rows_of_combinations_are_counted_in_the_order_of_the_files() {
             (key, blocks.into_iter().map(|block| block.range).collect())
         })
         .collect();
-    assert_eq!(blocks, [("a".to_owned(), vec![lines(0, 7)]), ("b".to_owned(), vec![lines(5, 7), lines(0, 4)])]);
+    assert_eq!(
+        blocks,
+        [("a".to_owned(), vec![lines(0, 7)]), ("b".to_owned(), vec![lines(5, 7), lines(0, 4)])]
+    );
 }
 
 #[test]
@@ -381,6 +434,7 @@ fn header_of_the_first_file_is_no_row_and_other_files_have_none() {
     job.inputs[0].table.header = protocol::HeaderMode::FromFirstFile;
     assert_eq!(ranges(&["a.csv", "b.csv"], &job), [(0, lines(5, 9)), (1, lines(0, 1 << 20))]);
     let schemas = partitioner::plan(&job).schemas().expect("readable");
-    let names: Vec<&str> = schemas[0].iter().flat_map(|schema| &schema.columns).map(|c| c.name.as_str()).collect();
+    let names: Vec<&str> =
+        schemas[0].iter().flat_map(|schema| &schema.columns).map(|c| c.name.as_str()).collect();
     assert_eq!(names, ["id", "x"]);
 }

@@ -24,7 +24,9 @@ fn serve(objects: BTreeMap<&'static str, Vec<u8>>) -> String {
 }
 
 fn answer_all(mut connection: TcpStream, objects: &BTreeMap<&'static str, Vec<u8>>) {
-    let mut requests = BufReader::new(connection.try_clone().expect("a second handle")).lines().map_while(Result::ok);
+    let mut requests = BufReader::new(connection.try_clone().expect("a second handle"))
+        .lines()
+        .map_while(Result::ok);
     while let Some(request) = requests.next() {
         let headers: Vec<String> = requests.by_ref().take_while(|line| !line.is_empty()).collect();
         let mut words = request.split(' ');
@@ -36,11 +38,15 @@ fn answer_all(mut connection: TcpStream, objects: &BTreeMap<&'static str, Vec<u8
                 .then(|| (first.parse().expect("a number"), last.parse().expect("a number")))
         });
         let mut answer = match (objects.get(path), range) {
-            (None, _) => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned().into_bytes(),
+            (None, _) => {
+                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned().into_bytes()
+            }
             (Some(object), None) => {
                 let length = object.len();
-                let mut answer =
-                    format!("HTTP/1.1 200 OK\r\nETag: \"v{length}\"\r\nContent-Length: {length}\r\n\r\n").into_bytes();
+                let mut answer = format!(
+                    "HTTP/1.1 200 OK\r\nETag: \"v{length}\"\r\nContent-Length: {length}\r\n\r\n"
+                )
+                .into_bytes();
                 answer.extend_from_slice(if method == "HEAD" { b"" } else { object });
                 answer
             }
@@ -73,12 +79,15 @@ fn parquet(groups: &[usize]) -> Vec<u8> {
 #[test]
 fn text_behind_a_url_is_split_like_a_file() {
     let text = "id,n\n".to_owned() + &"7,2.5\n".repeat(20);
-    let address =
-        serve(BTreeMap::from([("/data/a%20b.csv", text.clone().into_bytes()), ("/data/empty.csv", Vec::new())]));
+    let address = serve(BTreeMap::from([
+        ("/data/a%20b.csv", text.clone().into_bytes()),
+        ("/data/empty.csv", Vec::new()),
+    ]));
     let urls = ["/data/empty.csv", "/data/a%20b.csv"].map(|path| format!("{address}{path}"));
     let job = |size| table_job(TableFormat::Csv, size, &[Path::new(&urls[0]), Path::new(&urls[1])]);
     let by_bytes = job(MiniBatchSize::Bytes(100));
-    let expected = [(0, 100), (101, 200)].map(|(first, last)| (0, BlockRange::Lines { first, last }));
+    let expected =
+        [(0, 100), (101, 200)].map(|(first, last)| (0, BlockRange::Lines { first, last }));
     assert_eq!(ranges(&["data/a%20b.csv"], &by_bytes), expected);
     let schema = partitioner::plan(&by_bytes).schemas().expect("readable").remove(0).expect("text");
     assert_eq!(schema.columns[1].column_type, ColumnType::Float);
@@ -87,28 +96,50 @@ fn text_behind_a_url_is_split_like_a_file() {
 
 #[test]
 fn objects_are_surveyed_by_name_and_first_bytes() {
-    let objects =
-        [("/a.csv", b"id;n\n1;2\n".to_vec()), ("/b.csv", parquet(&[1])), ("/c", parquet(&[1])), ("/d.csv", vec![])];
+    let objects = [
+        ("/a.csv", b"id;n\n1;2\n".to_vec()),
+        ("/b.csv", parquet(&[1])),
+        ("/c", parquet(&[1])),
+        ("/d.csv", vec![]),
+    ];
     let address = serve(BTreeMap::from(objects));
     let surveyed = |path: &str| {
-        let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[Path::new(&format!("{address}{path}"))]);
+        let mut job = table_job(
+            TableFormat::Csv,
+            MiniBatchSize::Bytes(100),
+            &[Path::new(&format!("{address}{path}"))],
+        );
         job.inputs[0].table.by_name = true;
-        partitioner::survey(&job, &storage::StoreOptions::default()).remove(0).map_err(|error| format!("{error:#}"))
+        partitioner::survey(&job, &storage::StoreOptions::default())
+            .remove(0)
+            .map_err(|error| format!("{error:#}"))
     };
     let survey = surveyed("/a.csv").expect("text").expect("a table");
     assert_eq!((survey.format, survey.bytes, survey.notes.len()), (TableFormat::Csv, 9, 1));
-    assert!(surveyed("/b.csv").expect_err("Parquet").contains("/b.csv is a Parquet file; set `format: parquet`"));
+    assert!(
+        surveyed("/b.csv")
+            .expect_err("Parquet")
+            .contains("/b.csv is a Parquet file; set `format: parquet`")
+    );
     assert_eq!(surveyed("/c").expect("Parquet").expect("a table").format, TableFormat::Parquet);
     assert!(surveyed("/d.csv").expect_err("empty").contains("all of its files are empty"));
 }
 
 #[test]
 fn parquet_behind_a_url_needs_only_its_footer() {
-    let address = serve(BTreeMap::from([("/a.parquet", parquet(&[5, 3])), ("/k/b.parquet", parquet(&[1]))]));
+    let address =
+        serve(BTreeMap::from([("/a.parquet", parquet(&[5, 3])), ("/k/b.parquet", parquet(&[1]))]));
     let urls = ["/a.parquet", "/k/b.parquet"].map(|path| format!("{address}{path}"));
-    let job = table_job(TableFormat::Parquet, MiniBatchSize::Bytes(1), &[Path::new(&urls[0]), Path::new(&urls[1])]);
+    let job = table_job(
+        TableFormat::Parquet,
+        MiniBatchSize::Bytes(1),
+        &[Path::new(&urls[0]), Path::new(&urls[1])],
+    );
     let group = |row_group, rows| BlockRange::RowGroup { row_group, offset: 0, rows };
-    assert_eq!(ranges(&["a.parquet", "k/b.parquet"], &job), [(0, group(0, 5)), (0, group(1, 3)), (1, group(0, 1))]);
+    assert_eq!(
+        ranges(&["a.parquet", "k/b.parquet"], &job),
+        [(0, group(0, 5)), (0, group(1, 3)), (1, group(0, 1))]
+    );
 }
 
 #[test]
@@ -119,7 +150,9 @@ fn files_behind_urls_and_local_files_share_an_input() {
     let there = format!("{address}/there.png");
     let here = format!("file://{}", root.path().join("here").display());
     let job = file_job(5, &[Path::new(&there), Path::new(&here)]);
-    let [Descriptor { work: Work::Files { paths, .. }, .. }] = &descriptors(&job)[..] else { panic!("one") };
+    let [Descriptor { work: Work::Files { paths, .. }, .. }] = &descriptors(&job)[..] else {
+        panic!("one")
+    };
     assert_eq!(paths[0].as_path(), Path::new(&there));
     assert_eq!(paths[1].as_path(), root.path().join("here"));
 }
@@ -128,7 +161,8 @@ fn files_behind_urls_and_local_files_share_an_input() {
 fn missing_object_is_reported() {
     let address = serve(BTreeMap::new());
     let url = format!("{address}/none.csv");
-    let refused = refusal(&table_job(TableFormat::Csv, MiniBatchSize::Bytes(1), &[Path::new(&url)]));
+    let refused =
+        refusal(&table_job(TableFormat::Csv, MiniBatchSize::Bytes(1), &[Path::new(&url)]));
     assert_eq!(refused, format!("input 'sales': {url} does not exist; write {url}/ for a folder"));
     let mut job = file_job(1, &[]);
     job.inputs[0] = input("images", InputKind::File, &[Path::new("nowhere://a/b")]);

@@ -34,7 +34,11 @@ fn version(bucket: &Bucket, key: &str) -> FileVersion {
         let (_, rest) = listing.split_once(&format!("<{name}>")).expect("listed");
         rest.split_once('<').expect("closed").0.replace("&quot;", "\"")
     };
-    FileVersion { bytes: element("Size").parse().expect("a number"), etag: Some(element("ETag")), modified: None }
+    FileVersion {
+        bytes: element("Size").parse().expect("a number"),
+        etag: Some(element("ETag")),
+        modified: None,
+    }
 }
 
 #[test]
@@ -43,29 +47,40 @@ fn objects_are_listed_page_by_page_during_planning() {
     std::thread::scope(|scope| {
         for first in 0..8 {
             let bucket = &bucket;
-            scope.spawn(move || (first..count).step_by(8).for_each(|key| bucket.put(&format!("d/{key:06}.txt"), b"x")));
+            scope.spawn(move || {
+                (first..count)
+                    .step_by(8)
+                    .for_each(|key| bucket.put(&format!("d/{key:06}.txt"), b"x"))
+            });
         }
     });
     let pages = || proxy.count(|request| request.is_list());
-    let mut plan = Inputs::new(&options(&proxy.endpoint)).plan(&file_job(10, &[Path::new(&bucket.url("d/"))]));
+    let mut plan =
+        Inputs::new(&options(&proxy.endpoint)).plan(&file_job(10, &[Path::new(&bucket.url("d/"))]));
     let first = plan.next().expect("some are there").expect("listable");
     // A listing requests one page ahead.
     assert!(pages() <= 3, "{} pages of {count} objects were requested early", pages());
     let Work::Files { paths, versions, .. } = first.work else { panic!("files") };
     assert_eq!(paths[1].display(), bucket.url("d/000001.txt"));
     assert_eq!(versions[1], version(&bucket, "d/000001.txt"));
-    let planned = plan.by_ref().fold(1, |planned, next| next.map(|_| planned + 1).expect("listable"));
+    let planned =
+        plan.by_ref().fold(1, |planned, next| next.map(|_| planned + 1).expect("listable"));
     assert_eq!(planned, count.div_ceil(10));
     assert_eq!(plan.totals().files, count as u64);
     assert!(pages() >= count.div_ceil(1000));
-    assert_eq!(proxy.count(|request| !request.is_list()), 0, "the plan needs more than the listing");
+    assert_eq!(
+        proxy.count(|request| !request.is_list()),
+        0,
+        "the plan needs more than the listing"
+    );
 }
 
 #[test]
 fn blocks_contain_the_version_of_their_file() {
     let bucket = Bucket::new();
     bucket.put("t/a.csv", "id,text\n1,one\n2,two\n3,three\n".as_bytes());
-    let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(16), &[Path::new(&bucket.url("t/"))]);
+    let job =
+        table_job(TableFormat::Csv, MiniBatchSize::Bytes(16), &[Path::new(&bucket.url("t/"))]);
     let planned = Inputs::new(&options(&support::endpoint())).plan(&job);
     let works: Vec<_> = planned.map(|planned| planned.expect("listable").work).collect();
     assert_eq!(works.len(), 2);
@@ -81,7 +96,8 @@ fn blocks_contain_the_version_of_their_file() {
 fn start_of_a_job_lists_each_page_once() {
     let (bucket, proxy) = (Bucket::new(), Proxy::counting());
     (0..20).for_each(|key| bucket.put(&format!("t/{key:02}.csv"), b"id\n1\n"));
-    let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(16), &[Path::new(&bucket.url("t/"))]);
+    let mut job =
+        table_job(TableFormat::Csv, MiniBatchSize::Bytes(16), &[Path::new(&bucket.url("t/"))]);
     job.inputs[0].table.columns = vec!["id".to_owned()];
     let inputs = Inputs::new(&options(&proxy.endpoint));
     inputs.survey(&job).remove(0).expect("readable");
@@ -97,7 +113,11 @@ fn changed_content_changes_the_digest() {
     let bucket = Bucket::new();
     let job = file_job(1, &[Path::new(&bucket.url("d/"))]);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let digest = || runtime.block_on(Inputs::new(&options(&support::endpoint())).digest(&job)).expect("listable");
+    let digest = || {
+        runtime
+            .block_on(Inputs::new(&options(&support::endpoint())).digest(&job))
+            .expect("listable")
+    };
     bucket.put("d/a", b"one");
     let before = digest();
     assert_eq!(digest(), before);

@@ -40,13 +40,20 @@ pub async fn cancel(State(shared): SharedState, view: View) -> Answer<Document<V
         }
         Ok(canceled) => match canceled?? {
             Canceled::EndedBefore(result) => {
-                let message = format!("the job has ended already: {}", engine::State::from(result.state).word());
+                let message = format!(
+                    "the job has ended already: {}",
+                    engine::State::from(result.state).word()
+                );
                 json!({ "state": "ended", "message": message })
             }
-            Canceled::Stopped(_) => json!({ "state": "canceled", "message": "the job has stopped" }),
+            Canceled::Stopped(_) => {
+                json!({ "state": "canceled", "message": "the job has stopped" })
+            }
             Canceled::LacksReducer(hint) => {
-                let message =
-                    format!("the job ends as soon as a reducer serves it: {}", (shared.options.words.hint)(&hint));
+                let message = format!(
+                    "the job ends as soon as a reducer serves it: {}",
+                    (shared.options.words.hint)(&hint)
+                );
                 json!({ "state": "requested", "message": message })
             }
             Canceled::Requested(_) => {
@@ -59,7 +66,10 @@ pub async fn cancel(State(shared): SharedState, view: View) -> Answer<Document<V
 }
 
 /// Runs what the output of a job lacks.
-pub async fn retry(State(shared): SharedState, view: View) -> Answer<(StatusCode, Document<Value>)> {
+pub async fn retry(
+    State(shared): SharedState,
+    view: View,
+) -> Answer<(StatusCode, Document<Value>)> {
     let job_id = view.job_id().to_owned();
     let message = match shared.options.target.is_some() {
         true => publish_again(&shared, &job_id).await?,
@@ -118,8 +128,12 @@ async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
         engine.retry_on(&job_id, &RetryOptions::default(), target, events).await
     });
     match retried.await? {
-        Retry::NothingToDo(_) => Err(conflict("the job is completed, and has nothing that could run again")),
-        Retry::InFlight(_) => Err(conflict("the job has not ended: its mini-batches are in its queue or at a worker")),
+        Retry::NothingToDo(_) => {
+            Err(conflict("the job is completed, and has nothing that could run again"))
+        }
+        Retry::InFlight(_) => {
+            Err(conflict("the job has not ended: its mini-batches are in its queue or at a worker"))
+        }
         Retry::Submission(submission) => {
             plan(submission);
             Ok("the job continues: what its output lacks is being published")
@@ -155,7 +169,8 @@ fn plan(submission: Box<Submission>) {
 /// Runs `retry` for a local job in a process of its own, which outlives the portal.
 async fn start_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
     let executable = shared.options.engine.settings().executable.clone();
-    let executable = executable.ok_or_else(|| conflict("the portal does not know the command that continues jobs"))?;
+    let executable = executable
+        .ok_or_else(|| conflict("the portal does not know the command that continues jobs"))?;
     let home = shared.options.engine.settings().home.clone();
     let mut errors = tempfile::tempfile().context("keep what the command says")?;
     let mut command = Command::new(executable);
@@ -173,7 +188,11 @@ async fn start_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
         if let Some(status) = process.try_wait().context("wait for the command")? {
             let mut text = String::new();
             let _ = errors.rewind().and_then(|()| errors.read_to_string(&mut text));
-            let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason");
+            let last = text
+                .lines()
+                .rev()
+                .find(|line| !line.trim().is_empty())
+                .unwrap_or("it gave no reason");
             return match status.code() {
                 Some(status) if JOB_RAN.contains(&status) => Ok("the job has ended again"),
                 _ => Err(conflict(last.trim_start_matches("gristmill: "))),

@@ -39,7 +39,8 @@ fn heading(line: &str) -> Option<(String, u64, String)> {
 }
 
 fn is_of_user(file: &str) -> bool {
-    let library = ["/site-packages/", "/dist-packages/", "/lib/python3", "/gristmill/", "/azureml_user/"];
+    let library =
+        ["/site-packages/", "/dist-packages/", "/lib/python3", "/gristmill/", "/azureml_user/"];
     !file.starts_with('<') && !library.iter().any(|part| file.contains(part))
 }
 
@@ -52,8 +53,10 @@ mod tests {
         let text = "Traceback (most recent call last):\n  File \"/usr/lib/python3.11/x.py\", line 3, in a\n    b()\n    ^^^\n  \
                     File \"/home/me/entry <b>.py\", line 7, in run\n    raise ValueError\nValueError: bad";
         let frames = frames(text);
-        let short: Vec<_> =
-            frames.iter().map(|frame| (frame.line, &*frame.function, &*frame.code, frame.user)).collect();
+        let short: Vec<_> = frames
+            .iter()
+            .map(|frame| (frame.line, &*frame.function, &*frame.code, frame.user))
+            .collect();
         assert_eq!(short, [(3, "a", "b()", false), (7, "run", "raise ValueError", true)]);
     }
 
@@ -62,12 +65,20 @@ mod tests {
         let text = "Current thread 0x1 (most recent call first):\n  File \"/me/a.py\", line 9 in inner\n  File \"/me/a.py\", \
                     line 2 in run\n";
         let frames = frames(text);
-        assert_eq!(frames.iter().map(|frame| &*frame.function).collect::<Vec<_>>(), ["run", "inner"]);
+        assert_eq!(
+            frames.iter().map(|frame| &*frame.function).collect::<Vec<_>>(),
+            ["run", "inner"]
+        );
     }
 
     #[test]
     fn other_texts_have_no_frames() {
-        for text in ["", "File \"", "  File \"a\", line x, in f", "File \"a\", line 99999999999999999999999 in f"] {
+        for text in [
+            "",
+            "File \"",
+            "  File \"a\", line x, in f",
+            "File \"a\", line 99999999999999999999999 in f",
+        ] {
             assert!(frames(text).is_empty(), "{text}");
         }
     }

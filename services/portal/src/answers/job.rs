@@ -9,8 +9,8 @@ use engine::history::{ATTEMPTS_MAX, History, Origin, PROCESSES_MAX};
 use engine::words::counted;
 use engine::{State as JobState, StatusDocument};
 use protocol::{
-    Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, Progress, RoundResult, RunningMiniBatch, Waiting,
-    milliseconds_since_epoch,
+    Counts, ErrorThresholds, JobResult, JobSpec, OutputAction, Progress, RoundResult,
+    RunningMiniBatch, Waiting, milliseconds_since_epoch,
 };
 use serde::Serialize;
 
@@ -182,46 +182,65 @@ impl Job {
         };
         let (elapsed_seconds, worked_seconds) = match (&status.result, progress) {
             (Some(result), _) => (Some(result.elapsed_seconds), Some(result.worked_seconds)),
-            (None, Some(progress)) => (Some(progress.elapsed_seconds), Some(progress.worked_seconds)),
+            (None, Some(progress)) => {
+                (Some(progress.elapsed_seconds), Some(progress.worked_seconds))
+            }
             (None, None) => (None, None),
         };
         let at_work = progress.filter(|progress| state.has_processes(progress));
         let rate = engine::rate(status.result.as_ref(), progress, state);
         let goes_on = at_work.filter(|_| state == JobState::Running);
-        let eta_seconds = goes_on.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64);
+        let eta_seconds =
+            goes_on.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64);
         let waits = at_work.map_or_else(Vec::new, waits);
-        let moment = sentence::Moment { elapsed_seconds, worked_seconds, eta_seconds, mini_batches, retrying };
+        let moment = sentence::Moment {
+            elapsed_seconds,
+            worked_seconds,
+            eta_seconds,
+            mini_batches,
+            retrying,
+        };
         let sentence = sentence::sentence(&status, &moment);
         let failures = tally.failures();
-        let started_at = engine::started_at(&spec.job_id).and_then(|at| u64::try_from(at.timestamp_millis()).ok());
+        let started_at = engine::started_at(&spec.job_id)
+            .and_then(|at| u64::try_from(at.timestamp_millis()).ok());
         let has_failures = mini_batches.failed > 0;
         let result = status.result.as_ref();
         let can_cancel = state.is_open() && state != JobState::Canceling;
         let can_retry = match state {
             JobState::Failed | JobState::Canceled | JobState::Interrupted => true,
-            JobState::Completed => has_failures || result.is_some_and(|result| result.rejects_to_retry() > 0),
+            JobState::Completed => {
+                has_failures || result.is_some_and(|result| result.rejects_to_retry() > 0)
+            }
             _ => false,
         };
-        let mut nodes: Vec<&str> = history.processes().iter().map(|process| &*process.name.node).collect();
+        let mut nodes: Vec<&str> =
+            history.processes().iter().map(|process| &*process.name.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
         let result = status.result.as_ref();
-        let warnings = result.map_or_else(Vec::new, |result| match result.warning_kinds.as_slice() {
-            [] => result.first_warnings.clone(),
-            kinds => kinds.iter().map(ToString::to_string).collect(),
-        });
+        let warnings =
+            result.map_or_else(Vec::new, |result| match result.warning_kinds.as_slice() {
+                [] => result.first_warnings.clone(),
+                kinds => kinds.iter().map(ToString::to_string).collect(),
+            });
         let so_far = progress.map_or(&[][..], |progress| &progress.notes);
-        let mut notes = result.map_or_else(|| [&spec.notes, so_far].concat(), |result| result.notes.clone());
-        notes.extend(
-            snapshot.has_damaged_result.then(|| {
-                "result.json is damaged, so the job counts as interrupted; a retry writes it again".to_owned()
-            }),
-        );
+        let mut notes =
+            result.map_or_else(|| [&spec.notes, so_far].concat(), |result| result.notes.clone());
+        notes.extend(snapshot.has_damaged_result.then(|| {
+            "result.json is damaged, so the job counts as interrupted; a retry writes it again"
+                .to_owned()
+        }));
         notes.extend(left_out(history.attempts_left_out()));
         notes.extend(history.unreadable().map(|segment| {
             format!("segment {segment} of the ledger is damaged or incomplete: attempts from it on are not shown")
         }));
-        let same = snapshot.same.jobs.iter().map(|job| Same { job_id: job.job_id.clone(), state: job.state }).collect();
+        let same = snapshot
+            .same
+            .jobs
+            .iter()
+            .map(|job| Same { job_id: job.job_id.clone(), state: job.state })
+            .collect();
         Self {
             revision: view.revision(history),
             now: milliseconds_since_epoch(),
@@ -255,14 +274,22 @@ impl Job {
             can_retry: !is_read_only && can_retry,
             warnings,
             notes,
-            output: output(spec, result.and_then(|result| result.output.as_deref()), snapshot.store.folder().is_some()),
+            output: output(
+                spec,
+                result.and_then(|result| result.output.as_deref()),
+                snapshot.store.folder().is_some(),
+            ),
             history: match history.origin() {
                 Origin::Ledger => "ledger",
                 Origin::Report => "report",
                 Origin::Nothing => "none",
             },
             nodes: nodes.len(),
-            processes: history.processes().iter().filter(|process| !process.name.process.is_empty()).count(),
+            processes: history
+                .processes()
+                .iter()
+                .filter(|process| !process.name.process.is_empty())
+                .count(),
             status,
         }
     }
@@ -273,8 +300,15 @@ impl Job {
         for Wait { mini_batch, node, process, phase, since, detail, stack, .. } in &self.waits {
             (mini_batch, node, process, phase, since, detail, stack).hash(&mut others);
         }
-        if let Some(Progress { processes, nodes_at_work, silent_since, step, trouble, running, .. }) =
-            &self.status.progress
+        if let Some(Progress {
+            processes,
+            nodes_at_work,
+            silent_since,
+            step,
+            trouble,
+            running,
+            ..
+        }) = &self.status.progress
         {
             let trouble = trouble.as_ref().map(|trouble| &trouble.reason);
             (processes, nodes_at_work, silent_since, step, trouble).hash(&mut others);
@@ -283,9 +317,19 @@ impl Job {
             }
         }
         // The time of a job that works goes on.
-        let time = self.status.progress.as_ref().filter(|progress| self.status.state.has_processes(progress));
+        let time = self
+            .status
+            .progress
+            .as_ref()
+            .filter(|progress| self.status.state.has_processes(progress));
         time.map(|progress| progress.elapsed_seconds as u64 / 2).hash(&mut others);
-        (&self.status.hint, &self.warnings, &self.notes, self.output.downloadable, self.lineage.reused.count)
+        (
+            &self.status.hint,
+            &self.warnings,
+            &self.notes,
+            self.output.downloadable,
+            self.lineage.reused.count,
+        )
             .hash(&mut others);
         Mark {
             revision: self.revision.clone(),
@@ -324,8 +368,20 @@ fn gauges(
     items: Counts,
     working: Option<&Progress>,
 ) -> Vec<Gauge> {
-    let ErrorThresholds { error_threshold, allowed_failed_count, allowed_failed_percent, fail_fast } = spec.thresholds;
-    let above = |key, label, value, limit, unit| Gauge { key, label, value, limit, unit, fails_when: "above" };
+    let ErrorThresholds {
+        error_threshold,
+        allowed_failed_count,
+        allowed_failed_percent,
+        fail_fast,
+    } = spec.thresholds;
+    let above = |key, label, value, limit, unit| Gauge {
+        key,
+        label,
+        value,
+        limit,
+        unit,
+        fails_when: "above",
+    };
     let count = |limit: i64| u64::try_from(limit).ok().map(|limit| limit as f64);
     let counts = moment.mini_batches;
     let failed = counts.failed.saturating_add(tally.partly_failed());
@@ -335,7 +391,13 @@ fn gauges(
     let percent_limit = Some(allowed_failed_percent).filter(|limit| *limit < 100.0);
     let repeated = tally.failures().repeated().map_or(0, |repeated| repeated.count);
     let mut gauges = vec![
-        above("error_threshold", "Failed items", items.failed as f64, count(error_threshold), "items"),
+        above(
+            "error_threshold",
+            "Failed items",
+            items.failed as f64,
+            count(error_threshold),
+            "items",
+        ),
         above(
             "allowed_failed_count",
             "Mini-batches with failures",
@@ -343,7 +405,13 @@ fn gauges(
             count(allowed_failed_count),
             "mini-batches",
         ),
-        above("allowed_failed_percent", "Share of mini-batches with failures", percent, percent_limit, "percent"),
+        above(
+            "allowed_failed_percent",
+            "Share of mini-batches with failures",
+            percent,
+            percent_limit,
+            "percent",
+        ),
         Gauge {
             key: "fail_fast",
             label: "Failures with the same cause",
@@ -361,10 +429,19 @@ fn gauges(
         ),
     ];
     if let Some(progress) = working {
-        let last = history.attempts().next_back().map_or(progress.started_at, engine::history::Attempted::ended_at);
+        let last = history
+            .attempts()
+            .next_back()
+            .map_or(progress.started_at, engine::history::Attempted::ended_at);
         let silent = progress.at.saturating_sub(last.max(progress.started_at)) as f64 / 1000.0;
         let limit = Some(spec.progress_update_timeout_seconds as f64);
-        gauges.push(above("progress_update_timeout", "Time without a finished mini-batch", silent, limit, "seconds"));
+        gauges.push(above(
+            "progress_update_timeout",
+            "Time without a finished mini-batch",
+            silent,
+            limit,
+            "seconds",
+        ));
     }
     gauges
 }
@@ -429,7 +506,8 @@ fn commands(
         commands.push(Command { what: "retry", command: format!("gristmill retry {id}{flags}") });
     }
     if result.is_some_and(|result| result.items_rejected > 0 || result.rejects.is_some()) {
-        commands.push(Command { what: "rejects", command: format!("gristmill rejects {id}{flags}") });
+        commands
+            .push(Command { what: "rejects", command: format!("gristmill rejects {id}{flags}") });
     }
     if let Some(job_file) = job_file(spec) {
         let words: String = spec.changes.iter().map(|word| format!(" {}", quoted(word))).collect();

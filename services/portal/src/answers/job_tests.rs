@@ -64,8 +64,11 @@ fn gauges_show_how_near_each_limit_is() {
         ..Reducer::no_progress()
     };
     let job = described(spec, &attempts, progress);
-    let gauges: Vec<_> =
-        job.gauges.iter().map(|gauge| (gauge.key, gauge.value, gauge.limit, gauge.fails_when)).collect();
+    let gauges: Vec<_> = job
+        .gauges
+        .iter()
+        .map(|gauge| (gauge.key, gauge.value, gauge.limit, gauge.fails_when))
+        .collect();
     let expected = [
         ("error_threshold", 4.0, Some(10.0), "above"),
         ("allowed_failed_count", 3.0, None, "above"),
@@ -104,7 +107,11 @@ fn mark_changes_with_what_the_job_waits_for() {
         described(JobSpec::example(), &[tried(0, 1, Succeeded)], progress).mark()
     };
     let known = mark(waiting.clone());
-    assert_eq!(mark(Waiting { seconds: 31, ..waiting.clone() }), known, "time passes without an event");
+    assert_eq!(
+        mark(Waiting { seconds: 31, ..waiting.clone() }),
+        known,
+        "time passes without an event"
+    );
     let others = [
         Waiting { mini_batch: Some(4), ..waiting.clone() },
         Waiting { process: "process002".to_owned(), ..waiting.clone() },

@@ -86,7 +86,10 @@ impl From<Summary> for JobRow {
     }
 }
 
-pub async fn list(State(shared): SharedState, Query(query): Query<ListQuery>) -> Answer<Document<JobsPage>> {
+pub async fn list(
+    State(shared): SharedState,
+    Query(query): Query<ListQuery>,
+) -> Answer<Document<JobsPage>> {
     let jobs = &shared.options.jobs;
     shared.watched.check_place(jobs)?;
     let selection = Selection { states: states(&query.state)?, name: None };
@@ -120,7 +123,9 @@ pub async fn list(State(shared): SharedState, Query(query): Query<ListQuery>) ->
         let mut summaries = summaries.into_iter().peekable();
         for id in chunk {
             looked_at += 1;
-            let Some(summary) = summaries.next_if(|summary| summary.job_id == *id) else { continue };
+            let Some(summary) = summaries.next_if(|summary| summary.job_id == *id) else {
+                continue;
+            };
             if selection.has_state(summary.state) {
                 rows.push(JobRow::from(summary));
             }
@@ -133,7 +138,13 @@ pub async fn list(State(shared): SharedState, Query(query): Query<ListQuery>) ->
         }
     }
     let next = (looked_at < ids.len()).then(|| ids[looked_at - 1].clone());
-    Ok(Document(JobsPage { jobs: rows, next, total, place: jobs.place(), now: milliseconds_since_epoch() }))
+    Ok(Document(JobsPage {
+        jobs: rows,
+        next,
+        total,
+        place: jobs.place(),
+        now: milliseconds_since_epoch(),
+    }))
 }
 
 fn states(text: &str) -> Answer<Vec<JobState>> {
@@ -160,14 +171,19 @@ mod tests {
     #[test]
     fn part_of_an_id_selects_it() {
         let id = "Score-images-20261121-100203-ab12";
-        for (wanted, expected) in [("", true), ("score", true), ("IMAGES", true), ("s*2026", true), ("2026*s", false)] {
+        for (wanted, expected) in
+            [("", true), ("score", true), ("IMAGES", true), ("s*2026", true), ("2026*s", false)]
+        {
             assert_eq!(contains(id, wanted), expected, "{wanted}");
         }
     }
 
     #[test]
     fn unknown_state_is_refused() {
-        assert_eq!(states("failed, running").expect("known"), [JobState::Failed, JobState::Running]);
+        assert_eq!(
+            states("failed, running").expect("known"),
+            [JobState::Failed, JobState::Running]
+        );
         assert!(states("gone").is_err());
     }
 }

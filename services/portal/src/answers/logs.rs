@@ -133,7 +133,8 @@ pub async fn text(view: View, Query(query): Query<TextQuery>) -> Answer<Document
     let asked = ((from - first) as usize).min(read.len());
     let is_end_given = query.before.is_some() || to == bytes;
     let range = whole_lines(&read, asked, first == 0, is_end_given);
-    let starts = starts(&read[range.clone()]).map(|start| first + (range.start + start) as u64).collect();
+    let starts =
+        starts(&read[range.clone()]).map(|start| first + (range.start + start) as u64).collect();
     let text = String::from_utf8_lossy(&read[range.clone()]).into_owned();
     let (from, to) = (first + range.start as u64, first + range.end as u64);
     let line = (from == 0).then_some(1);
@@ -146,7 +147,9 @@ fn whole_lines(read: &[u8], asked: usize, is_beginning: bool, is_end_given: bool
     let start = match read[..asked].iter().rposition(|byte| *byte == b'\n') {
         Some(last) => last + 1,
         None if is_beginning => 0,
-        None => asked + read[asked..].iter().take(3).take_while(|byte| is_continuation(**byte)).count(),
+        None => {
+            asked + read[asked..].iter().take(3).take_while(|byte| is_continuation(**byte)).count()
+        }
     };
     if is_end_given {
         return start..read.len();
@@ -194,7 +197,8 @@ async fn size(store: &JobStore, path: &str) -> Answer<u64> {
 /// store without links.
 fn local(store: &JobStore, path: &str) -> Answer<Option<PathBuf>> {
     let refused = || Refusal::not_found(format!("there is no log file {path:?} in this job"));
-    let is_plain = |path: &FilePath| path.components().all(|part| matches!(part, Component::Normal(_)));
+    let is_plain =
+        |path: &FilePath| path.components().all(|part| matches!(part, Component::Normal(_)));
     if path.is_empty() || path.contains('\0') || !is_plain(FilePath::new(path)) {
         return Err(refused());
     }
@@ -223,7 +227,8 @@ pub async fn raw(view: View, Query(query): Query<FileQuery>) -> Answer<Response>
 /// Returns an answer that browsers store and never show.
 pub fn download(name: &str, bytes: Option<u64>, body: Body) -> Response {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-    let name: String = name.chars().map(|character| if is_plain(character) { character } else { '_' }).collect();
+    let name: String =
+        name.chars().map(|character| if is_plain(character) { character } else { '_' }).collect();
     let name = if name.trim_matches('.').is_empty() { "download" } else { &name };
     let mut response = ([(CONTENT_TYPE, "application/octet-stream")], body).into_response();
     let headers = response.headers_mut();
@@ -280,7 +285,8 @@ pub async fn search(view: View, Query(query): Query<SearchQuery>) -> Answer<Docu
         }
         let (store, text) = (store.clone(), text.clone());
         found = tokio::task::spawn_blocking(move || {
-            let reader = Ranges { store, path: path.clone(), next: 0..allowed, rest: Default::default() };
+            let reader =
+                Ranges { store, path: path.clone(), next: 0..allowed, rest: Default::default() };
             search_in(&path, reader, &text, limit, &mut found);
             found.searched_bytes += allowed;
             found
@@ -299,7 +305,10 @@ fn search_in(path: &str, reader: impl Read, text: &str, limit: usize, found: &mu
     loop {
         piece.clear();
         // A line of any length is searched in pieces.
-        let Ok(length @ 1..) = reader.by_ref().take(PIECE_BYTES).read_until(b'\n', &mut piece) else { return };
+        let Ok(length @ 1..) = reader.by_ref().take(PIECE_BYTES).read_until(b'\n', &mut piece)
+        else {
+            return;
+        };
         next += length as u64;
         if piece.contains(&0) {
             found.matches.truncate(before);
@@ -311,7 +320,8 @@ fn search_in(path: &str, reader: impl Read, text: &str, limit: usize, found: &mu
                 found.truncated = true;
                 return;
             }
-            let text = shown.trim_end_matches(['\n', '\r']).chars().take(LINE_CHARACTERS_MAX).collect();
+            let text =
+                shown.trim_end_matches(['\n', '\r']).chars().take(LINE_CHARACTERS_MAX).collect();
             found.matches.push(Match { path: path.to_owned(), line: number, offset, text });
             is_found = true;
         }
@@ -334,7 +344,8 @@ impl Read for Ranges {
         if self.rest.is_empty() && !self.next.is_empty() {
             let end = self.next.end.min(self.next.start + PIECE_BYTES);
             let read = self.store.log_range(&self.path, self.next.start..end);
-            self.rest = tokio::runtime::Handle::current().block_on(read).map_err(std::io::Error::other)?;
+            self.rest =
+                tokio::runtime::Handle::current().block_on(read).map_err(std::io::Error::other)?;
             self.next.start = end;
         }
         let length = buffer.len().min(self.rest.len());
@@ -387,7 +398,11 @@ mod tests {
 
     #[test]
     fn search_counts_a_long_line_once() {
-        let text = format!("one\n{} error {}\nthree error\n", "x".repeat(3 << 20), "error".repeat(1 << 19));
+        let text = format!(
+            "one\n{} error {}\nthree error\n",
+            "x".repeat(3 << 20),
+            "error".repeat(1 << 19)
+        );
         let mut found = Search::default();
         search_in("a.txt", text.as_bytes(), "error", 10, &mut found);
         let places: Vec<_> = found.matches.iter().map(|found| (found.line, found.offset)).collect();
@@ -426,8 +441,10 @@ mod tests {
         let store = JobStore::local(folder.path()).expect("folder exists");
         store.put_log("user/a.txt", "text\n".into()).await.expect("writable");
         std::fs::write(folder.path().join("spec.json"), "{}").expect("writable");
-        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("logs/user/link")).expect("writable");
-        std::os::unix::fs::symlink("../../spec.json", folder.path().join("logs/user/up")).expect("writable");
+        std::os::unix::fs::symlink("/etc/passwd", folder.path().join("logs/user/link"))
+            .expect("writable");
+        std::os::unix::fs::symlink("../../spec.json", folder.path().join("logs/user/up"))
+            .expect("writable");
         assert_eq!(size(&store, "user/a.txt").await.expect("a file"), 5);
         let hostile = [
             "",
@@ -452,10 +469,12 @@ mod tests {
 
     #[test]
     fn download_has_a_harmless_name() {
-        for (name, expected) in [("a b\".html", "a_b_.html"), ("..", "download"), ("ä\r\nx", "___x"), ("", "download")]
+        for (name, expected) in
+            [("a b\".html", "a_b_.html"), ("..", "download"), ("ä\r\nx", "___x"), ("", "download")]
         {
             let response = download(name, None, Body::empty());
-            let disposition = response.headers()[CONTENT_DISPOSITION].to_str().expect("plain").to_owned();
+            let disposition =
+                response.headers()[CONTENT_DISPOSITION].to_str().expect("plain").to_owned();
             assert_eq!(disposition, format!("attachment; filename=\"{expected}\""));
             assert_eq!(response.headers()[CONTENT_TYPE], "application/octet-stream");
         }

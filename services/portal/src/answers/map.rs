@@ -63,8 +63,16 @@ pub async fn of(view: &View, query: &MapQuery) -> Answer<Map> {
             None => std::iter::once(0..total).collect(),
             Some(version) => joined(history.changed_since(version), total),
         };
-        let chunk = |range: Range<u64>| Chunk { first: range.start, bytes: STANDARD.encode(cells(history, by, range)) };
-        Map { revision: view.revision(history), by, total, chunks: ranges.into_iter().map(chunk).collect() }
+        let chunk = |range: Range<u64>| Chunk {
+            first: range.start,
+            bytes: STANDARD.encode(cells(history, by, range)),
+        };
+        Map {
+            revision: view.revision(history),
+            by,
+            total,
+            chunks: ranges.into_iter().map(chunk).collect(),
+        }
     })
     .await
 }
@@ -118,8 +126,12 @@ mod tests {
 
     #[test]
     fn cell_shows_state_tries_and_duration() {
-        let history =
-            history(&[tried(0, 1, Succeeded), tried(1, 1, RunRaised), tried(1, 2, Succeeded), tried(3, 1, RunRaised)]);
+        let history = history(&[
+            tried(0, 1, Succeeded),
+            tried(1, 1, RunRaised),
+            tried(1, 2, Succeeded),
+            tried(3, 1, RunRaised),
+        ]);
         assert_eq!(cells(&history, By::State, 0..5), [4, 4, 0, 3, 0]);
         assert_eq!(cells(&history, By::Tries, 0..5), [1, 2, 0, 1, 0]);
         let half_a_second = 1 + (500.0_f64.log2() * 8.0).round() as u8;

@@ -171,7 +171,8 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
                 return None;
             }
             let is_failed = |other: &u64| history.state(*other) == MiniBatchState::Failed;
-            let mut attempts: Vec<_> = history.attempts_of(number).take(ATTEMPTS_MAX).copied().collect();
+            let mut attempts: Vec<_> =
+                history.attempts_of(number).take(ATTEMPTS_MAX).copied().collect();
             attempts.reverse();
             Some(FromHistory {
                 revision: view.revision(history),
@@ -185,7 +186,9 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
         })
         .await?;
     let Some(known) = known else {
-        return Err(Refusal::not_found(format!("there is no mini-batch {number} in this job, or none is known yet")));
+        return Err(Refusal::not_found(format!(
+            "there is no mini-batch {number} in this job, or none is known yet"
+        )));
     };
     let store = &view.snapshot.store;
     let places: Vec<RecordAt> = known.attempts.iter().map(Attempted::place).collect();
@@ -197,14 +200,16 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
     let counting_record = counting.and_then(|position| records[position].as_ref());
     let rows = rows(view, known.state, counting_record).await;
     let has_rejected = |record: &&RecordedAttempt| {
-        record.attempt.status == AttemptStatus::Succeeded && record.attempt.succeeded < record.attempt.total
+        record.attempt.status == AttemptStatus::Succeeded
+            && record.attempt.succeeded < record.attempt.total
     };
     let rejected = match counting_record.filter(has_rejected) {
         Some(record) => rejected(view, &record.attempt, descriptor.as_ref()).await?,
         None => Rejected::default(),
     };
     let progress = view.snapshot.status.progress.as_ref();
-    let waiting = progress.and_then(|progress| progress.waiting.iter().find(|wait| wait.mini_batch == Some(number)));
+    let waiting = progress
+        .and_then(|progress| progress.waiting.iter().find(|wait| wait.mini_batch == Some(number)));
     let running = view.running().iter().find(|running| running.mini_batch == number);
     let last = known.attempts.len().saturating_sub(1);
     let mut printed = Vec::with_capacity(records.len());
@@ -219,7 +224,8 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
         let decides = known.state == MiniBatchState::Failed && position == last;
         let record = record.as_ref()?;
         let before = position.checked_sub(1).and_then(|before| records[before].as_ref());
-        let phases = phases(&record.attempt, before.map(|before| &before.attempt), descriptor.as_ref());
+        let phases =
+            phases(&record.attempt, before.map(|before| &before.attempt), descriptor.as_ref());
         Some(attempt(attempted, record, phases, decides, printed, &logs))
     });
     let detail = records.iter().flatten().next_back().map(|record| record.attempt.detail.as_str());
@@ -239,7 +245,8 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
         previous_failed: known.previous_failed,
         next_failed: known.next_failed,
         can_run_again: descriptor.as_ref().is_some_and(engine::can_run_alone),
-        test_case: descriptor.and_then(|descriptor| test_case(&view.snapshot.spec, &descriptor, flags)),
+        test_case: descriptor
+            .and_then(|descriptor| test_case(&view.snapshot.spec, &descriptor, flags)),
     })
 }
 
@@ -257,7 +264,11 @@ impl From<&ErrorReport> for Error {
 }
 
 /// Returns the items that a success has rejected.
-async fn rejected(view: &View, success: &protocol::Attempt, descriptor: Option<&Descriptor>) -> Answer<Rejected> {
+async fn rejected(
+    view: &View,
+    success: &protocol::Attempt,
+    descriptor: Option<&Descriptor>,
+) -> Answer<Rejected> {
     let (store, spec) = (&view.snapshot.store, &view.snapshot.spec);
     let mini_batch = RejectedMiniBatch::of(store, success.clone(), descriptor.cloned()).await?;
     let mut rejected = Rejected::default();
@@ -276,11 +287,16 @@ async fn rejected(view: &View, success: &protocol::Attempt, descriptor: Option<&
     Ok(rejected)
 }
 
-fn items(descriptor: Option<&Descriptor>, latest: Option<&Attempted>, detail: Option<&str>) -> Items {
+fn items(
+    descriptor: Option<&Descriptor>,
+    latest: Option<&Attempted>,
+    detail: Option<&str>,
+) -> Items {
     let counted = latest.map(|latest| u64::from(latest.items)).filter(|items| *items > 0);
     match descriptor.map(|descriptor| &descriptor.work) {
         Some(Work::Files { paths, .. }) => {
-            let shown = paths.iter().take(ITEMS_MAX).map(|path| Item { path: path.display(), range: None });
+            let shown =
+                paths.iter().take(ITEMS_MAX).map(|path| Item { path: path.display(), range: None });
             Items { total: Some(paths.len() as u64), shown: shown.collect(), kind: "files" }
         }
         Some(Work::Rows { blocks, .. }) => {
@@ -288,14 +304,19 @@ fn items(descriptor: Option<&Descriptor>, latest: Option<&Attempted>, detail: Op
             let shown = blocks.iter().take(ITEMS_MAX).map(|block| {
                 let path = block.path.display();
                 let detail = block.detail();
-                let range = detail.strip_prefix(&*path).map(|range| range.trim().trim_matches(['(', ')']).to_owned());
+                let range = detail
+                    .strip_prefix(&*path)
+                    .map(|range| range.trim().trim_matches(['(', ')']).to_owned());
                 Item { range: range.filter(|range| !range.is_empty()), path }
             });
             Items { total: counted.or(known), shown: shown.collect(), kind: "rows" }
         }
         Some(Work::Rank) => Items { total: counted, shown: vec![], kind: "rank" },
         Some(Work::Planned { .. }) | None => {
-            let shown = detail.map(|detail| Item { path: detail.to_owned(), range: None }).into_iter().collect();
+            let shown = detail
+                .map(|detail| Item { path: detail.to_owned(), range: None })
+                .into_iter()
+                .collect();
             Items { total: counted, shown, kind: "unknown" }
         }
     }
@@ -322,7 +343,9 @@ fn attempt(
     ];
     let mut own: Vec<Log> = Vec::new();
     for path in names {
-        if !own.iter().any(|known| known.path == path) && logs.iter().any(|file| file.path == path && file.bytes > 0) {
+        if !own.iter().any(|known| known.path == path)
+            && logs.iter().any(|file| file.path == path && file.bytes > 0)
+        {
             let from = printed.iter().find(|part| part.path == path).map(|part| part.from);
             own.push(Log { path, from });
         }
@@ -358,11 +381,15 @@ async fn printed_by(view: &View, attempt: &protocol::Attempt, logs: &[LogFile]) 
     let bytes_max = PRINTED_BYTES_MAX / parts.len().max(1) as u64;
     for engine::Printed { path, range } in parts {
         let from = range.start.max(range.end.saturating_sub(bytes_max));
-        let Ok(read) = view.snapshot.store.log_range(&path, from..range.end).await else { continue };
+        let Ok(read) = view.snapshot.store.log_range(&path, from..range.end).await else {
+            continue;
+        };
         let (truncated, text) = (from > range.start, String::from_utf8_lossy(&read));
         let text = match text.split_once('\n') {
             // The end of one long line is better than nothing.
-            Some((_, whole_lines)) if truncated && !whole_lines.is_empty() => whole_lines.to_owned(),
+            Some((_, whole_lines)) if truncated && !whole_lines.is_empty() => {
+                whole_lines.to_owned()
+            }
             _ => text.into_owned(),
         };
         shown.push(Printed { path, from: range.start, to: range.end, text, truncated });
@@ -388,29 +415,45 @@ async fn rows(view: &View, state: MiniBatchState, record: Option<&RecordedAttemp
     if state != MiniBatchState::Succeeded {
         return none("only a successful attempt has rows");
     }
-    let Some(record) = record else { return none("they are no longer recorded; the output of the job has them") };
+    let Some(record) = record else {
+        return none("they are no longer recorded; the output of the job has them");
+    };
     let format = view.snapshot.spec.output.format;
     let (bytes, size) = match &record.attempt.rows {
         RowsAt::None => return none("this job keeps no rows, or they are no longer recorded"),
         RowsAt::Inline => (record.rows.clone(), record.rows.len() as u64),
         RowsAt::Part { name, bytes } => match part(&view.snapshot.store, name).await {
             Some(read) => (read, *bytes),
-            None => return none("the parts of a completed job are removed; its output has the rows"),
+            None => {
+                return none("the parts of a completed job are removed; its output has the rows");
+            }
         },
     };
     if format == OutputFormat::Text {
-        let mut text = String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into_owned();
+        let mut text =
+            String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]).into_owned();
         let end = text.match_indices('\n').nth(ROWS_MAX - 1).map_or(text.len(), |(at, _)| at + 1);
         text.truncate(end);
         let truncated = text.len() < bytes.len();
-        return Rows { available: true, text: Some(text), truncated, bytes: size, ..Rows::default() };
+        return Rows {
+            available: true,
+            text: Some(text),
+            truncated,
+            bytes: size,
+            ..Rows::default()
+        };
     }
     let is_whole = bytes.len() as u64 >= size;
     let read = tokio::task::spawn_blocking(move || first_stream_rows(&bytes, ROWS_MAX)).await;
     match read {
-        Ok(Ok(FirstRows { columns, cells, is_all })) => {
-            Rows { available: true, columns, cells, truncated: !(is_all && is_whole), bytes: size, ..Rows::default() }
-        }
+        Ok(Ok(FirstRows { columns, cells, is_all })) => Rows {
+            available: true,
+            columns,
+            cells,
+            truncated: !(is_all && is_whole),
+            bytes: size,
+            ..Rows::default()
+        },
         Ok(Err(error)) => none(&format!("they cannot be shown: {error}")),
         Err(_) => none("they cannot be shown"),
     }
@@ -444,6 +487,9 @@ mod tests {
         let error = found.attempts[0].error.as_ref().expect("it failed");
         assert_eq!((error.frames.len(), found.attempts[1].counts), (2, true));
         assert_eq!(found.rows.text.as_deref(), Some("row of 1\n"));
-        assert_eq!(of(&view, 9, "").await.expect_err("none").status, axum::http::StatusCode::NOT_FOUND);
+        assert_eq!(
+            of(&view, 9, "").await.expect_err("none").status,
+            axum::http::StatusCode::NOT_FOUND
+        );
     }
 }

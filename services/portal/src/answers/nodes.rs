@@ -132,14 +132,24 @@ pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
     let usage = progress.map_or(&[][..], |progress| &progress.usage);
     let usage: HashMap<(&str, &str), &ProcessUsage> =
         usage.iter().map(|used| ((&*used.node, &*used.process), used)).collect();
-    let running: HashMap<(&str, &str), &RunningMiniBatch> =
-        view.running().iter().map(|running| ((&*running.node, &*running.process), running)).collect();
+    let running: HashMap<(&str, &str), &RunningMiniBatch> = view
+        .running()
+        .iter()
+        .map(|running| ((&*running.node, &*running.process), running))
+        .collect();
     {
         let history = view.history();
         let stopped = history.tally().nodes().stopped();
         // A node that prepares the job, or has given up, has no process.
-        let waiting = progress.iter().flat_map(|progress| &progress.waiting).map(|waiting| &waiting.node);
-        for name in history.processes().iter().map(|process| &process.name.node).chain(stopped.keys()).chain(waiting) {
+        let waiting =
+            progress.iter().flat_map(|progress| &progress.waiting).map(|waiting| &waiting.node);
+        for name in history
+            .processes()
+            .iter()
+            .map(|process| &process.name.node)
+            .chain(stopped.keys())
+            .chain(waiting)
+        {
             nodes.entry(name.clone()).or_insert_with(|| Node {
                 node: name.clone(),
                 stopped: stopped.get(name).cloned(),
@@ -148,7 +158,8 @@ pub async fn of(view: &View, query: &NodesQuery) -> Answer<Nodes> {
             });
         }
         // A mini-batch without items succeeds without a process.
-        for process in history.processes().iter().filter(|process| !process.name.process.is_empty()) {
+        for process in history.processes().iter().filter(|process| !process.name.process.is_empty())
+        {
             let Some(known) = nodes.get_mut(&process.name.node) else { continue };
             let has_worked = process.attempts > 0;
             let used = usage.get(&(&*process.name.node, &*process.name.process));
@@ -197,7 +208,8 @@ async fn read_samples(store: &JobStore, node: &mut Node, points: usize) {
     {
         for process in &mut node.processes {
             let Some(pid) = process.pid.map(|pid| pid.to_string()) else { continue };
-            let own = rows.iter().filter(|row| row.get(pid_column) == Some(&pid)).map(Vec::as_slice);
+            let own =
+                rows.iter().filter(|row| row.get(pid_column) == Some(&pid)).map(Vec::as_slice);
             process.samples = samples(&header, own, &PROCESS, points);
         }
     }
@@ -235,14 +247,17 @@ fn add_live(samples: &mut Option<Samples>, live: &[Used], points: usize) {
         found.map_or_else(|| vec![None; samples.at.len()], |series| series.values.clone())
     };
     let written = samples.take().unwrap_or_default();
-    let known = written.at.iter().zip(series_of(&written, "CPU")).zip(series_of(&written, "Memory"));
+    let known =
+        written.at.iter().zip(series_of(&written, "CPU")).zip(series_of(&written, "Memory"));
     let mut all: Vec<_> = known.map(|((at, cpu), memory)| (*at, [cpu, memory, None])).collect();
-    let values = |used: &Used| [Some(used.cpu_percent), Some(used.memory_megabytes), used.gpu_percent];
+    let values =
+        |used: &Used| [Some(used.cpu_percent), Some(used.memory_megabytes), used.gpu_percent];
     all.extend(live.iter().map(|used| (used.at, values(used))));
     all.sort_by_key(|(at, _)| *at);
     let together = all.len().div_ceil(points);
-    let largest =
-        |some: &[(u64, [Option<f64>; 3])], at: usize| some.iter().filter_map(|(_, values)| values[at]).reduce(f64::max);
+    let largest = |some: &[(u64, [Option<f64>; 3])], at: usize| {
+        some.iter().filter_map(|(_, values)| values[at]).reduce(f64::max)
+    };
     let series = PROCESS.iter().enumerate().map(|(at, column)| Series {
         name: column.name.to_owned(),
         unit: column.unit,
@@ -259,7 +274,8 @@ const GPU: [(&str, &str); 2] = [("busy", "Gpu Percent"), ("memory", "Memory Used
 fn gpus(header: &[String], rows: &[Vec<String>], at: &[u64]) -> Vec<Series> {
     let position = |title: &str| header.iter().position(|other| other == title);
     let Some(number_column) = position("Gpu") else { return Vec::new() };
-    let mut numbers: Vec<u32> = rows.iter().filter_map(|row| row[number_column].parse().ok()).collect();
+    let mut numbers: Vec<u32> =
+        rows.iter().filter_map(|row| row[number_column].parse().ok()).collect();
     numbers.sort_unstable();
     numbers.dedup();
     let columns = GPU.iter().filter_map(|(name, title)| Some((name, position(title)?)));
@@ -269,7 +285,9 @@ fn gpus(header: &[String], rows: &[Vec<String>], at: &[u64]) -> Vec<Series> {
             let values: BTreeMap<u64, f64> =
                 own.filter_map(|row| Some((time(&row[0])?, row[column].parse().ok()?))).collect();
             let ends = at.iter().skip(1).copied().chain([u64::MAX]);
-            let most = |(from, to): (&u64, u64)| values.range(*from..to).map(|(_, value)| *value).reduce(f64::max);
+            let most = |(from, to): (&u64, u64)| {
+                values.range(*from..to).map(|(_, value)| *value).reduce(f64::max)
+            };
             let values = at.iter().zip(ends).map(most).collect();
             Series { name: format!("GPU {number} {name}"), unit: "percent", values }
         })
@@ -284,7 +302,11 @@ async fn table(store: &JobStore, path: &str) -> Option<(Vec<String>, Vec<Vec<Str
     let header = String::from_utf8_lossy(&header).lines().next()?.to_owned();
     let text = end_of(store, path, SAMPLES_BYTES_MAX).await?;
     let header = cells(&header);
-    let rows = text.lines().map(cells).filter(|row| row.len() == header.len() && time(&row[0]).is_some()).collect();
+    let rows = text
+        .lines()
+        .map(cells)
+        .filter(|row| row.len() == header.len() && time(&row[0]).is_some())
+        .collect();
     Some((header, rows))
 }
 
@@ -304,7 +326,8 @@ fn samples<'a>(
     columns: &[Column],
     points: usize,
 ) -> Option<Samples> {
-    let rows: Vec<(u64, &[String])> = rows.filter_map(|row| Some((time(row.first()?)?, row))).collect();
+    let rows: Vec<(u64, &[String])> =
+        rows.filter_map(|row| Some((time(row.first()?)?, row))).collect();
     if rows.is_empty() {
         return None;
     }
@@ -318,7 +341,8 @@ fn samples<'a>(
                 let before = index.checked_sub(1)?;
                 let seconds = rows[index].0.saturating_sub(rows[before].0) as f64 / 1000.0;
                 // A smaller count follows a restart of the machine.
-                Some((values[index]? - values[before]?) / seconds).filter(|rate| rate.is_finite() && *rate >= 0.0)
+                Some((values[index]? - values[before]?) / seconds)
+                    .filter(|rate| rate.is_finite() && *rate >= 0.0)
             };
             values = (0..values.len()).map(rate).collect();
         }
@@ -349,7 +373,9 @@ fn events_in(text: &str, nodes: &[&str]) -> Vec<Event> {
         .filter(|line| told.iter().any(|part| line.contains(part)))
         .filter_map(|line| {
             let (time, text) = line.split_once(' ')?;
-            let names = |node: &&&str| [" ", ","].iter().any(|end| text.contains(&format!("ode {node}{end}")));
+            let names = |node: &&&str| {
+                [" ", ","].iter().any(|end| text.contains(&format!("ode {node}{end}")))
+            };
             let node = nodes.iter().find(names).map(|node| (*node).to_owned());
             Some(Event { at: milliseconds(time, EVENT_TIME)?, node, text: text.to_owned() })
         })
@@ -365,9 +391,12 @@ mod tests {
 
     #[test]
     fn counters_become_rates_and_many_samples_their_maxima() {
-        let header: Vec<String> = ["Utc Time", "Cpu Percent", "Disk Io Read (MB)"].map(str::to_owned).to_vec();
+        let header: Vec<String> =
+            ["Utc Time", "Cpu Percent", "Disk Io Read (MB)"].map(str::to_owned).to_vec();
         let rows: Vec<Vec<String>> = (0..20)
-            .map(|n| vec![format!("2026-11-21 10:00:{n:02}.000000"), n.to_string(), (n * 2).to_string()])
+            .map(|n| {
+                vec![format!("2026-11-21 10:00:{n:02}.000000"), n.to_string(), (n * 2).to_string()]
+            })
             .collect();
         let found = samples(&header, rows.iter().map(Vec::as_slice), &NODE, 10).expect("samples");
         assert_eq!((found.at.len(), found.series.len()), (10, 2));
@@ -381,16 +410,27 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let store = JobStore::local(folder.path()).expect("folder exists");
         let lines = |header: &str, rows: &[&str]| {
-            let row = |(n, row): (usize, &&str)| format!("2026-11-21 10:00:{:02}.000000,{row}\n", n / 2 * 5);
+            let row = |(n, row): (usize, &&str)| {
+                format!("2026-11-21 10:00:{:02}.000000,{row}\n", n / 2 * 5)
+            };
             format!("Utc Time,{header}\n{}", rows.iter().enumerate().map(row).collect::<String>())
         };
         let files = [
-            ("node_resource_usage.csv", lines("Cpu Percent,Memory Used Percent", &["10,1", "", "20,2"])),
+            (
+                "node_resource_usage.csv",
+                lines("Cpu Percent,Memory Used Percent", &["10,1", "", "20,2"]),
+            ),
             (
                 "node_gpu_usage.csv",
                 lines(
                     "Gpu,Name,Gpu Percent,Memory Total (MB),Memory Used (MB),Memory Used Percent",
-                    &["0,H100,97,1,1,25.0", "1,H100,,1,1,50.0", "0,H100,3,1,1,26.0", "1,H100,,1,1,51.0", "damaged"],
+                    &[
+                        "0,H100,97,1,1,25.0",
+                        "1,H100,,1,1,50.0",
+                        "0,H100,3,1,1,26.0",
+                        "1,H100,,1,1,51.0",
+                        "damaged",
+                    ],
                 ),
             ),
             (
@@ -402,7 +442,10 @@ mod tests {
             ),
             (
                 "processes_resource_usage.csv",
-                lines("Pid,Cpu Percent,Memory Rss (MB)", &["7,99.0,100.5", "8,1,1", "7,98.0,101.5", "8,1,1"]),
+                lines(
+                    "Pid,Cpu Percent,Memory Rss (MB)",
+                    &["7,99.0,100.5", "8,1,1", "7,98.0,101.5", "8,1,1"],
+                ),
             ),
         ];
         for (name, text) in files {
@@ -423,11 +466,20 @@ mod tests {
             gpu_memory_bytes: None,
             samples: None,
         };
-        let mut node = Node { node: "n".to_owned(), stopped: None, processes: vec![process(7)], samples: None };
+        let mut node = Node {
+            node: "n".to_owned(),
+            stopped: None,
+            processes: vec![process(7)],
+            samples: None,
+        };
         read_samples(&store, &mut node, 300).await;
         let shown = |samples: Option<Samples>| -> Vec<_> {
             let series = samples.expect("samples").series;
-            series.into_iter().map(|series| (series.name, series.values)).filter(|(name, _)| name != "CPU").collect()
+            series
+                .into_iter()
+                .map(|series| (series.name, series.values))
+                .filter(|(name, _)| name != "CPU")
+                .collect()
         };
         let own = node.processes.remove(0).samples;
         assert_eq!(shown(own), [("Memory".to_owned(), vec![Some(100.5), Some(101.5)])]);
@@ -450,9 +502,11 @@ mod tests {
             unit,
             values: values.map(Some).to_vec(),
         };
-        let written = vec![series("CPU", "percent", [10.0, 50.0]), series("Memory", "MB", [1.0, 5.0])];
+        let written =
+            vec![series("CPU", "percent", [10.0, 50.0]), series("Memory", "MB", [1.0, 5.0])];
         let mut samples = Some(Samples { at: vec![1000, 5000], series: written });
-        let live = |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0, gpu_percent: None };
+        let live =
+            |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0, gpu_percent: None };
         add_live(&mut samples, &[live(2000, 20.0), live(3000, 30.0)], 300);
         let merged = samples.expect("samples");
         assert_eq!(merged.at, [1000, 2000, 3000, 5000]);
@@ -469,7 +523,10 @@ mod tests {
         let text = "2026-11-21T10:00:00.644812 process000 on node a started with process id 7.\nnothing\n\
                     2026-11-21T10:00:01.000000 Node b stopped: <b>no Python</b>\n";
         let events = events_in(text, &["a", "b"]);
-        assert_eq!(events.iter().map(|event| event.at).collect::<Vec<_>>(), [1_795_255_200_644, 1_795_255_201_000]);
+        assert_eq!(
+            events.iter().map(|event| event.at).collect::<Vec<_>>(),
+            [1_795_255_200_644, 1_795_255_201_000]
+        );
         assert_eq!((events[0].node.as_deref(), events[1].node.as_deref()), (Some("a"), Some("b")));
         assert_eq!(events[1].text, "Node b stopped: <b>no Python</b>");
     }

@@ -113,7 +113,8 @@ async fn opened(view: &View) -> Result<File, Refusal> {
         return Err(Refusal::not_found(format!("{shown} is a file of another machine")));
     }
     let file = tokio::task::spawn_blocking(move || File::open(path)).await?;
-    let file = file.map_err(|error| Refusal::not_found(format!("{shown} cannot be read: {error}")))?;
+    let file =
+        file.map_err(|error| Refusal::not_found(format!("{shown} cannot be read: {error}")))?;
     match file.metadata() {
         Ok(metadata) if metadata.is_file() => Ok(file),
         _ => Err(Refusal::not_found(format!("{shown} is not a file"))),
@@ -127,9 +128,15 @@ async fn fetched(store: &JobStore, url: &str) -> Result<File, Refusal> {
     let bytes = store.stores().size(url).await?;
     if bytes > FETCHED_BYTES_MAX {
         let most = engine::words::size(FETCHED_BYTES_MAX);
-        return Err(Refusal::not_found(format!("it is larger than {most}; download it to see its rows")));
+        return Err(Refusal::not_found(format!(
+            "it is larger than {most}; download it to see its rows"
+        )));
     }
-    let bytes = if bytes > 0 { store.stores().read(url, None, 0..bytes).await? } else { bytes::Bytes::new() };
+    let bytes = if bytes > 0 {
+        store.stores().read(url, None, 0..bytes).await?
+    } else {
+        bytes::Bytes::new()
+    };
     let written = tokio::task::spawn_blocking(move || {
         let mut file = tempfile::tempfile()?;
         std::io::Write::write_all(&mut file, &bytes)?;
@@ -145,10 +152,13 @@ pub async fn raw(view: View) -> Answer<Response> {
     if ItemPath::from(&*path).is_url() {
         let store = view.snapshot.store.clone();
         let bytes = store.stores().size(&path).await?;
-        let pieces = stream::iter((0..bytes).step_by(FETCH_BYTES as usize)).then(move |start| {
-            let (store, path) = (store.clone(), path.clone());
-            async move { store.stores().read(&path, None, start..bytes.min(start + FETCH_BYTES)).await }
-        });
+        let pieces =
+            stream::iter((0..bytes).step_by(FETCH_BYTES as usize)).then(move |start| {
+                let (store, path) = (store.clone(), path.clone());
+                async move {
+                    store.stores().read(&path, None, start..bytes.min(start + FETCH_BYTES)).await
+                }
+            });
         return Ok(download(&name, Some(bytes), Body::from_stream(pieces)));
     }
     let file = opened(&view).await?;

@@ -16,7 +16,11 @@ pub struct Phase {
 
 /// Returns the phases of an attempt in their order, without those that took no time. `before` is the attempt before it of the
 /// same mini-batch.
-pub fn phases(attempt: &Attempt, before: Option<&Attempt>, descriptor: Option<&Descriptor>) -> Vec<Phase> {
+pub fn phases(
+    attempt: &Attempt,
+    before: Option<&Attempt>,
+    descriptor: Option<&Descriptor>,
+) -> Vec<Phase> {
     let elapsed = known(attempt.elapsed_seconds);
     let run = known(attempt.run_seconds).min(elapsed);
     if attempt.phases.are_known() {
@@ -28,27 +32,39 @@ pub fn phases(attempt: &Attempt, before: Option<&Attempt>, descriptor: Option<&D
         }
         AttemptStatus::LoadFailed | AttemptStatus::LoadTimedOut => vec![("loaded", elapsed)],
         // The process could no longer report when `run()` began.
-        AttemptStatus::RunTimedOut | AttemptStatus::ProcessDied => vec![("loaded and ran", elapsed)],
+        AttemptStatus::RunTimedOut | AttemptStatus::ProcessDied => {
+            vec![("loaded and ran", elapsed)]
+        }
         AttemptStatus::LostTooOften => vec![],
     };
     let waited = before.and_then(|before| waited_seconds(before, attempt));
-    let wait = if descriptor.is_some_and(needs_no_preparation) { "waited" } else { "waited and prepared" };
+    let wait =
+        if descriptor.is_some_and(needs_no_preparation) { "waited" } else { "waited and prepared" };
     those_that_took_time(waited.map(|seconds| (wait, seconds)).into_iter().chain(in_process))
 }
 
 fn measured(attempt: &Attempt, elapsed: f64, run: f64) -> Vec<Phase> {
     let phases = attempt.phases;
     let [waited, prepared, loaded] =
-        [phases.waited_seconds, phases.prepared_seconds, phases.loaded_seconds].map(|seconds| known(seconds.into()));
+        [phases.waited_seconds, phases.prepared_seconds, phases.loaded_seconds]
+            .map(|seconds| known(seconds.into()));
     // The ranges of a mini-batch wait for a process, too.
     let rest = if attempt.extra_runs > 0 { "reported, or waited between runs" } else { "reported" };
     let reported = known(phases.reported_seconds(elapsed, run));
-    let all = [("waited", waited), ("prepared", prepared), ("loaded", loaded), ("ran", run), (rest, reported)];
+    let all = [
+        ("waited", waited),
+        ("prepared", prepared),
+        ("loaded", loaded),
+        ("ran", run),
+        (rest, reported),
+    ];
     those_that_took_time(all.into_iter())
 }
 
 fn those_that_took_time(all: impl Iterator<Item = (&'static str, f64)>) -> Vec<Phase> {
-    all.filter(|(_, seconds)| *seconds > 0.0).map(|(name, seconds)| Phase { name, seconds }).collect()
+    all.filter(|(_, seconds)| *seconds > 0.0)
+        .map(|(name, seconds)| Phase { name, seconds })
+        .collect()
 }
 
 fn known(seconds: f64) -> f64 {
@@ -57,7 +73,8 @@ fn known(seconds: f64) -> f64 {
 
 /// Returns the time from the end of one try to the hand-over of the next.
 fn waited_seconds(before: &Attempt, attempt: &Attempt) -> Option<f64> {
-    let follows = before.try_number.checked_add(1) == Some(attempt.try_number) && before.node == attempt.node;
+    let follows =
+        before.try_number.checked_add(1) == Some(attempt.try_number) && before.node == attempt.node;
     let ended_at = before.started_at as f64 + known(before.elapsed_seconds) * 1000.0;
     follows.then(|| known((attempt.started_at as f64 - ended_at) / 1000.0))
 }
@@ -97,7 +114,8 @@ mod tests {
         let isolated = Attempt { extra_runs: 2, ..attempt.clone() };
         assert_eq!(phases(&isolated, None, None)[4].name, "reported, or waited between runs");
         let mut hostile = attempt;
-        hostile.phases = Phases { waited_seconds: f32::NAN, prepared_seconds: -1.0, loaded_seconds: 9.0 };
+        hostile.phases =
+            Phases { waited_seconds: f32::NAN, prepared_seconds: -1.0, loaded_seconds: 9.0 };
         assert_eq!(told(&phases(&hostile, None, None)), [("loaded", 9.0), ("ran", 0.375)]);
     }
 
@@ -112,7 +130,8 @@ mod tests {
         ] {
             assert_eq!(told(&phases(&tried(1, 1, status), None, None)), expected);
         }
-        let odd = Attempt { elapsed_seconds: f64::NAN, run_seconds: -1.0, ..tried(1, 1, Succeeded) };
+        let odd =
+            Attempt { elapsed_seconds: f64::NAN, run_seconds: -1.0, ..tried(1, 1, Succeeded) };
         assert!(phases(&odd, None, None).is_empty());
     }
 
@@ -121,8 +140,9 @@ mod tests {
         let first = tried(1, 1, RunRaised);
         let mut second = tried(1, 2, Succeeded);
         second.started_at = first.started_at + 2500;
-        let wait =
-            |before: &Attempt, attempt: &Attempt, descriptor| told_first(&phases(attempt, Some(before), descriptor));
+        let wait = |before: &Attempt, attempt: &Attempt, descriptor| {
+            told_first(&phases(attempt, Some(before), descriptor))
+        };
         assert_eq!(wait(&first, &second, None), ("waited and prepared", 2.0));
         let line = r#"{"job_id":"example-20260101-000000-0000","mini_batch":1,
             "work":{"kind":"files","input":0,"paths":["/in/a"]}}"#;
@@ -131,7 +151,11 @@ mod tests {
         let elsewhere = Attempt { node: "other".into(), ..second.clone() };
         assert_eq!(wait(&first, &elsewhere, None).0, "loaded and reported", "its clock may differ");
         let again = Attempt { try_number: 1, ..second.clone() };
-        assert_eq!(wait(&first, &again, None).0, "loaded and reported", "the job was continued between them");
+        assert_eq!(
+            wait(&first, &again, None).0,
+            "loaded and reported",
+            "the job was continued between them"
+        );
         let earlier = Attempt { started_at: 5, ..second };
         assert_eq!(wait(&first, &earlier, None).0, "loaded and reported", "the clock was set back");
     }

@@ -29,14 +29,23 @@ pub enum SecondStart {
 }
 
 /// Returns what became of the second start of a mini-batch; `None`: it had none, or none is recorded.
-pub async fn of(view: &View, number: u64, state: MiniBatchState, attempts: &[Attempted]) -> Option<SecondStart> {
+pub async fn of(
+    view: &View,
+    number: u64,
+    state: MiniBatchState,
+    attempts: &[Attempted],
+) -> Option<SecondStart> {
     let is_copied = attempts.iter().any(Attempted::is_copy) || was_copied(view, number).await;
     is_copied.then(|| match state {
-        MiniBatchState::Succeeded if attempts.iter().any(|attempt| attempt.is_copy() && attempt.counts()) => {
+        MiniBatchState::Succeeded
+            if attempts.iter().any(|attempt| attempt.is_copy() && attempt.counts()) =>
+        {
             SecondStart::Won
         }
         MiniBatchState::Succeeded => SecondStart::Stopped,
-        MiniBatchState::Pending | MiniBatchState::Retrying if view.state().may_have_processes() => SecondStart::Open,
+        MiniBatchState::Pending | MiniBatchState::Retrying if view.state().may_have_processes() => {
+            SecondStart::Open
+        }
         _ => SecondStart::Failed,
     })
 }
@@ -74,7 +83,8 @@ mod tests {
     async fn records_show_how_second_starts_ended() {
         let won = Attempt { copy: true, ..tried(1, 1, Succeeded) };
         let (_folder, mut view) =
-            stored(&[tried(0, 1, Succeeded), won, tried(2, 1, RunRaised), tried(3, 1, Succeeded)]).await;
+            stored(&[tried(0, 1, Succeeded), won, tried(2, 1, RunRaised), tried(3, 1, Succeeded)])
+                .await;
         let store = view.snapshot.store.clone();
         for (epoch, mini_batches) in [(0, vec![0]), (1, vec![1, 2])] {
             store.create_copies(epoch, "r", &mini_batches).await.expect("writable");
@@ -88,7 +98,15 @@ mod tests {
         };
         assert_eq!(told(&view, 0).await, None, "the job starts nothing a second time");
         Arc::get_mut(&mut view.snapshot).expect("one holder").spec.speculation = true;
-        let all = [told(&view, 0).await, told(&view, 1).await, told(&view, 2).await, told(&view, 3).await];
-        assert_eq!(all, [Some(SecondStart::Stopped), Some(SecondStart::Won), Some(SecondStart::Open), None]);
+        let all = [
+            told(&view, 0).await,
+            told(&view, 1).await,
+            told(&view, 2).await,
+            told(&view, 3).await,
+        ];
+        assert_eq!(
+            all,
+            [Some(SecondStart::Stopped), Some(SecondStart::Won), Some(SecondStart::Open), None]
+        );
     }
 }

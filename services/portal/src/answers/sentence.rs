@@ -17,7 +17,9 @@ pub struct Moment {
 
 pub fn sentence(status: &StatusDocument, moment: &Moment) -> String {
     let word = capitalised(status.state.word());
-    let time = moment.elapsed_seconds.map(|elapsed| took(elapsed, moment.worked_seconds.unwrap_or(elapsed)));
+    let time = moment
+        .elapsed_seconds
+        .map(|elapsed| took(elapsed, moment.worked_seconds.unwrap_or(elapsed)));
     let after = time.as_ref().map_or_else(|| word.clone(), |time| format!("{word} after {time}"));
     let cause = status.result.as_ref().and_then(|result| result.cause.as_deref());
     let counts = counts(moment);
@@ -28,33 +30,48 @@ pub fn sentence(status: &StatusDocument, moment: &Moment) -> String {
             let headline = status.result.as_ref().and_then(|result| result.headline.as_deref());
             match headline {
                 Some(headline) => {
-                    let failures = headline.strip_prefix("completed with failures: ").unwrap_or(headline);
+                    let failures =
+                        headline.strip_prefix("completed with failures: ").unwrap_or(headline);
                     ended(&format!("{word} with failures: {failures}"))
                 }
-                None => format!("{word}: {} succeeded.", counted(moment.mini_batches.succeeded, "mini-batch")),
+                None => format!(
+                    "{word}: {} succeeded.",
+                    counted(moment.mini_batches.succeeded, "mini-batch")
+                ),
             }
         }
         State::Failed => {
             let text = ended(&format!("{after}: {}", cause.unwrap_or("the cause is unknown")));
             // A limit that was exceeded is no reason yet.
-            let first = status.result.as_ref().and_then(|result| result.failed_mini_batches.first());
+            let first =
+                status.result.as_ref().and_then(|result| result.failed_mini_batches.first());
             match first.map(|first| clause(&first.error)).filter(|error| !text.contains(error)) {
                 Some(error) => format!("{text} {}", ended(error)),
                 None => text,
             }
         }
-        State::Canceled => ended(&format!("{after}: {}; {counts}", clause(cause.unwrap_or("by a request")))),
-        State::Interrupted => ended(&format!("{after}, with {counts}: {}", hint.unwrap_or("its process has ended"))),
+        State::Canceled => {
+            ended(&format!("{after}: {}; {counts}", clause(cause.unwrap_or("by a request"))))
+        }
+        State::Interrupted => {
+            ended(&format!("{after}, with {counts}: {}", hint.unwrap_or("its process has ended")))
+        }
         State::Running => {
             let running = time.map_or(word, |time| format!("Running for {time}"));
-            let left = moment.eta_seconds.map_or_else(String::new, |left| format!("; about {} left", duration(left)));
+            let left = moment
+                .eta_seconds
+                .map_or_else(String::new, |left| format!("; about {} left", duration(left)));
             let progress = status.progress.as_ref();
             let step = progress.and_then(|progress| progress.step.as_deref());
             let step = step.map_or_else(String::new, |step| format!("; {step}"));
-            let planning =
-                if progress.is_some_and(|progress| !progress.planned) { "; not all are planned yet" } else { "" };
+            let planning = if progress.is_some_and(|progress| !progress.planned) {
+                "; not all are planned yet"
+            } else {
+                ""
+            };
             let waiting = progress.and_then(|progress| progress.waiting.first());
-            let waiting = waiting.map_or_else(String::new, |waiting| format!(" It waits for {waiting}."));
+            let waiting =
+                waiting.map_or_else(String::new, |waiting| format!(" It waits for {waiting}."));
             format!("{running}: {counts}{planning}{left}{step}.{waiting}")
         }
         State::Queued | State::Waiting | State::Canceling => match hint {
@@ -81,7 +98,9 @@ fn counts(moment: &Moment) -> String {
 
 fn capitalised(word: &str) -> String {
     let mut characters = word.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+    characters
+        .next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
 #[cfg(test)]
@@ -95,7 +114,12 @@ mod tests {
     fn status(state: State, hint: Option<&str>) -> StatusDocument {
         let progress = Some(protocol::Progress { planned: true, ..Reducer::no_progress() });
         let hint = hint.map(str::to_owned);
-        StatusDocument { state, hint, progress, ..fixtures::status("a").document(|_| String::new()) }
+        StatusDocument {
+            state,
+            hint,
+            progress,
+            ..fixtures::status("a").document(|_| String::new())
+        }
     }
 
     fn moment() -> Moment {
@@ -116,15 +140,20 @@ mod tests {
         assert_eq!(text, expected);
         let mut planning = status(State::Running, None);
         planning.progress.as_mut().expect("progress").planned = false;
-        assert!(sentence(&planning, &moment()).contains("1 failed; not all are planned yet; about"));
+        assert!(
+            sentence(&planning, &moment()).contains("1 failed; not all are planned yet; about")
+        );
     }
 
     #[test]
     fn failed_job_has_its_cause() {
-        let cause = "The number of failed items is 11, which exceeds error threshold 10.".to_owned();
+        let cause =
+            "The number of failed items is 11, which exceeds error threshold 10.".to_owned();
         let result = JobResult::new("a".into(), JobState::Failed, String::new());
-        let mut failed =
-            StatusDocument { result: Some(JobResult { cause: Some(cause), ..result }), ..status(State::Failed, None) };
+        let mut failed = StatusDocument {
+            result: Some(JobResult { cause: Some(cause), ..result }),
+            ..status(State::Failed, None)
+        };
         let expected = "Failed after 1 min 15 s: The number of failed items is 11, which exceeds error threshold 10.";
         assert_eq!(sentence(&failed, &moment()), expected);
         let first = FailedMiniBatch {
@@ -141,7 +170,10 @@ mod tests {
     #[test]
     fn waiting_job_says_what_it_lacks() {
         let text = sentence(&status(State::Queued, Some("no worker has started")), &moment());
-        assert_eq!(text, "Queued, with 3 of 20 mini-batches succeeded, 1 failed: no worker has started.");
+        assert_eq!(
+            text,
+            "Queued, with 3 of 20 mini-batches succeeded, 1 failed: no worker has started."
+        );
         let text = sentence(&status(State::Interrupted, None), &Moment::default());
         assert_eq!(text, "Interrupted, with 0 mini-batches succeeded: its process has ended.");
     }

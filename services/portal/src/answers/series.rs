@@ -35,20 +35,35 @@ pub async fn series(view: View, Query(query): Query<SeriesQuery>) -> Answer<Docu
 
 pub async fn of(view: &View, query: &SeriesQuery) -> Answer<Series> {
     let points = query.points.unwrap_or(POINTS_DEFAULT).clamp(10, 1000);
-    view.compute(move |view, history| Series { revision: view.revision(history), ..binned(history, points) }).await
+    view.compute(move |view, history| Series {
+        revision: view.revision(history),
+        ..binned(history, points)
+    })
+    .await
 }
 
 fn binned(history: &History, points: usize) -> Series {
     let ends = || history.attempts().map(engine::history::Attempted::ended_at);
-    let (Some(from), Some(to)) = (history.attempts().map(|attempt| attempt.started_at).min(), ends().max()) else {
+    let (Some(from), Some(to)) =
+        (history.attempts().map(|attempt| attempt.started_at).min(), ends().max())
+    else {
         let (succeeded, failed, items) = Default::default();
-        return Series { revision: String::new(), from: 0, step_ms: STEP_MILLISECONDS_MIN, succeeded, failed, items };
+        return Series {
+            revision: String::new(),
+            from: 0,
+            step_ms: STEP_MILLISECONDS_MIN,
+            succeeded,
+            failed,
+            items,
+        };
     };
     let step_ms = nice((to - from) / points as u64 + 1).max(STEP_MILLISECONDS_MIN);
     let count = usize::try_from((to - from) / step_ms + 1).unwrap_or(points);
     let (mut succeeded, mut failed, mut items) = (vec![0; count], vec![0; count], vec![0; count]);
     for attempt in history.attempts() {
-        let bin = usize::try_from(attempt.ended_at().saturating_sub(from) / step_ms).unwrap_or(0).min(count - 1);
+        let bin = usize::try_from(attempt.ended_at().saturating_sub(from) / step_ms)
+            .unwrap_or(0)
+            .min(count - 1);
         match attempt.status {
             AttemptStatus::Succeeded => {
                 succeeded[bin] += 1;
@@ -100,13 +115,20 @@ mod tests {
 
     #[test]
     fn bins_hold_every_attempt_once() {
-        let attempts: Vec<_> =
-            (0..1000).map(|n| tried(n, 1, if n % 10 == 0 { RunRaised } else { Succeeded })).collect();
+        let attempts: Vec<_> = (0..1000)
+            .map(|n| tried(n, 1, if n % 10 == 0 { RunRaised } else { Succeeded }))
+            .collect();
         for points in [10, 97, 1000] {
             let series = binned(&history(&attempts), points);
             let lengths = [series.succeeded.len(), series.failed.len(), series.items.len()];
-            assert!(lengths.iter().all(|length| *length == lengths[0] && *length <= points + 1), "{lengths:?}");
-            assert_eq!((series.succeeded.iter().sum::<u32>(), series.failed.iter().sum::<u32>()), (900, 100));
+            assert!(
+                lengths.iter().all(|length| *length == lengths[0] && *length <= points + 1),
+                "{lengths:?}"
+            );
+            assert_eq!(
+                (series.succeeded.iter().sum::<u32>(), series.failed.iter().sum::<u32>()),
+                (900, 100)
+            );
             assert_eq!(series.items.iter().sum::<u64>(), 900 * 3);
         }
         assert!(binned(&History::default(), 10).items.is_empty());

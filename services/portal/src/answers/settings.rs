@@ -37,7 +37,9 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
         all.add("inputs", "side_input", format!("{name}: {}", path.display()));
     }
     let size = match spec.mini_batch_size {
-        _ if spec.rank_mini_batch_count > 0 => format!("{} without input", spec.rank_mini_batch_count),
+        _ if spec.rank_mini_batch_count > 0 => {
+            format!("{} without input", spec.rank_mini_batch_count)
+        }
         _ if !spec.partition_keys.is_empty() => format!("by {}", spec.partition_keys.join(", ")),
         MiniBatchSize::Files(count) => engine::words::counted(count, "file"),
         MiniBatchSize::Bytes(bytes) => engine::words::size(bytes),
@@ -48,7 +50,11 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     let thresholds = &spec.thresholds;
     all.add("failures", "error_threshold", limit(thresholds.error_threshold));
     all.add("failures", "allowed_failed_count", limit(thresholds.allowed_failed_count));
-    all.add("failures", "allowed_failed_percent", format!("{} %", thresholds.allowed_failed_percent));
+    all.add(
+        "failures",
+        "allowed_failed_percent",
+        format!("{} %", thresholds.allowed_failed_percent),
+    );
     all.add("failures", "run_max_try", spec.run_max_try.to_string());
     // 0 stands for none.
     let given = |number: u64, shown: fn(u64) -> String| (number > 0).then(|| shown(number));
@@ -57,19 +63,38 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     all.add("time", "run_invocation_timeout", seconds(spec.run_invocation_timeout_seconds));
     all.add("time", "task_overhead_timeout", seconds(spec.task_overhead_timeout_seconds));
     all.add("time", "progress_update_timeout", seconds(spec.progress_update_timeout_seconds));
-    all.add("time", "first_task_creation_timeout", seconds(spec.first_task_creation_timeout_seconds));
-    let or = |value: Option<u32>, default: &str| value.map_or_else(|| default.to_owned(), |value| value.to_string());
+    all.add(
+        "time",
+        "first_task_creation_timeout",
+        seconds(spec.first_task_creation_timeout_seconds),
+    );
+    let or = |value: Option<u32>, default: &str| {
+        value.map_or_else(|| default.to_owned(), |value| value.to_string())
+    };
     all.add("processes", "node_count", or(spec.node_count, "every node"));
-    let default = if spec.asks_for_gpus() { "as many as have GPUs" } else { "one per core, or 1 with a GPU" };
+    let default =
+        if spec.asks_for_gpus() { "as many as have GPUs" } else { "one per core, or 1 with a GPU" };
     all.add("processes", "process_count_per_node", or(spec.process_count_per_node, default));
     all.add("processes", "gpus_per_process", spec.gpus_per_process.map(|gpus| gpus.to_string()));
-    all.add("processes", "process_count_per_gpu", spec.process_count_per_gpu.map(|processes| processes.to_string()));
+    all.add(
+        "processes",
+        "process_count_per_gpu",
+        spec.process_count_per_gpu.map(|processes| processes.to_string()),
+    );
     all.add("processes", "owner", Some(spec.owner.clone()).filter(|owner| !owner.is_empty()));
     let priority = Some(spec.priority).filter(|priority| *priority != Priority::Normal);
     all.add("processes", "priority", priority.map(|priority| priority.word().to_owned()));
-    all.add("processes", "max_share", spec.max_share.map(|percent| format!("{percent} % of a node")));
+    all.add(
+        "processes",
+        "max_share",
+        spec.max_share.map(|percent| format!("{percent} % of a node")),
+    );
     all.add("processes", "max_memory", given(spec.max_memory, engine::words::size));
-    all.add("processes", "requires", (!spec.requires.is_empty()).then(|| spec.requires.to_string()));
+    all.add(
+        "processes",
+        "requires",
+        (!spec.requires.is_empty()).then(|| spec.requires.to_string()),
+    );
     all.add("processes", "process_max_runs", given(spec.process_max_runs, |runs| runs.to_string()));
     all.add("processes", "process_max_memory", given(spec.process_max_memory, engine::words::size));
     let python = match &spec.environment {
@@ -85,7 +110,11 @@ pub fn settings(spec: &JobSpec) -> Vec<Setting> {
     all.add("output", "output_action", action.to_owned());
     all.add("output", "output", output_path(spec));
     let is_appended = spec.output.action == OutputAction::AppendRow;
-    all.add("output", "output_format", is_appended.then(|| format_word(spec.output.format).to_owned()));
+    all.add(
+        "output",
+        "output_format",
+        is_appended.then(|| format_word(spec.output.format).to_owned()),
+    );
     all.add("other", "logging_level", spec.logging_level.clone());
     let words: Vec<String> = spec.argv.iter().map(|word| quoted(word)).collect();
     all.add("other", "arguments", (!words.is_empty()).then(|| words.join(" ")));

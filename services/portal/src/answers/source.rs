@@ -85,9 +85,16 @@ fn changes(now: &ScriptSource, earlier: &ScriptSource) -> Changes {
             Some(earlier) => files.push(Change {
                 path,
                 change: "changed",
-                difference: earlier.text.zip(file.text).map(|(earlier, now)| difference(&earlier, &now)),
+                difference: earlier
+                    .text
+                    .zip(file.text)
+                    .map(|(earlier, now)| difference(&earlier, &now)),
             }),
-            None => files.push(Change { path, change: "new", difference: file.text.map(|now| difference("", &now)) }),
+            None => files.push(Change {
+                path,
+                change: "new",
+                difference: file.text.map(|now| difference("", &now)),
+            }),
         }
     }
     files.extend(old.into_iter().map(|(path, earlier)| Change {
@@ -130,8 +137,10 @@ mod tests {
         ]);
         let Changes { files, same, absent } = changes(&now, &earlier);
         assert_eq!((same, absent), (1, None));
-        let told: Vec<_> =
-            files.iter().map(|file| (&*file.path, file.change, file.difference.as_deref().unwrap_or("none"))).collect();
+        let told: Vec<_> = files
+            .iter()
+            .map(|file| (&*file.path, file.change, file.difference.as_deref().unwrap_or("none")))
+            .collect();
         let expected = [
             ("entry.py", "changed", "@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n"),
             ("gone.py", "missing", "@@ -1 +0,0 @@\n-x\n"),

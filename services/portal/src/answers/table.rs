@@ -133,8 +133,11 @@ pub async fn of(view: &View, query: TableQuery) -> Answer<Table> {
             let running = Running::of(view);
             let mut selected = select(history, &running, &query, &states, number);
             let found = selected.len();
-            let (from, to) = if is_search { (0, searched) } else { (offset, offset.saturating_add(limit)) };
-            let drafts: Vec<_> = page(&mut selected, from, to).map(|number| draft(history, &running, number)).collect();
+            let (from, to) =
+                if is_search { (0, searched) } else { (offset, offset.saturating_add(limit)) };
+            let drafts: Vec<_> = page(&mut selected, from, to)
+                .map(|number| draft(history, &running, number))
+                .collect();
             (found, history.mini_batches(), drafts, view.revision(history), history.origin())
         })
         .await?;
@@ -145,9 +148,12 @@ pub async fn of(view: &View, query: TableQuery) -> Answer<Table> {
     }
     let read = drafts.len();
     let rows = complete(&job, origin, drafts).await;
-    let has = |text: &Option<String>, part: &str| text.as_ref().is_some_and(|text| text.to_lowercase().contains(part));
+    let has = |text: &Option<String>, part: &str| {
+        text.as_ref().is_some_and(|text| text.to_lowercase().contains(part))
+    };
     let matches = |row: &Row| {
-        (q.is_empty() || has(&row.detail, &q) || has(&row.error, &q)) && (error.is_empty() || has(&row.error, &error))
+        (q.is_empty() || has(&row.detail, &q) || has(&row.error, &q))
+            && (error.is_empty() || has(&row.error, &error))
     };
     let rows: Vec<Row> = rows.into_iter().filter(matches).collect();
     let matching = rows.len();
@@ -160,7 +166,10 @@ pub async fn rows(view: &View, mini_batches: Vec<u64>) -> Answer<Vec<Row>> {
     let (drafts, origin) = view
         .compute(move |view, history| {
             let running = Running::of(view);
-            let drafts = mini_batches.into_iter().map(|number| draft(history, &running, number)).collect::<Vec<_>>();
+            let drafts = mini_batches
+                .into_iter()
+                .map(|number| draft(history, &running, number))
+                .collect::<Vec<_>>();
             (drafts, history.origin())
         })
         .await?;
@@ -181,15 +190,22 @@ fn select(
     number: Option<u64>,
 ) -> Vec<(u64, u32)> {
     let total = history.mini_batches().min(u64::from(u32::MAX));
-    let (mut first, mut end) = (query.first.unwrap_or(0), query.last.map_or(total, |last| last.saturating_add(1)));
+    let (mut first, mut end) =
+        (query.first.unwrap_or(0), query.last.map_or(total, |last| last.saturating_add(1)));
     if let Some(number) = number {
         (first, end) = (first.max(number), end.min(number.saturating_add(1)));
     }
-    let is_named = |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|asked| asked == name);
-    let processes: Option<Vec<bool>> = (query.node.is_some() || query.process.is_some()).then(|| {
-        let names = history.processes().iter().map(|process| &process.name);
-        names.map(|name| is_named(&query.node, &name.node) && is_named(&query.process, &name.process)).collect()
-    });
+    let is_named =
+        |asked: &Option<String>, name: &str| asked.as_ref().is_none_or(|asked| asked == name);
+    let processes: Option<Vec<bool>> =
+        (query.node.is_some() || query.process.is_some()).then(|| {
+            let names = history.processes().iter().map(|process| &process.name);
+            names
+                .map(|name| {
+                    is_named(&query.node, &name.node) && is_named(&query.process, &name.process)
+                })
+                .collect()
+        });
     let natural = match query.sort {
         Sort::MiniBatch | Sort::State | Sort::Started => Order::Asc,
         Sort::Duration | Sort::Run | Sort::Tries | Sort::Items | Sort::FailedItems => Order::Desc,
@@ -199,13 +215,16 @@ fn select(
     for mini_batch in first..end.min(total) {
         let (state, runs) = (history.state(mini_batch), running.get(mini_batch));
         let shown = history.shown(mini_batch);
-        let is_asked = |word: &str| states.contains(word) || states.contains(PARTIAL) && is_partial(state, shown);
+        let is_asked = |word: &str| {
+            states.contains(word) || states.contains(PARTIAL) && is_partial(state, shown)
+        };
         if !states.is_empty() && !is_asked(word(state, runs.is_some())) {
             continue;
         }
         if let Some(processes) = &processes {
-            let runs_there =
-                runs.is_some_and(|runs| is_named(&query.node, &runs.node) && is_named(&query.process, &runs.process));
+            let runs_there = runs.is_some_and(|runs| {
+                is_named(&query.node, &runs.node) && is_named(&query.process, &runs.process)
+            });
             if !runs_there && !shown.is_some_and(|shown| processes[usize::from(shown.process)]) {
                 continue;
             }
@@ -245,7 +264,8 @@ fn key(
         Sort::Run => shown.map(|shown| bits(shown.run_seconds)),
         Sort::Tries => history.attempts_of(mini_batch).next().map(|latest| latest.ordinal.into()),
         Sort::Started => {
-            let started_at = runs.map(|runs| runs.since).or_else(|| shown.map(|shown| shown.started_at));
+            let started_at =
+                runs.map(|runs| runs.since).or_else(|| shown.map(|shown| shown.started_at));
             started_at.map(|at| at.min(u64::MAX - 2))
         }
         Sort::Items => shown.map(|shown| shown.items.into()),
@@ -271,7 +291,8 @@ fn page(selected: &mut [(u64, u32)], from: usize, to: usize) -> impl Iterator<It
 fn draft(history: &History, running: &Running, mini_batch: u64) -> Draft {
     let shown = history.shown(mini_batch);
     let latest = history.attempts_of(mini_batch).next();
-    let failed = history.attempts_of(mini_batch).find(|attempt| attempt.status != AttemptStatus::Succeeded);
+    let failed =
+        history.attempts_of(mini_batch).find(|attempt| attempt.status != AttemptStatus::Succeeded);
     let name = shown.map(|shown| &history.processes()[usize::from(shown.process)].name);
     let state = word(history.state(mini_batch), running.get(mini_batch).is_some());
     let mut row = Row {
@@ -317,7 +338,8 @@ impl<'a> Running<'a> {
 /// Reads the texts of rows.
 async fn complete(job: &FoundJob, origin: Origin, drafts: Vec<Draft>) -> Vec<Row> {
     let other = |draft: &Draft| draft.failed.filter(|failed| Some(*failed) != draft.shown);
-    let places: Vec<RecordAt> = drafts.iter().flat_map(|draft| [draft.shown, other(draft)]).flatten().collect();
+    let places: Vec<RecordAt> =
+        drafts.iter().flat_map(|draft| [draft.shown, other(draft)]).flatten().collect();
     let mut records = job.recorded_attempts(origin, &places).await.into_iter();
     let mut record_at = |place: Option<RecordAt>| place.and_then(|_| records.next().flatten());
     let error_of = |record: &RecordedAttempt| {
@@ -351,7 +373,8 @@ mod tests {
 
     fn numbers(history: &History, query: &TableQuery, from: usize, to: usize) -> Vec<u64> {
         let states = states(&query.state).expect("known");
-        page(&mut select(history, &Running(HashMap::new()), query, &states, None), from, to).collect()
+        page(&mut select(history, &Running(HashMap::new()), query, &states, None), from, to)
+            .collect()
     }
 
     fn jobs_history() -> History {
@@ -368,18 +391,27 @@ mod tests {
     #[test]
     fn pages_are_those_of_the_whole_sorted() {
         let history = jobs_history();
-        for sort in [Sort::MiniBatch, Sort::State, Sort::Duration, Sort::Tries, Sort::Started, Sort::FailedItems] {
+        for sort in [
+            Sort::MiniBatch,
+            Sort::State,
+            Sort::Duration,
+            Sort::Tries,
+            Sort::Started,
+            Sort::FailedItems,
+        ] {
             for order in [None, Some(Order::Asc), Some(Order::Desc)] {
                 let query = TableQuery { sort, order, ..TableQuery::default() };
                 let whole = numbers(&history, &query, 0, 1000);
                 assert_eq!(whole.len(), 103, "{sort:?}");
-                let paged: Vec<u64> = (0..11).flat_map(|n| numbers(&history, &query, n * 10, n * 10 + 10)).collect();
+                let paged: Vec<u64> =
+                    (0..11).flat_map(|n| numbers(&history, &query, n * 10, n * 10 + 10)).collect();
                 assert_eq!(paged, whole, "{sort:?} {order:?}");
             }
         }
         let slowest = TableQuery { sort: Sort::Duration, ..TableQuery::default() };
         assert_eq!(numbers(&history, &slowest, 0, 2), [7, 50]);
-        let slowest_reversed = TableQuery { sort: Sort::Duration, order: Some(Order::Asc), ..TableQuery::default() };
+        let slowest_reversed =
+            TableQuery { sort: Sort::Duration, order: Some(Order::Asc), ..TableQuery::default() };
         assert_eq!(numbers(&history, &slowest_reversed, 0, 1), [8]);
         assert_eq!(numbers(&history, &slowest_reversed, 102, 103), [101], "it has no duration");
         let failed_first = TableQuery { sort: Sort::State, ..TableQuery::default() };
@@ -389,9 +421,13 @@ mod tests {
     #[test]
     fn filters_select() {
         let history = jobs_history();
-        let by_state =
-            |state: &str| numbers(&history, &TableQuery { state: state.into(), ..TableQuery::default() }, 0, 1000);
-        assert_eq!((by_state("failed"), by_state("retrying"), by_state("pending")), (vec![102], vec![100], vec![101]));
+        let by_state = |state: &str| {
+            numbers(&history, &TableQuery { state: state.into(), ..TableQuery::default() }, 0, 1000)
+        };
+        assert_eq!(
+            (by_state("failed"), by_state("retrying"), by_state("pending")),
+            (vec![102], vec![100], vec![101])
+        );
         assert_eq!(by_state("failed,pending"), [101, 102]);
         let range = TableQuery { first: Some(5), last: Some(7), ..TableQuery::default() };
         assert_eq!(numbers(&history, &range, 0, 10), [5, 6, 7]);
@@ -407,15 +443,19 @@ mod tests {
         attempts.push(tried(20, 2, Succeeded));
         let (_folder, view) = stored(&attempts).await;
         let find = async |q: &str, error: &str| {
-            let table = of(&view, TableQuery { q: q.into(), error: error.into(), ..TableQuery::default() })
-                .await
-                .expect("found");
+            let table =
+                of(&view, TableQuery { q: q.into(), error: error.into(), ..TableQuery::default() })
+                    .await
+                    .expect("found");
             assert_eq!(table.matching, table.rows.len());
             table.rows
         };
         assert_eq!(find("", "").await.len(), 21);
         let rows = find("in/7.", "").await;
-        assert_eq!((rows.len(), rows[0].mini_batch, rows[0].detail.as_deref()), (1, 7, Some("/in/7.<b>png")));
+        assert_eq!(
+            (rows.len(), rows[0].mini_batch, rows[0].detail.as_deref()),
+            (1, 7, Some("/in/7.<b>png"))
+        );
         assert_eq!(find("7", "").await.len(), 1, "a number is that of a mini-batch");
         let rows = find("", "BAD").await;
         assert_eq!((rows.len(), rows[0].error.as_deref()), (1, Some("ValueError: bad value")));

@@ -87,7 +87,9 @@ pub async fn targets(State(shared): SharedState) -> Document<Value> {
     let current = target_name(options.jobs.target());
     let mut targets = vec![json!({ "name": THIS_MACHINE, "current": current.is_none() })];
     let names = options.targets.iter().filter(|name| *name != LOCAL);
-    targets.extend(names.map(|name| json!({ "name": name, "current": current.as_ref() == Some(name) })));
+    targets.extend(
+        names.map(|name| json!({ "name": name, "current": current.as_ref() == Some(name) })),
+    );
     if let Some(current) = current.filter(|current| !options.targets.contains(current)) {
         targets.push(json!({ "name": current, "current": true }));
     }
@@ -150,14 +152,18 @@ async fn depths(shared: &Shared) -> (Vec<QueueDepth>, Letters) {
         // The connection may be lost.
         connection.queues = None;
     }
-    if let Some((_, letters)) = connection.letters.as_ref().filter(|(at, _)| at.elapsed() < DEAD_LETTERS_EVERY) {
+    if let Some((_, letters)) =
+        connection.letters.as_ref().filter(|(at, _)| at.elapsed() < DEAD_LETTERS_EVERY)
+    {
         return (found, letters.clone());
     }
     let letters = match target.dead_letters().await {
         Ok(DeadLetters { letters, is_partial, failure }) => {
             Letters { letters, is_partial, problem: failure.map(|error| format!("{error:#}")) }
         }
-        Err(error) => Letters { problem: Some((shared.options.words.error)(&error)), ..Letters::default() },
+        Err(error) => {
+            Letters { problem: Some((shared.options.words.error)(&error)), ..Letters::default() }
+        }
     };
     connection.letters = Some((Instant::now(), letters.clone()));
     (found, letters)
@@ -177,9 +183,15 @@ async fn listed_workers(shared: &Shared) -> anyhow::Result<Vec<SeenWorker>> {
 /// Returns a row for each job of each worker, and one for each worker without jobs.
 fn workers(listed: Vec<SeenWorker>, open: &[String]) -> Vec<Worker> {
     let rows = listed.into_iter().flat_map(|SeenWorker { state, seen_at: last_at }| {
-        let row = move |job_id| Worker { node: state.name.clone(), job_id, last_at, offer: state.offer.clone() };
+        let row = move |job_id| Worker {
+            node: state.name.clone(),
+            job_id,
+            last_at,
+            offer: state.offer.clone(),
+        };
         // The entry of a worker that has ended without a word stays for a while.
-        let jobs: Vec<_> = state.jobs.keys().filter(|job_id| open.contains(job_id)).cloned().map(Some).collect();
+        let jobs: Vec<_> =
+            state.jobs.keys().filter(|job_id| open.contains(job_id)).cloned().map(Some).collect();
         let jobs = if jobs.is_empty() { vec![None] } else { jobs };
         jobs.into_iter().map(row).collect::<Vec<_>>()
     });
@@ -232,19 +244,31 @@ async fn dispose(shared: &Shared, disposal: Disposal) -> Answer<Document<Value>>
     };
     let mut message = format!("{} {how}", counted(done.len() as u64, "message"));
     if left > 0 {
-        message += &format!("; {left} left: not whole messages of Gristmill, or of jobs without queues");
+        message +=
+            &format!("; {left} left: not whole messages of Gristmill, or of jobs without queues");
     }
     Ok(Document(json!({ "done": done.len(), "left": left, "message": message })))
 }
 
 pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
     let Ok(_turn) = shared.examining.try_lock() else {
-        return Err(Refusal::new(StatusCode::CONFLICT, "another check is running; wait for its end"));
+        return Err(Refusal::new(
+            StatusCode::CONFLICT,
+            "another check is running; wait for its end",
+        ));
     };
     let mut report = Report::new(|_| ());
     match &shared.options.target {
         Some(target) => {
-            target.check(None, JOB_LENGTH, false, &shared.options.engine.settings().build, &mut report).await
+            target
+                .check(
+                    None,
+                    JOB_LENGTH,
+                    false,
+                    &shared.options.engine.settings().build,
+                    &mut report,
+                )
+                .await
         }
         None => {
             let engine = shared.options.engine.clone();
@@ -258,10 +282,10 @@ pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
     let ok = report.count(CheckState::Failed) == 0;
     let remedy = shared.options.words.remedy;
     let checks = report.checks.iter().map(|check| {
-        let message = check
-            .remedy
-            .as_ref()
-            .map_or_else(|| check.message.clone(), |found| format!("{}; {}", check.message, remedy(found)));
+        let message = check.remedy.as_ref().map_or_else(
+            || check.message.clone(),
+            |found| format!("{}; {}", check.message, remedy(found)),
+        );
         json!({ "check": check.check, "state": check.state, "message": message })
     });
     Ok(Document(json!({ "ok": ok, "checks": checks.collect::<Vec<_>>() })))
@@ -278,12 +302,19 @@ mod tests {
         let seen = |name: &str, gpus, jobs: &[&str]| {
             let jobs = jobs.iter().map(|job| ((*job).to_owned(), Running::default())).collect();
             let offer = Offer { gpus, ..Offer::default() };
-            SeenWorker { state: NodeState { name: name.to_owned(), offer, jobs, ..NodeState::default() }, seen_at: 8 }
+            SeenWorker {
+                state: NodeState { name: name.to_owned(), offer, jobs, ..NodeState::default() },
+                seen_at: 8,
+            }
         };
-        let found =
-            workers(vec![seen("b", 2, &["x", "ended", "w"]), seen("a", 1, &[])], &["w".to_owned(), "x".to_owned()]);
-        let shown: Vec<_> =
-            found.iter().map(|one| (&*one.node, one.job_id.as_deref(), one.last_at, one.offer.gpus)).collect();
+        let found = workers(
+            vec![seen("b", 2, &["x", "ended", "w"]), seen("a", 1, &[])],
+            &["w".to_owned(), "x".to_owned()],
+        );
+        let shown: Vec<_> = found
+            .iter()
+            .map(|one| (&*one.node, one.job_id.as_deref(), one.last_at, one.offer.gpus))
+            .collect();
         assert_eq!(shown, [("a", None, 8, 1), ("b", Some("w"), 8, 2), ("b", Some("x"), 8, 2)]);
     }
 }

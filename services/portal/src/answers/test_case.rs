@@ -28,13 +28,20 @@ struct JobFile {
 
 /// Returns how to run a mini-batch alone. `flags`: the words of commands that name the target.
 pub fn test_case(spec: &JobSpec, descriptor: &Descriptor, flags: &str) -> Option<TestCase> {
-    let command = format!("gristmill retry {} --mini-batch {}{flags}", spec.job_id, descriptor.mini_batch);
+    let command =
+        format!("gristmill retry {} --mini-batch {}{flags}", spec.job_id, descriptor.mini_batch);
     let is_local = |blocks: &[Block]| blocks.iter().all(|block| !block.path.is_url());
     let rows = match &descriptor.work {
-        Work::Rows { blocks, .. } if is_local(blocks) => Some(format!("{command} --rows rows.parquet")),
+        Work::Rows { blocks, .. } if is_local(blocks) => {
+            Some(format!("{command} --rows rows.parquet"))
+        }
         _ => None,
     };
-    engine::can_run_alone(descriptor).then(|| TestCase { command, rows, job_file: job_file(spec, descriptor) })
+    engine::can_run_alone(descriptor).then(|| TestCase {
+        command,
+        rows,
+        job_file: job_file(spec, descriptor),
+    })
 }
 
 /// Returns a job file that runs the script on just these files. Parts of tables have none, nor has a job of which a
@@ -94,27 +101,41 @@ mod tests {
             table: Default::default(),
         };
         let argv = ["--scoring_module_name", "entry.py", "--model", "a b", "--input_fds_0", "data"];
-        JobSpec { inputs: vec![input], argv: argv.map(str::to_owned).to_vec(), ..JobSpec::example() }
+        JobSpec {
+            inputs: vec![input],
+            argv: argv.map(str::to_owned).to_vec(),
+            ..JobSpec::example()
+        }
     }
 
     fn files() -> Descriptor {
         let paths = vec!["/in/a b.txt".into()];
-        Descriptor::new("job", 3, Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] })
+        Descriptor::new(
+            "job",
+            3,
+            Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] },
+        )
     }
 
     #[test]
     fn job_file_names_just_these_files_and_the_arguments() {
         let case = test_case(&spec(), &files(), "").expect("files");
-        let job: Value = serde_json::from_str(&case.job_file.expect("short").text).expect("JSON is YAML");
+        let job: Value =
+            serde_json::from_str(&case.job_file.expect("short").text).expect("JSON is YAML");
         assert_eq!(job["inputs"][0]["paths"], json!(["/in/a b.txt"]));
-        assert_eq!((&job["mini_batch_size"], &job["arguments"]), (&json!(1), &json!(["--model", "a b"])));
+        assert_eq!(
+            (&job["mini_batch_size"], &job["arguments"]),
+            (&json!(1), &json!(["--model", "a b"]))
+        );
     }
 
     #[test]
     fn job_file_that_would_lack_something_is_not_offered() {
         let variables = [("API_KEY".to_owned(), "secret".to_owned())].into();
         let outputs = [("extra".to_owned(), "/out".into())].into();
-        for spec in [JobSpec { environment_variables: variables, ..spec() }, JobSpec { outputs, ..spec() }] {
+        for spec in
+            [JobSpec { environment_variables: variables, ..spec() }, JobSpec { outputs, ..spec() }]
+        {
             let case = test_case(&spec, &files(), "").expect("the command has everything");
             assert!(case.job_file.is_none());
         }
@@ -123,11 +144,16 @@ mod tests {
     #[test]
     fn rows_of_tables_run_by_a_command() {
         let range = BlockRange::RowGroup { row_group: 3, offset: 90, rows: 10 };
-        let block = Block { path: "/in/t.parquet".into(), version: None, range, path_columns: vec![] };
+        let block =
+            Block { path: "/in/t.parquet".into(), version: None, range, path_columns: vec![] };
         let rows = Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] };
         let spec = spec();
-        let case = test_case(&spec, &Descriptor::new("job", 7, rows), " --target prod").expect("rows");
-        assert_eq!(case.command, format!("gristmill retry {} --mini-batch 7 --target prod", spec.job_id));
+        let case =
+            test_case(&spec, &Descriptor::new("job", 7, rows), " --target prod").expect("rows");
+        assert_eq!(
+            case.command,
+            format!("gristmill retry {} --mini-batch 7 --target prod", spec.job_id)
+        );
         assert_eq!(case.rows, Some(format!("{} --rows rows.parquet", case.command)));
         assert!(case.job_file.is_none());
         assert!(test_case(&spec, &Descriptor::new("job", 7, Work::Rank), "").is_none());

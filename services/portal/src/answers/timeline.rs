@@ -71,7 +71,10 @@ struct Bins {
     failed: Vec<Vec<u32>>,
 }
 
-pub async fn timeline(view: View, Query(query): Query<TimelineQuery>) -> Answer<Document<Timeline>> {
+pub async fn timeline(
+    view: View,
+    Query(query): Query<TimelineQuery>,
+) -> Answer<Document<Timeline>> {
     of(&view, query).await.map(Document)
 }
 
@@ -91,19 +94,29 @@ pub async fn of(view: &View, query: TimelineQuery) -> Answer<Timeline> {
     Ok(timeline)
 }
 
-fn drawn(history: &History, running: &[RunningMiniBatch], now: u64, query: &TimelineQuery) -> Timeline {
+fn drawn(
+    history: &History,
+    running: &[RunningMiniBatch],
+    now: u64,
+    query: &TimelineQuery,
+) -> Timeline {
     let worked = || history.processes().iter().filter(|process| process.attempts > 0);
     let began = running.iter().map(|running| running.since).min();
     let started = worked().map(|process| process.first_at).chain(began).min();
     // A quick attempt may begin and end in the last millisecond.
-    let ended = worked().map(|process| process.last_at.saturating_add(1)).chain(began.map(|_| now)).max();
+    let ended =
+        worked().map(|process| process.last_at.saturating_add(1)).chain(began.map(|_| now)).max();
     let from = query.from.or(started).unwrap_or_default();
     let to = query.to.or(ended).unwrap_or_default().max(from.saturating_add(1));
     let open = Open::of(history, running);
     let (order, places) = ordered(history, &open);
     let is_inside = |attempt: &&Attempted| attempt.started_at < to && attempt.ended_at() >= from;
     let is_whole = query.from.is_none() && query.to.is_none();
-    let attempts = if is_whole { history.attempts_kept() } else { history.attempts().filter(is_inside).count() };
+    let attempts = if is_whole {
+        history.attempts_kept()
+    } else {
+        history.attempts().filter(is_inside).count()
+    };
     let limit = query.limit.unwrap_or(BARS_DEFAULT).clamp(100, 20_000);
     let inside = || {
         let placed = history.attempts().filter(is_inside);
@@ -112,7 +125,9 @@ fn drawn(history: &History, running: &[RunningMiniBatch], now: u64, query: &Time
     let (mut bars, mut bins) = (None, None);
     if attempts <= limit {
         let mut all = Bars::default();
-        let after = |time: u64| i64::try_from(time).unwrap_or(i64::MAX) - i64::try_from(from).unwrap_or(i64::MAX);
+        let after = |time: u64| {
+            i64::try_from(time).unwrap_or(i64::MAX) - i64::try_from(from).unwrap_or(i64::MAX)
+        };
         for (process, attempt) in inside() {
             all.process.push(process);
             all.mini_batch.push(attempt.mini_batch);
@@ -124,7 +139,10 @@ fn drawn(history: &History, running: &[RunningMiniBatch], now: u64, query: &Time
             all.copy.push(attempt.is_copy());
         }
         for (position, running) in &open.0 {
-            let Some(process) = places[*position].filter(|_| running.since < to && now >= from) else { continue };
+            let Some(process) = places[*position].filter(|_| running.since < to && now >= from)
+            else {
+                continue;
+            };
             all.process.push(process);
             all.mini_batch.push(u32::try_from(running.mini_batch).unwrap_or(u32::MAX));
             all.start.push(after(running.since));
@@ -144,9 +162,11 @@ fn drawn(history: &History, running: &[RunningMiniBatch], now: u64, query: &Time
         let mut add = |process: usize, start: u64, end: u64| {
             let (start, end) = (start.max(from) - from, end.min(to).saturating_sub(from));
             let first = bin_of(start);
-            for (bin, share) in busy[process][first..=bin_of(end).max(first)].iter_mut().enumerate() {
+            for (bin, share) in busy[process][first..=bin_of(end).max(first)].iter_mut().enumerate()
+            {
                 let bin_start = ((first + bin) as u64).saturating_mul(step_ms);
-                let overlap = end.min(bin_start.saturating_add(step_ms)).saturating_sub(start.max(bin_start));
+                let overlap =
+                    end.min(bin_start.saturating_add(step_ms)).saturating_sub(start.max(bin_start));
                 *share += overlap as f32 / step_ms as f32;
             }
             bin_of(end)
@@ -155,13 +175,17 @@ fn drawn(history: &History, running: &[RunningMiniBatch], now: u64, query: &Time
             let last = add(process, attempt.started_at, attempt.ended_at());
             failed[process][last] += u32::from(attempt.status != AttemptStatus::Succeeded);
         }
-        for (position, running) in open.0.iter().filter(|(_, running)| running.since < to && now >= from) {
+        for (position, running) in
+            open.0.iter().filter(|(_, running)| running.since < to && now >= from)
+        {
             if let Some(process) = places[*position] {
                 add(process, running.since, now);
             }
         }
         // Prepared attempts of one process may overlap.
-        busy.iter_mut().flatten().for_each(|share| *share = (share.min(1.0) * 1000.0).round() / 1000.0);
+        busy.iter_mut()
+            .flatten()
+            .for_each(|share| *share = (share.min(1.0) * 1000.0).round() / 1000.0);
         bins = Some(Bins { step_ms, busy, failed });
     }
     let processes = order.iter().map(|position| {
@@ -196,8 +220,9 @@ impl<'a> Open<'a> {
         let names = history.processes().iter().map(|process| &process.name).enumerate();
         let positions: HashMap<(&str, &str), usize> =
             names.map(|(position, name)| ((&*name.node, &*name.process), position)).collect();
-        let placed =
-            |running: &'a RunningMiniBatch| Some((*positions.get(&(&*running.node, &*running.process))?, running));
+        let placed = |running: &'a RunningMiniBatch| {
+            Some((*positions.get(&(&*running.node, &*running.process))?, running))
+        };
         Self(running.iter().filter_map(placed).collect())
     }
 }
@@ -209,7 +234,9 @@ fn ordered(history: &History, open: &Open) -> (Vec<usize>, Vec<Option<usize>>) {
     let has_work = |position: &usize| processes[*position].attempts > 0 || runs.contains(position);
     let mut order: Vec<usize> = (0..processes.len()).filter(has_work).collect();
     order.sort_by(|one, other| {
-        let name = |position: &usize| (&processes[*position].name.node, &processes[*position].name.process);
+        let name = |position: &usize| {
+            (&processes[*position].name.node, &processes[*position].name.process)
+        };
         name(one).cmp(&name(other))
     });
     order.truncate(PROCESSES_MAX);
@@ -237,19 +264,37 @@ mod tests {
 
     #[test]
     fn many_attempts_become_bins() {
-        let attempts: Vec<_> = (0..1000).map(|n| tried(n, 1, if n == 5 { RunRaised } else { Succeeded })).collect();
+        let attempts: Vec<_> =
+            (0..1000).map(|n| tried(n, 1, if n == 5 { RunRaised } else { Succeeded })).collect();
         let history = history(&attempts);
-        let few = drawn(&history, &[], 0, &TimelineQuery { limit: Some(20_000), ..TimelineQuery::default() });
+        let few = drawn(
+            &history,
+            &[],
+            0,
+            &TimelineQuery { limit: Some(20_000), ..TimelineQuery::default() },
+        );
         let bars = few.bars.expect("all of them");
-        assert_eq!((bars.process.len(), bars.status.iter().filter(|status| **status == 1).count()), (1000, 1));
-        let many = drawn(&history, &[], 0, &TimelineQuery { limit: Some(100), ..TimelineQuery::default() });
+        assert_eq!(
+            (bars.process.len(), bars.status.iter().filter(|status| **status == 1).count()),
+            (1000, 1)
+        );
+        let many = drawn(
+            &history,
+            &[],
+            0,
+            &TimelineQuery { limit: Some(100), ..TimelineQuery::default() },
+        );
         let bins = many.bins.expect("too many");
         assert_eq!((bins.busy.len(), bins.failed.iter().flatten().sum::<u32>()), (2, 1));
         assert!(bins.busy.iter().flatten().all(|share| (0.0..=1.0).contains(share)));
         // Each process works half a second, every half second.
         assert!(bins.busy[0][10..100].iter().all(|share| *share > 0.9), "{:?}", bins.busy[0]);
-        let window =
-            drawn(&history, &[], 0, &TimelineQuery { from: Some(many.from), to: Some(many.from + 1000), limit: None });
+        let window = drawn(
+            &history,
+            &[],
+            0,
+            &TimelineQuery { from: Some(many.from), to: Some(many.from + 1000), limit: None },
+        );
         assert_eq!(window.attempts, 4);
     }
 
@@ -268,7 +313,10 @@ mod tests {
         let open = [running(&name.process, began), running("of which no event has arrived", began)];
         let drawn = drawn(&history, &open, began + 2000, &TimelineQuery::default());
         let bars = drawn.bars.expect("two");
-        assert_eq!((bars.status, bars.mini_batch, drawn.to), (vec![0, RUNNING], vec![0, 7], began + 2000));
+        assert_eq!(
+            (bars.status, bars.mini_batch, drawn.to),
+            (vec![0, RUNNING], vec![0, 7], began + 2000)
+        );
         assert_eq!(bars.end[1] - bars.start[1], 2000);
     }
 }

@@ -18,12 +18,18 @@ pub fn output_path(spec: &JobSpec) -> String {
     let folder = spec.output.folder.display();
     match spec.output.action {
         OutputAction::SummaryOnly => folder,
-        OutputAction::AppendRow => format!("{}/{}", folder.trim_end_matches('/'), spec.output.file_name),
+        OutputAction::AppendRow => {
+            format!("{}/{}", folder.trim_end_matches('/'), spec.output.file_name)
+        }
     }
 }
 
 /// Reads states of jobs or mini-batches that are separated by commas.
-pub fn listed<T, L: FromIterator<T>>(text: &str, of: &str, known: impl Fn(&str) -> Option<T>) -> Answer<L> {
+pub fn listed<T, L: FromIterator<T>>(
+    text: &str,
+    of: &str,
+    known: impl Fn(&str) -> Option<T>,
+) -> Answer<L> {
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
     let unknown = |word| Refusal::bad(format!("there is no state {word:?} of {of}"));
     words.map(|word| known(word).ok_or_else(|| unknown(word))).collect()
@@ -44,9 +50,13 @@ mod tests {
 
     #[test]
     fn word_of_a_shell_is_quoted_where_necessary() {
-        for (text, expected) in
-            [("/a/b.yaml", "/a/b.yaml"), ("a b", "'a b'"), ("a'b", "'a'\\''b'"), ("$(x)", "'$(x)'"), ("", "''")]
-        {
+        for (text, expected) in [
+            ("/a/b.yaml", "/a/b.yaml"),
+            ("a b", "'a b'"),
+            ("a'b", "'a'\\''b'"),
+            ("$(x)", "'$(x)'"),
+            ("", "''"),
+        ] {
             assert_eq!(quoted(text), expected);
         }
     }

@@ -19,14 +19,16 @@ struct Event {
 async fn opened(portal: &TestPortal, job: Option<&str>, last_id: Option<u64>) -> BodyDataStream {
     let path = job.map_or("/api/v1/events".to_owned(), |job| format!("/api/v1/events?job={job}"));
     let last_id = last_id.map(|id| id.to_string());
-    let head: Vec<_> = std::iter::once(BEARER).chain(last_id.as_deref().map(|id| ("last-event-id", id))).collect();
+    let head: Vec<_> =
+        std::iter::once(BEARER).chain(last_id.as_deref().map(|id| ("last-event-id", id))).collect();
     portal.get(&path, &head).await.into_body().into_data_stream()
 }
 
 async fn next(events: &mut BodyDataStream) -> Event {
     let text = events.next().await.expect("an event").expect("bytes");
     let text = std::str::from_utf8(&text).expect("text");
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).expect(text).to_owned();
+    let field =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).expect(text).to_owned();
     let (id, data) = (field("id: ").parse().expect("a number"), field("data: "));
     Event { name: field("event: "), id, data: serde_json::from_str(&data).expect("JSON") }
 }
@@ -58,7 +60,10 @@ async fn stream_of_a_job_goes_on_after_the_last_event() {
     for unknown in [7, third.id + 1_000_000_000] {
         let fourth = next(&mut opened(&portal, Some(JOB), Some(unknown)).await).await;
         assert_eq!(fourth.data["revision"], third.data["revision"]);
-        assert!(fourth.id > unknown && fourth.id > third.id, "ids grow, even after a clock was set back");
+        assert!(
+            fourth.id > unknown && fourth.id > third.id,
+            "ids grow, even after a clock was set back"
+        );
     }
     let listed = next(&mut opened(&portal, None, Some(third.id)).await).await;
     assert_eq!(listed.name, "jobs");
@@ -70,7 +75,8 @@ async fn stream_of_the_list_tells_what_has_changed_meanwhile() {
     let first = next(&mut opened(&portal, None, None).await).await;
     assert_eq!(first.data["changed"], serde_json::json!([]));
     let other = "other-20260101-000001-abcd";
-    let folder = portal.store.folder().and_then(std::path::Path::parent).expect("local").join(other);
+    let folder =
+        portal.store.folder().and_then(std::path::Path::parent).expect("local").join(other);
     std::fs::create_dir_all(&folder).expect("writable");
     let spec = JobSpec { job_id: other.to_owned(), ..JobSpec::example() };
     JobStore::local(&folder).expect("folder exists").put_spec(&spec).await.expect("writable");
@@ -113,7 +119,8 @@ async fn stream_sends_the_job_at_once_and_ends_when_it_is_removed() {
     let response = portal.get(&format!("/api/v1/events?job={JOB}"), &[BEARER]).await;
     assert_eq!(header(&response, "content-type"), "text/event-stream");
     let mut events = response.into_body().into_data_stream();
-    let first = String::from_utf8(events.next().await.expect("one").expect("bytes").to_vec()).expect("text");
+    let first = String::from_utf8(events.next().await.expect("one").expect("bytes").to_vec())
+        .expect("text");
     assert!(first.starts_with("event: job\nid: ") && first.ends_with("\n\n"), "{first}");
     assert_eq!(first.lines().filter(|line| line.starts_with("data: ")).count(), 1);
     std::fs::remove_dir_all(portal.store.folder().expect("local")).expect("removable");
@@ -131,7 +138,10 @@ async fn streams_are_limited() {
         assert_eq!(response.status(), StatusCode::OK);
         open.push(response);
     }
-    assert_eq!(portal.get("/api/v1/events", &[BEARER]).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(
+        portal.get("/api/v1/events", &[BEARER]).await.status(),
+        StatusCode::TOO_MANY_REQUESTS
+    );
     open.pop();
     assert_eq!(portal.get("/api/v1/events", &[BEARER]).await.status(), StatusCode::OK);
 }

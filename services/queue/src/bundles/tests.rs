@@ -29,7 +29,10 @@ fn site() -> Site {
 
 /// Returns messages of which up to `bundle_max` may travel together.
 fn messages(bodies: impl IntoIterator<Item = u32>, bundle_max: usize) -> Vec<Message> {
-    bodies.into_iter().map(|body| Message { bundle_max, ..Message::new(body.to_string()) }).collect()
+    bodies
+        .into_iter()
+        .map(|body| Message { bundle_max, ..Message::new(body.to_string()) })
+        .collect()
 }
 
 impl Site {
@@ -83,7 +86,11 @@ async fn redelivered_members_travel_alone_and_carry_the_count() {
     assert_eq!(site.left().await, 3);
     let alone = site.receive(3).await;
     assert_eq!(bodies(&alone), ["0/2", "1/2", "2/2"]);
-    assert!(alone.iter().all(|delivery| delivery.receive_count == 1 && member(&delivery.receipt).is_none()));
+    assert!(
+        alone
+            .iter()
+            .all(|delivery| delivery.receive_count == 1 && member(&delivery.receipt).is_none())
+    );
 }
 
 #[tokio::test]
@@ -113,7 +120,11 @@ async fn released_bundle_keeps_its_count_and_released_part_is_sent_alone() {
     let whole = site.receive(1).await;
     site.queue.release(&receipts(&whole)).await.expect("releases");
     site.receive(1).await;
-    assert_eq!(bodies(&site.receive(2).await), ["5/2", "6/2"], "the second delivery splits the bundle");
+    assert_eq!(
+        bodies(&site.receive(2).await),
+        ["5/2", "6/2"],
+        "the second delivery splits the bundle"
+    );
 }
 
 #[tokio::test]
@@ -146,13 +157,25 @@ fn bundles_hold_neighbours_of_one_delay_up_to_the_limits() {
     let members = |message: &Message| members(&message.body).map_or(1, |members| members.len());
     assert_eq!(bundled.iter().map(members).collect::<Vec<_>>(), [3, 2, 1, 1, 1]);
     let large = HEADER_BYTES_MAX + 2;
-    assert_eq!(bundle(messages(0..6, 64), large).iter().map(members).collect::<Vec<_>>(), [2, 2, 2]);
+    assert_eq!(
+        bundle(messages(0..6, 64), large).iter().map(members).collect::<Vec<_>>(),
+        [2, 2, 2]
+    );
     assert_eq!(bundle(messages(0..200, 1000), usize::MAX).len(), 200usize.div_ceil(MEMBERS_MAX));
 }
 
 #[test]
 fn body_that_is_not_a_bundle_is_a_message() {
-    for body in ["", "bundle", "bundle \n", "bundle 1\n", "bundle 1 1\na", "bundle 1\nab", "bundle -1\n", "{}"] {
+    for body in [
+        "",
+        "bundle",
+        "bundle \n",
+        "bundle 1\n",
+        "bundle 1 1\na",
+        "bundle 1\nab",
+        "bundle -1\n",
+        "{}",
+    ] {
         assert_eq!(members(&Bytes::from(body)), None, "{body:?}");
     }
     assert_eq!(members(&Bytes::from("bundle 2 0\nab")), Some(vec!["ab".into(), "".into()]));
@@ -224,7 +247,8 @@ async fn play(steps: Vec<Step>) {
                 let _ = site.queue.release(&receipts(&released)).await;
             }
             Step::Extend => {
-                let leases: Vec<_> = held.iter().map(|member| (member.receipt.clone(), LEASE)).collect();
+                let leases: Vec<_> =
+                    held.iter().map(|member| (member.receipt.clone(), LEASE)).collect();
                 if let Ok(lost) = site.queue.extend(&leases).await {
                     held.retain(|member| !lost.contains(&member.receipt));
                 }

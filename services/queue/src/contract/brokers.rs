@@ -104,7 +104,10 @@ async fn take(queue: &Arc<dyn Queue>) -> Delivery {
 }
 
 async fn acknowledge(queue: &Arc<dyn Queue>, receipt: Receipt) {
-    assert!(queue.acknowledge(&[receipt]).await.expect("acknowledges").is_empty(), "the lease was lost");
+    assert!(
+        queue.acknowledge(&[receipt]).await.expect("acknowledges").is_empty(),
+        "the lease was lost"
+    );
 }
 
 /// Takes the only message of a queue, which has this body.
@@ -192,7 +195,8 @@ pub async fn queues_of_a_job_and_of_two_jobs_are_separate(harness: &dyn Harness)
 pub async fn handles_to_one_queue_share_its_messages(harness: &dyn Harness) {
     let (broker, another) = (harness.broker(), harness.another().await);
     create(&*broker, "job").await;
-    let opened = [open(&*broker, "job").await, open(&*broker, "job").await, open(&*another, "job").await];
+    let opened =
+        [open(&*broker, "job").await, open(&*broker, "job").await, open(&*another, "job").await];
     for (number, queues) in opened.iter().enumerate() {
         send(&queues.tasks, &number.to_string()).await;
         let receiver = &opened[(number + 1) % opened.len()];
@@ -231,15 +235,18 @@ pub async fn deleted_queue_ends_a_waiting_receive(harness: &dyn Harness) {
     for (name, deleter) in [("job", &broker), ("other", &another)] {
         let queues = create(&*broker, name).await;
         let waiting = tokio::spawn(async move {
-            let request = Receive { messages_max: 10, visibility: LEASE, wait: Duration::from_secs(3600) };
+            let request =
+                Receive { messages_max: 10, visibility: LEASE, wait: Duration::from_secs(3600) };
             queues.tasks.receive(request).await
         });
         sleep(Duration::from_millis(300)).await;
         assert!(!waiting.is_finished(), "nothing was sent");
         deleter.delete(name).await.expect("deletes");
-        let received = timeout(harness.notice_max(), waiting).await.expect("it notices").expect("no panic");
+        let received =
+            timeout(harness.notice_max(), waiting).await.expect("it notices").expect("no panic");
         assert!(
-            matches!(&received, Err(Error::Absent { .. })) || received.as_ref().is_ok_and(Vec::is_empty),
+            matches!(&received, Err(Error::Absent { .. }))
+                || received.as_ref().is_ok_and(Vec::is_empty),
             "{received:?}"
         );
     }
@@ -252,7 +259,8 @@ pub async fn calls_of_a_deleted_queue_fail_or_find_nothing(harness: &dyn Harness
     send(&queues.tasks, "held").await;
     let held = [take(&queues.tasks).await.receipt];
     another.delete("job").await.expect("deletes");
-    let assert_absent = |failed: Error| assert!(matches!(failed, Error::Absent { .. }), "{failed:?}");
+    let assert_absent =
+        |failed: Error| assert!(matches!(failed, Error::Absent { .. }), "{failed:?}");
     // A service may take a moment to notice.
     let until = Instant::now() + harness.notice_max();
     let refused = loop {
@@ -326,7 +334,8 @@ pub async fn closing_ends_leases(harness: &dyn Harness) {
         return;
     }
     timeout(harness.notice_max(), take(&news)).await.expect("the lease ends promptly");
-    let again = timeout(harness.notice_max(), take(&opened.tasks)).await.expect("the lease ends promptly");
+    let again =
+        timeout(harness.notice_max(), take(&opened.tasks)).await.expect("the lease ends promptly");
     assert_eq!((&again.body, again.receive_count), (&held.body, 2));
     acknowledge(&opened.tasks, again.receipt).await;
     assert_none(&opened.tasks).await;

@@ -71,12 +71,19 @@ pub async fn lost_receipts_of_a_batch_are_returned(harness: &dyn Harness) {
     test.release(&first[1].receipt).await;
     test.release(&first[3].receipt).await;
     let again = test.take(2).await;
-    let leases: Vec<_> = receipts(&first).into_iter().map(|receipt| (receipt, test.units(LEASE_UNITS))).collect();
+    let leases: Vec<_> =
+        receipts(&first).into_iter().map(|receipt| (receipt, test.units(LEASE_UNITS))).collect();
     let lost = test.queue.extend(&leases).await.expect("extend");
-    assert_eq!(HashSet::from_iter(lost), HashSet::from([first[1].receipt.clone(), first[3].receipt.clone()]));
+    assert_eq!(
+        HashSet::from_iter(lost),
+        HashSet::from([first[1].receipt.clone(), first[3].receipt.clone()])
+    );
     if test.capabilities.old_receipt == OldReceipt::Lost {
         let lost = test.acknowledge(&receipts(&first)).await;
-        assert_eq!(HashSet::from_iter(lost), HashSet::from([first[1].receipt.clone(), first[3].receipt.clone()]));
+        assert_eq!(
+            HashSet::from_iter(lost),
+            HashSet::from([first[1].receipt.clone(), first[3].receipt.clone()])
+        );
         assert!(test.acknowledge(&receipts(&again)).await.is_empty());
     }
 }
@@ -135,7 +142,8 @@ pub async fn concurrent_receivers_never_share_a_lease(harness: &dyn Harness) {
     let received = Arc::new(Mutex::new(Vec::new()));
     let receivers: Vec<_> = (1..=8)
         .map(|messages_max| {
-            let (queue, received, request) = (test.queue.clone(), received.clone(), test.request(messages_max));
+            let (queue, received, request) =
+                (test.queue.clone(), received.clone(), test.request(messages_max));
             tokio::spawn(async move {
                 while received.lock().expect("no holder panics").len() < 500 {
                     let deliveries = queue.receive(request).await.expect("receive");

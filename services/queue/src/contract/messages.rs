@@ -58,7 +58,11 @@ pub async fn oversized_message_is_rejected_with_its_batch(harness: &dyn Harness)
 pub async fn receive_respects_its_limit(harness: &dyn Harness) {
     let test = Tester::new(harness);
     test.send(&["a", "b", "c"]).await;
-    assert!(test.receive(Receive { wait: test.capabilities.wait_max, ..test.request(0) }).await.is_empty());
+    assert!(
+        test.receive(Receive { wait: test.capabilities.wait_max, ..test.request(0) })
+            .await
+            .is_empty()
+    );
     let first = test.receive(Receive { wait: test.capabilities.wait_max, ..test.request(2) }).await;
     assert!((1..=2).contains(&first.len()), "{first:?}");
     let rest = test.take(3 - first.len()).await;
@@ -116,7 +120,8 @@ pub async fn waiting_receive_times_out_empty(harness: &dyn Harness) {
 pub async fn dropped_receive_loses_no_message(harness: &dyn Harness) {
     let test = Tester::new(harness);
     for round in 0..30 {
-        let mut waiting = test.queue.receive(Receive { wait: test.capabilities.wait_max, ..test.request(10) });
+        let mut waiting =
+            test.queue.receive(Receive { wait: test.capabilities.wait_max, ..test.request(10) });
         tokio::select! {
             biased;
             deliveries = &mut waiting => panic!("the queue is empty: {deliveries:?}"),
@@ -187,6 +192,9 @@ pub async fn depth_counts_visible_leased_and_delayed_messages(harness: &dyn Harn
         assert_eq!(depth.total(), 5 + delayed);
         test.acknowledge(&receipts(&deliveries)[..1]).await;
         test.release(&deliveries[1].receipt).await;
-        assert_eq!(test.queue.depth().await.expect("depth"), Depth { visible: 4, in_flight: 0, delayed });
+        assert_eq!(
+            test.queue.depth().await.expect("depth"),
+            Depth { visible: 4, in_flight: 0, delayed }
+        );
     }
 }

@@ -34,21 +34,26 @@ impl Address {
     /// Parses `amqp(s)://user:password@host:port/vhost`, with `?cacertfile=` and `&heartbeat=`. Only scheme and host
     /// are required, and unknown parameters are ignored.
     pub fn new(options: &RabbitOptions, queue: &str, of_job: bool) -> Result<Self, Error> {
-        let misconfigured = |words: String| Error::Misconfigured { queue: queue.to_owned(), source: words.into() };
+        let misconfigured =
+            |words: String| Error::Misconfigured { queue: queue.to_owned(), source: words.into() };
         let wrong = |reason: &str| {
             let form = "write amqp://user:password@host:5672/vhost, or amqps:// for TLS";
             misconfigured(format!("its URL {reason}; {form}"))
         };
         if queue.is_empty() || queue.len() > 255 {
-            return Err(misconfigured("its name must have 1 to 255 bytes; choose another prefix".to_owned()));
+            return Err(misconfigured(
+                "its name must have 1 to 255 bytes; choose another prefix".to_owned(),
+            ));
         }
-        let url = Url::parse(&options.url).map_err(|error| wrong(&format!("cannot be read ({error})")))?;
+        let url = Url::parse(&options.url)
+            .map_err(|error| wrong(&format!("cannot be read ({error})")))?;
         let scheme = match url.scheme() {
             "amqp" => AMQPScheme::AMQP,
             "amqps" => AMQPScheme::AMQPS,
             _ => return Err(wrong("is not a RabbitMQ URL")),
         };
-        let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(|| wrong("names no host"))?;
+        let host =
+            url.host_str().filter(|host| !host.is_empty()).ok_or_else(|| wrong("names no host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = url.port().unwrap_or(if scheme == AMQPScheme::AMQPS { 5671 } else { 5672 });
         let decode = |text: &str| match percent_decode_str(text).decode_utf8() {
@@ -63,14 +68,16 @@ impl Address {
             "" => ("guest".to_owned(), "guest".to_owned()),
             user => (decode(user)?, decode(url.password().unwrap_or_default())?),
         };
-        let parameter =
-            |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned());
+        let parameter = |name: &str| {
+            url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+        };
         let heartbeat = match parameter("heartbeat").map(|seconds| seconds.parse()) {
             None => HEARTBEAT_SECONDS,
             Some(Ok(seconds)) => seconds,
             Some(Err(_)) => return Err(wrong("has a heartbeat that is not a number of seconds")),
         };
-        let ca_file = options.ca_file.clone().or_else(|| parameter("cacertfile").map(PathBuf::from));
+        let ca_file =
+            options.ca_file.clone().or_else(|| parameter("cacertfile").map(PathBuf::from));
         let shown_scheme = url.scheme();
         let shown_vhost = if vhost == "/" { "" } else { &vhost };
         let label = format!("{queue} at {shown_scheme}://{host}:{port}/{shown_vhost}");
@@ -95,7 +102,8 @@ impl Address {
     pub fn tls(&self) -> Result<OwnedTLSConfig, Error> {
         let Some(path) = &self.ca_file else { return Ok(OwnedTLSConfig::default()) };
         let authority = std::fs::read_to_string(path).map_err(|error| {
-            let words = format!("cannot read the certificate authority {} ({error})", path.display());
+            let words =
+                format!("cannot read the certificate authority {} ({error})", path.display());
             self.misconfigured(Cause::new(words, error))
         })?;
         Ok(OwnedTLSConfig { cert_chain: Some(authority), ..OwnedTLSConfig::default() })
@@ -157,11 +165,17 @@ mod tests {
         let all = address("amqps://us%40er:p%2Fw@broker:1234/a%2fb?prefix=demo&cacertfile=/etc/ca.pem&heartbeat=5")
             .expect("a URL");
         assert_eq!((all.user(), &*all.uri.authority.userinfo.password), ("us@er", "p/w"));
-        assert_eq!((&*all.uri.authority.host, all.uri.authority.port, &*all.uri.vhost), ("broker", 1234, "a/b"));
+        assert_eq!(
+            (&*all.uri.authority.host, all.uri.authority.port, &*all.uri.vhost),
+            ("broker", 1234, "a/b")
+        );
         assert_eq!((all.uri.query.heartbeat, all.encrypted()), (Some(5), true));
         assert_eq!(all.ca_file, Some(PathBuf::from("/etc/ca.pem")));
         let least = address("amqp://[::1]").expect("a URL");
-        assert_eq!((&*least.uri.authority.host, least.uri.authority.port, &*least.uri.vhost), ("::1", 5672, "/"));
+        assert_eq!(
+            (&*least.uri.authority.host, least.uri.authority.port, &*least.uri.vhost),
+            ("::1", 5672, "/")
+        );
         assert_eq!((least.user(), least.uri.query.heartbeat), ("guest", Some(HEARTBEAT_SECONDS)));
         assert_eq!(address("amqps://broker/%2f").expect("a URL").uri.authority.port, 5671);
     }
@@ -172,10 +186,16 @@ mod tests {
         let shown = format!("{address} {address:?} {:#}", address.unavailable("gone"));
         assert!(!shown.contains("sesame"), "{shown}");
         assert!(shown.starts_with("demo-tasks at amqp://broker:5672/jobs "), "{shown}");
-        for wrong in ["http://user:sesame@broker", "amqp://user:sesame@", "amqp://user:sesame@host:port", "sesame"] {
+        for wrong in [
+            "http://user:sesame@broker",
+            "amqp://user:sesame@",
+            "amqp://user:sesame@host:port",
+            "sesame",
+        ] {
             let error = self::address(wrong).expect_err("not a URL");
             assert!(
-                matches!(error, Error::Misconfigured { .. }) && !format!("{error:#}").contains("sesame"),
+                matches!(error, Error::Misconfigured { .. })
+                    && !format!("{error:#}").contains("sesame"),
                 "{error:#}"
             );
         }

@@ -38,8 +38,13 @@ pub struct RabbitBroker {
 
 impl RabbitBroker {
     /// Connects, without a second try, to a broker with default settings but for [`RabbitOptions::consumer_timeout`].
-    pub async fn connect(url: &str, prefix: &str, consumer_timeout: Option<Duration>) -> Result<Self, Error> {
-        Self::connect_with(RabbitOptions { consumer_timeout, ..RabbitOptions::new(url, prefix) }).await
+    pub async fn connect(
+        url: &str,
+        prefix: &str,
+        consumer_timeout: Option<Duration>,
+    ) -> Result<Self, Error> {
+        Self::connect_with(RabbitOptions { consumer_timeout, ..RabbitOptions::new(url, prefix) })
+            .await
     }
 
     /// Connects, without a second try.
@@ -62,7 +67,12 @@ impl RabbitBroker {
         NAMING.name(&format!("{}-{name}", self.options.prefix), part)
     }
 
-    async fn open_queue(&self, name: &str, of_job: bool, declare: bool) -> Result<RabbitQueue, Error> {
+    async fn open_queue(
+        &self,
+        name: &str,
+        of_job: bool,
+        declare: bool,
+    ) -> Result<RabbitQueue, Error> {
         let (connections, options) = (self.connections.clone(), self.options.clone());
         let address = Address::new(&options, name, of_job)?;
         RabbitQueue::open(Access { connections, address, options }, declare).await
@@ -70,8 +80,10 @@ impl RabbitBroker {
 
     async fn open_queues(&self, name: &str, declare: bool) -> Result<JobQueues, Error> {
         let [tasks, results] = Part::BOTH.map(|part| self.name_of(name, part));
-        let (tasks, results) =
-            tokio::try_join!(self.open_queue(&tasks, true, declare), self.open_queue(&results, true, declare))?;
+        let (tasks, results) = tokio::try_join!(
+            self.open_queue(&tasks, true, declare),
+            self.open_queue(&results, true, declare)
+        )?;
         Ok(JobQueues { tasks: Arc::new(tasks), results: Arc::new(results) })
     }
 
@@ -101,13 +113,18 @@ impl RabbitBroker {
 #[async_trait]
 impl Broker for RabbitBroker {
     async fn target(&self) -> Result<TargetQueues, Error> {
-        let [control, dead_letters] = [CONTROL, DEAD_LETTERS].map(|end| self.options.name_of_target(end));
+        let [control, dead_letters] =
+            [CONTROL, DEAD_LETTERS].map(|end| self.options.name_of_target(end));
         let open = |name| self.open_queue(name, false, self.options.create);
         // If both are missing, the error always names the first.
         let (control, dead_letters) = tokio::join!(open(&control), open(&dead_letters));
         let (control, dead_letters) = (control?, dead_letters?);
         let are_new = control.current().is_new;
-        Ok(TargetQueues { control: Arc::new(control), dead_letters: Arc::new(dead_letters), are_new })
+        Ok(TargetQueues {
+            control: Arc::new(control),
+            dead_letters: Arc::new(dead_letters),
+            are_new,
+        })
     }
 
     async fn create(&self, name: &str) -> Result<JobQueues, Error> {
@@ -138,6 +155,9 @@ impl Broker for RabbitBroker {
 
 impl Debug for RabbitBroker {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("RabbitBroker").field("prefix", &self.options.prefix).finish_non_exhaustive()
+        formatter
+            .debug_struct("RabbitBroker")
+            .field("prefix", &self.options.prefix)
+            .finish_non_exhaustive()
     }
 }

@@ -77,7 +77,10 @@ impl Link {
     /// Returns why it broke, as far as a session knows.
     fn reason(&self) -> Option<String> {
         let held = self.leases.lock().expect("no holder panics");
-        held.iter().filter_map(Weak::upgrade).find_map(|leases| leases.ended()).map(|ended| ended.reason)
+        held.iter()
+            .filter_map(Weak::upgrade)
+            .find_map(|leases| leases.ended())
+            .map(|ended| ended.reason)
     }
 }
 
@@ -180,7 +183,12 @@ impl Connections {
     }
 
     /// Returns a seat on a live connection, and connects if there is none. With `is_patient`, retries until `until`.
-    pub async fn seat(&self, address: &Address, until: Instant, is_patient: bool) -> Result<Seat, Error> {
+    pub async fn seat(
+        &self,
+        address: &Address,
+        until: Instant,
+        is_patient: bool,
+    ) -> Result<Seat, Error> {
         if let Some(seat) = self.free_seat(address)? {
             return Ok(seat);
         }
@@ -192,7 +200,8 @@ impl Connections {
         if let Some((_, error)) = failed.as_ref().filter(|(when, _)| *when > called) {
             return Err(address.sharing(error.clone()));
         }
-        let may_pass = |error: &Error| matches!(error, Error::Unavailable { .. }) && !self.has_ended();
+        let may_pass =
+            |error: &Error| matches!(error, Error::Unavailable { .. }) && !self.has_ended();
         let link = (|| self.connect(address, until))
             .retry(while_others_wait(None))
             .when(|error| is_patient && may_pass(error) && Instant::now() < until)
@@ -223,7 +232,8 @@ impl Connections {
         let mut is_first = true;
         // An empty connection stays only if it is the only one.
         links.retain(|link| {
-            let is_useful = link.sessions.load(Ordering::Relaxed) > 0 || is_first && link.has_numbers();
+            let is_useful =
+                link.sessions.load(Ordering::Relaxed) > 0 || is_first && link.has_numbers();
             is_first &= !(link.is_alive() && is_useful);
             is_useful
         });
@@ -245,11 +255,14 @@ impl Connections {
     async fn connect(&self, address: &Address, until: Instant) -> Result<Link, Error> {
         let explained = |error| explain(address, During::Connecting, error);
         let runtime = lapin::runtime::default_runtime().map_err(explained)?;
-        let properties = ConnectionProperties::default().with_connection_name(self.name.as_str().into());
+        let properties =
+            ConnectionProperties::default().with_connection_name(self.name.as_str().into());
         let builder = ConnectionBuilder::new_with_runtime(runtime).with_uri(address.uri.clone());
         let builder = builder.with_tls_config(address.tls()?).with_properties(properties);
-        let silent = || address.unavailable("it does not answer on a new connection; is it the right port?");
-        let connection = timeout_at(until, builder.connect()).await.map_err(|_| silent())?.map_err(explained)?;
+        let silent =
+            || address.unavailable("it does not answer on a new connection; is it the right port?");
+        let connection =
+            timeout_at(until, builder.connect()).await.map_err(|_| silent())?.map_err(explained)?;
         // Zero: the broker sets no limit.
         let channels_max = match connection.configuration().channel_max() {
             0 => usize::MAX,
@@ -257,7 +270,14 @@ impl Connections {
         };
         let sessions_max = SESSIONS_MAX.min(channels_max.saturating_sub(CHANNELS_SPARE) / 2).max(1);
         let (sessions, channels) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Ok(Link { connection, sessions, sessions_max, channels, channels_max, leases: Mutex::default() })
+        Ok(Link {
+            connection,
+            sessions,
+            sessions_max,
+            channels,
+            channels_max,
+            leases: Mutex::default(),
+        })
     }
 
     /// Returns whether this process has closed all connections for good.
@@ -276,7 +296,10 @@ impl Connections {
         let closed = links.iter().filter(|link| link.is_alive()).map(async |link| {
             let closed = timeout(wait_max, link.connection.close(200, "done".into())).await;
             if !matches!(closed, Ok(Ok(()))) {
-                tracing::warn!("{}: the broker did not confirm the end of a connection: {closed:?}", self.name);
+                tracing::warn!(
+                    "{}: the broker did not confirm the end of a connection: {closed:?}",
+                    self.name
+                );
             }
         });
         join_all(closed).await;

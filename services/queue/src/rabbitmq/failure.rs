@@ -59,9 +59,10 @@ pub(super) fn explain(address: &Address, during: During, error: lapin::Error) ->
     }
     let (user, vhost) = (address.user(), &address.uri.vhost);
     let (is_misconfigured, words) = match (reply(&error), during) {
-        _ if is_refusal(&error) && during == During::Connecting => {
-            (true, format!("the broker rejects user {user} or the password; check the URL ({said})"))
-        }
+        _ if is_refusal(&error) && during == During::Connecting => (
+            true,
+            format!("the broker rejects user {user} or the password; check the URL ({said})"),
+        ),
         _ if is_refusal(&error) => (true, no_permission(address, &said)),
         (Some(AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)), During::Connecting) => (
             true,
@@ -75,9 +76,10 @@ pub(super) fn explain(address: &Address, during: During, error: lapin::Error) ->
                 "a different kind of queue has this name; delete that when it is empty, or choose another prefix ({said})"
             ),
         ),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) => {
-            (true, format!("it was deleted with its messages; restart this command to create it ({said})"))
-        }
+        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) => (
+            true,
+            format!("it was deleted with its messages; restart this command to create it ({said})"),
+        ),
         _ if is_certificate(&error) && address.encrypted() => (
             true,
             format!(
@@ -96,7 +98,10 @@ pub(super) fn explain(address: &Address, during: During, error: lapin::Error) ->
 
 /// Explains that the user may connect, but lacks a permission.
 pub(super) fn no_permission(address: &Address, said: &str) -> String {
-    format!("user {} may not use it; ask for configure, write and read permission ({said})", address.user())
+    format!(
+        "user {} may not use it; ask for configure, write and read permission ({said})",
+        address.user()
+    )
 }
 
 fn io_kind(error: &lapin::Error) -> Option<io::ErrorKind> {

@@ -211,7 +211,9 @@ impl Leases {
     pub fn lost<'a>(&self, receipts: impl Iterator<Item = &'a Receipt>) -> Vec<Receipt> {
         let state = self.state();
         receipts
-            .filter(|receipt| !self.tag(receipt).is_some_and(|tag| state.handed_out.contains_key(&tag)))
+            .filter(|receipt| {
+                !self.tag(receipt).is_some_and(|tag| state.handed_out.contains_key(&tag))
+            })
             .cloned()
             .collect()
     }

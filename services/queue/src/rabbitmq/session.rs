@@ -53,13 +53,23 @@ pub(super) enum Unsent {
 impl Session {
     /// Opens a session on a connection. With `declare`, creates the queue, and the dead-letter queue of one of a job;
     /// otherwise the queue must exist.
-    pub async fn open(seat: Seat, access: &Access, generation: u32, declare: bool) -> Result<Self, Error> {
+    pub async fn open(
+        seat: Seat,
+        access: &Access,
+        generation: u32,
+        declare: bool,
+    ) -> Result<Self, Error> {
         let during = if declare { During::Declaring } else { During::Looking };
         let session = Self::open_channels(seat, access, generation, declare).await;
         session.map_err(|error| explain(&access.address, during, error))
     }
 
-    async fn open_channels(seat: Seat, access: &Access, generation: u32, declare: bool) -> lapin::Result<Self> {
+    async fn open_channels(
+        seat: Seat,
+        access: &Access,
+        generation: u32,
+        declare: bool,
+    ) -> lapin::Result<Self> {
         let Access { address, options, .. } = access;
         let is_new = declare && !address.of_job && is_absent(&seat, &address.queue).await?;
         let publishing = publishing_channel(&seat).await?;
@@ -72,11 +82,23 @@ impl Session {
         let leases = Arc::new(Leases::new(generation));
         seat.hold(&leases);
         let receiving = seat.create_channel().await?;
-        let subscription =
-            Arc::new(Subscription::new(receiving, leases.clone(), &address.queue, options.consumer_timeout));
+        let subscription = Arc::new(Subscription::new(
+            receiving,
+            leases.clone(),
+            &address.queue,
+            options.consumer_timeout,
+        ));
         let keeper = AbortOnDropHandle::new(tokio::spawn(subscription.clone().keep()));
         let publishing = tokio::sync::Mutex::new(publishing);
-        Ok(Self { leases, subscription, publishing, order: Mutex::default(), seat, is_new, _keeper: keeper })
+        Ok(Self {
+            leases,
+            subscription,
+            publishing,
+            order: Mutex::default(),
+            seat,
+            is_new,
+            _keeper: keeper,
+        })
     }
 
     /// Returns whether the leases are still valid. Lost leases never become valid again.
@@ -153,13 +175,23 @@ impl Session {
     }
 
     /// Queues the frames of messages without other frames in between.
-    fn publish<'a>(&'a self, channel: &'a Channel, messages: &'a [Bytes]) -> Vec<Frame<'a, lapin::PublisherConfirm>> {
+    fn publish<'a>(
+        &'a self,
+        channel: &'a Channel,
+        messages: &'a [Bytes],
+    ) -> Vec<Frame<'a, lapin::PublisherConfirm>> {
         let _order = self.order.lock().expect("no holder panics");
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
         let publish = |body: &'a Bytes| {
             let queue = self.subscription.queue.as_str().into();
-            queued(Box::pin(channel.basic_publish("".into(), queue, options, body, properties.clone())))
+            queued(Box::pin(channel.basic_publish(
+                "".into(),
+                queue,
+                options,
+                body,
+                properties.clone(),
+            )))
         };
         messages.iter().map(publish).collect()
     }
@@ -174,9 +206,9 @@ impl Session {
 /// connection broke, and the message has no confirmation.
 fn refused_size(error: &lapin::Error) -> Result<Option<lapin::PublisherConfirm>, Unsent> {
     match reply(error) {
-        Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) => {
-            Err(Unsent::Refused(format!("a message exceeds the broker's limit; raise its max_message_size ({error})")))
-        }
+        Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) => Err(Unsent::Refused(
+            format!("a message exceeds the broker's limit; raise its max_message_size ({error})"),
+        )),
         _ => Ok(None),
     }
 }
@@ -199,8 +231,14 @@ async fn is_absent(seat: &Seat, name: &str) -> lapin::Result<bool> {
 }
 
 /// Creates the queue, or only checks that it exists.
-async fn declare_queue(channel: &Channel, name: &str, declare: bool, arguments: FieldTable) -> lapin::Result<()> {
-    let options = QueueDeclareOptions { passive: !declare, durable: true, ..QueueDeclareOptions::default() };
+async fn declare_queue(
+    channel: &Channel,
+    name: &str,
+    declare: bool,
+    arguments: FieldTable,
+) -> lapin::Result<()> {
+    let options =
+        QueueDeclareOptions { passive: !declare, durable: true, ..QueueDeclareOptions::default() };
     channel.queue_declare(name.into(), options, arguments).await.map(drop)
 }
 
@@ -208,13 +246,15 @@ fn arguments(options: &RabbitOptions, dead_letters: Option<&str>) -> FieldTable 
     let mut arguments = FieldTable::default();
     let text = |text: &str| AMQPValue::LongString(text.into());
     arguments.insert("x-queue-type".into(), text("quorum"));
-    arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(options.delivery_limit.into()));
+    arguments
+        .insert("x-delivery-limit".into(), AMQPValue::LongLongInt(options.delivery_limit.into()));
     if let Some(name) = dead_letters {
         arguments.insert("x-dead-letter-exchange".into(), text(""));
         arguments.insert("x-dead-letter-routing-key".into(), text(name));
     }
     if let Some(timeout) = options.consumer_timeout {
-        arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
+        arguments
+            .insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
     }
     arguments
 }

@@ -16,8 +16,8 @@ use futures::StreamExt;
 use futures::future::{join_all, try_join};
 use lapin::message::{Delivery, DeliveryResult};
 use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicPublishOptions, BasicQosOptions,
-    ConfirmSelectOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions,
+    BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Consumer, ConsumerDelegate};
@@ -65,10 +65,16 @@ enum Settle {
 }
 
 impl Subscription {
-    pub fn new(channel: OwnChannel, leases: Arc<Leases>, queue: &str, consumer_timeout: Option<Duration>) -> Self {
+    pub fn new(
+        channel: OwnChannel,
+        leases: Arc<Leases>,
+        queue: &str,
+        consumer_timeout: Option<Duration>,
+    ) -> Self {
         let mut arguments = FieldTable::default();
         if let Some(timeout) = consumer_timeout {
-            arguments.insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
+            arguments
+                .insert("x-consumer-timeout".into(), AMQPValue::LongLongInt(milliseconds(timeout)));
         }
         Self {
             channel,
@@ -120,7 +126,8 @@ impl Subscription {
         // A prefetch is that of the consumers which follow it. This sends both requests in this order.
         let qos = self.channel.basic_qos(prefetch, BasicQosOptions::default());
         let (queue, arguments) = (self.queue.as_str().into(), self.arguments.clone());
-        let consume = self.channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), arguments);
+        let consume =
+            self.channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), arguments);
         let ((), consumer) = try_join(qos, consume).await?;
         consumer.set_delegate(Arrivals { leases: self.leases.clone(), set });
         self.leases.changed.notify_waiters();
@@ -187,9 +194,11 @@ impl Subscription {
             let tags = if is_sent { &mut sent } else { &mut unsent };
             tags.insert(*tag);
         }
-        let frames = self.queue_frames(Settle::Acknowledge, || (self.leases.settle_tags(&sent), ())).0;
+        let frames =
+            self.queue_frames(Settle::Acknowledge, || (self.leases.settle_tags(&sent), ())).0;
         written(frames).await?;
-        let frames = self.queue_frames(Settle::Release, || (self.leases.settle_tags(&unsent), ())).0;
+        let frames =
+            self.queue_frames(Settle::Release, || (self.leases.settle_tags(&unsent), ())).0;
         written(frames).await
     }
 
@@ -203,9 +212,14 @@ impl Subscription {
                 let mut headers = FieldTable::default();
                 let before = message.receive_count.saturating_sub(1);
                 headers.insert(DELIVERIES_BEFORE.into(), AMQPValue::LongLongInt(before.into()));
-                let properties = BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
+                let properties =
+                    BasicProperties::default().with_delivery_mode(PERSISTENT).with_headers(headers);
                 let queue = self.queue.as_str().into();
-                confirms.push(self.channel.basic_publish("".into(), queue, options, &message.body, properties).await?);
+                confirms.push(
+                    self.channel
+                        .basic_publish("".into(), queue, options, &message.body, properties)
+                        .await?,
+                );
             }
             let mut confirmed = Vec::with_capacity(confirms.len());
             for confirm in confirms {
@@ -214,13 +228,18 @@ impl Subscription {
             Ok::<_, lapin::Error>(confirmed)
         };
         // A message without a confirmed copy is rejected instead, whatever the reason.
-        timeout(CONFIRM_MAX, confirmed).await.ok().and_then(Result::ok).unwrap_or_else(|| vec![false; arrived.len()])
+        timeout(CONFIRM_MAX, confirmed)
+            .await
+            .ok()
+            .and_then(Result::ok)
+            .unwrap_or_else(|| vec![false; arrived.len()])
     }
 
     /// Acknowledges messages. Returns the lost receipts.
     pub async fn acknowledge(&self, receipts: &[Receipt]) -> lapin::Result<Vec<Receipt>> {
         let ending = self.ending.read().await;
-        let (frames, lost) = self.queue_frames(Settle::Acknowledge, || self.leases.settle(receipts));
+        let (frames, lost) =
+            self.queue_frames(Settle::Acknowledge, || self.leases.settle(receipts));
         drop(ending);
         written(frames).await.map(|()| lost)
     }
@@ -234,14 +253,22 @@ impl Subscription {
     }
 
     /// Plans frames and queues them without other frames in between.
-    fn queue_frames<T>(&self, settle: Settle, plan: impl FnOnce() -> (Vec<Settlement>, T)) -> (Vec<Frame<'_>>, T) {
+    fn queue_frames<T>(
+        &self,
+        settle: Settle,
+        plan: impl FnOnce() -> (Vec<Settlement>, T),
+    ) -> (Vec<Frame<'_>>, T) {
         let _order = self.order.lock().expect("no holder panics");
         let (steps, rest) = plan();
         let mut frames: Vec<Frame<'_>> = Vec::with_capacity(steps.len());
         for (tag, multiple) in steps {
             frames.push(queued(match settle {
-                Settle::Acknowledge => Box::pin(self.channel.basic_ack(tag, BasicAckOptions { multiple })),
-                Settle::Release => Box::pin(self.channel.basic_nack(tag, BasicNackOptions { multiple, requeue: true })),
+                Settle::Acknowledge => {
+                    Box::pin(self.channel.basic_ack(tag, BasicAckOptions { multiple }))
+                }
+                Settle::Release => Box::pin(
+                    self.channel.basic_nack(tag, BasicNackOptions { multiple, requeue: true }),
+                ),
             }));
         }
         (frames, rest)
@@ -278,12 +305,16 @@ struct Arrivals {
 }
 
 impl ConsumerDelegate for Arrivals {
-    fn on_new_delivery(&self, delivery: DeliveryResult) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    fn on_new_delivery(
+        &self,
+        delivery: DeliveryResult,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         match delivery {
             Ok(Some(delivery)) => arrive(&self.leases, self.set, delivery),
-            Ok(None) => self
-                .leases
-                .end("the broker canceled the consumer: a lease was too long, or the queue was deleted", false),
+            Ok(None) => self.leases.end(
+                "the broker canceled the consumer: a lease was too long, or the queue was deleted",
+                false,
+            ),
             Err(error) => end(&self.leases, &error),
         }
         Box::pin(std::future::ready(()))
@@ -305,8 +336,12 @@ fn end(leases: &Leases, error: &lapin::Error) {
 /// larger one is correct for all versions.
 fn receive_count(delivery: &Delivery) -> u32 {
     let headers = delivery.properties.headers().as_ref();
-    let count = |name: &str| headers.and_then(|headers| headers.inner().get(name)).and_then(number).unwrap_or(0);
-    let before = count("x-delivery-count").max(count("x-acquired-count")).max(u32::from(delivery.redelivered));
+    let count = |name: &str| {
+        headers.and_then(|headers| headers.inner().get(name)).and_then(number).unwrap_or(0)
+    };
+    let before = count("x-delivery-count")
+        .max(count("x-acquired-count"))
+        .max(u32::from(delivery.redelivered));
     before.saturating_add(count(DELIVERIES_BEFORE)).saturating_add(1)
 }
 

@@ -64,7 +64,10 @@ impl Shared {
 
     fn make_folder(&self) -> Result<(), Error> {
         fs::create_dir_all(&self.folder).map_err(|error| {
-            misconfigured(&self.folder, Cause::new(format!("the folder cannot be made ({error})"), error))
+            misconfigured(
+                &self.folder,
+                Cause::new(format!("the folder cannot be made ({error})"), error),
+            )
         })
     }
 
@@ -87,7 +90,8 @@ impl Shared {
 
     fn open_queue(&self, path: PathBuf, create: bool) -> Result<Arc<SqliteQueue>, Error> {
         let mut open = self.open.lock().expect("no holder panics");
-        if let Some(queue) = open.get(&path).and_then(Weak::upgrade).filter(|queue| queue.exists()) {
+        if let Some(queue) = open.get(&path).and_then(Weak::upgrade).filter(|queue| queue.exists())
+        {
             return Ok(queue);
         }
         let queue = Arc::new(SqliteQueue::open_deletable(&path, self.options.clone(), create)?);
@@ -110,9 +114,10 @@ impl Shared {
 
 fn remove(file: &Path) -> Result<(), Error> {
     match fs::remove_file(file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(misconfigured(file, Cause::new(format!("the file cannot be deleted ({error})"), error)))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(misconfigured(
+            file,
+            Cause::new(format!("the file cannot be deleted ({error})"), error),
+        )),
         _ => Ok(()),
     }
 }

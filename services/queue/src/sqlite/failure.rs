@@ -35,10 +35,13 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
             "the file cannot be written; check its permissions".to_owned()
         }
         Some(ErrorCode::CannotOpen) => {
-            "the file cannot be opened or created; check that its folder exists and is writable".to_owned()
+            "the file cannot be opened or created; check that its folder exists and is writable"
+                .to_owned()
         }
         Some(ErrorCode::NotADatabase) => "it is not a queue file; choose another path".to_owned(),
-        Some(ErrorCode::DatabaseCorrupt) => "the file is damaged; move it away and run again".to_owned(),
+        Some(ErrorCode::DatabaseCorrupt) => {
+            "the file is damaged; move it away and run again".to_owned()
+        }
         _ => error.to_string(),
     };
     misconfigured(path, Cause::new(words, error))

@@ -68,14 +68,16 @@ const CHECKPOINT_PAGES: i32 = 2048;
 const CLAIM_BYTES_MAX: usize = 16 << 20;
 
 const INSERT: &str = "INSERT INTO message (visible_at, receive_count, body) VALUES (?1, 0, ?2)";
-const INSERT_LARGE_BODY: &str = "INSERT INTO large_body (id, body) VALUES (last_insert_rowid(), ?1)";
+const INSERT_LARGE_BODY: &str =
+    "INSERT INTO large_body (id, body) VALUES (last_insert_rowid(), ?1)";
 const VISIBLE: &str = "
     SELECT id, receive_count, message.body, large_body.body FROM message LEFT JOIN large_body USING (id)
     WHERE visible_at <= ?1 ORDER BY visible_at, id LIMIT ?2";
 const CLAIM: &str = "UPDATE message SET visible_at = ?1, receive_count = ?2 WHERE id = ?3";
 const UNCLAIM: &str = "
     UPDATE message SET visible_at = ?1, receive_count = receive_count - 1 WHERE id = ?2 AND receive_count = ?3";
-const SET_LEASE: &str = "UPDATE message SET visible_at = ?1 WHERE id = ?2 AND receive_count = ?3 AND visible_at > ?4";
+const SET_LEASE: &str =
+    "UPDATE message SET visible_at = ?1 WHERE id = ?2 AND receive_count = ?3 AND visible_at > ?4";
 const DELETE: &str = "DELETE FROM message WHERE id = ?1 AND receive_count = ?2";
 const HAS_LARGE_BODIES: &str = "SELECT EXISTS (SELECT 1 FROM large_body)";
 const DELETE_LARGE_BODY: &str = "DELETE FROM large_body WHERE id = ?1";
@@ -89,14 +91,18 @@ impl Store {
     pub(super) fn open(path: &Path, options: SqliteOptions, create: bool) -> Result<Self, Error> {
         let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
-        let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
+        let connection =
+            Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
         let store = Self { connection, clock: options.clock.clone() };
         match store.prepare_file(&options).map_err(|error| explain(path, error))? {
             FileKind::Queue => Ok(store),
-            FileKind::ReadOnly => Err(misconfigured(path, "the file cannot be written; check its permissions".into())),
-            FileKind::Empty | FileKind::Other => {
-                Err(misconfigured(path, "it is a database of something else; choose another path".into()))
+            FileKind::ReadOnly => {
+                Err(misconfigured(path, "the file cannot be written; check its permissions".into()))
             }
+            FileKind::Empty | FileKind::Other => Err(misconfigured(
+                path,
+                "it is a database of something else; choose another path".into(),
+            )),
         }
     }
 
@@ -123,7 +129,8 @@ impl Store {
     }
 
     fn file_kind(&self) -> rusqlite::Result<FileKind> {
-        let read = |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
+        let read =
+            |pragma| self.connection.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
         let marks = (read("application_id")?, read("user_version")?);
         let empty = !self.connection.prepare("SELECT 1 FROM sqlite_schema")?.exists([])?;
         Ok(match marks {
@@ -135,7 +142,10 @@ impl Store {
     }
 
     /// Runs `work` as one transaction that holds the write lock from the start.
-    pub(super) fn in_transaction<T>(&self, work: impl FnOnce(&Self) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    pub(super) fn in_transaction<T>(
+        &self,
+        work: impl FnOnce(&Self) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
         self.run("BEGIN IMMEDIATE")?;
         let result = work(self).and_then(|value| self.run("COMMIT").map(|()| value));
         // Some failures end the transaction themselves; the first failure is the one to report.
@@ -165,11 +175,16 @@ impl Store {
 
     /// Returns whether a claim would find a message.
     pub(super) fn has_visible(&self) -> rusqlite::Result<bool> {
-        let next: Option<i64> = self.connection.prepare_cached(NEXT_VISIBLE)?.query_row([], |row| row.get(0))?;
+        let next: Option<i64> =
+            self.connection.prepare_cached(NEXT_VISIBLE)?.query_row([], |row| row.get(0))?;
         Ok(next.is_some_and(|visible_at| visible_at <= self.now()))
     }
 
-    pub(super) fn claim(&self, messages_max: usize, visibility: Duration) -> rusqlite::Result<Vec<Delivery>> {
+    pub(super) fn claim(
+        &self,
+        messages_max: usize,
+        visibility: Duration,
+    ) -> rusqlite::Result<Vec<Delivery>> {
         let limit = i64::try_from(messages_max).unwrap_or(i64::MAX);
         let mut visible = self.connection.prepare_cached(VISIBLE)?;
         let mut rows = visible.query(params![self.now(), limit])?;
@@ -206,7 +221,8 @@ impl Store {
 
     pub(super) fn extend(&self, leases: &[(Receipt, Duration)]) -> rusqlite::Result<Vec<Receipt>> {
         let now = self.now();
-        let leases = leases.iter().map(|(receipt, visibility)| (receipt, self.clock.after(*visibility)));
+        let leases =
+            leases.iter().map(|(receipt, visibility)| (receipt, self.clock.after(*visibility)));
         self.set_leases(leases, now)
     }
 
@@ -234,7 +250,8 @@ impl Store {
     pub(super) fn acknowledge(&self, receipts: &[Receipt]) -> rusqlite::Result<Vec<Receipt>> {
         let mut delete = self.connection.prepare_cached(DELETE)?;
         let mut delete_large_body = self.connection.prepare_cached(DELETE_LARGE_BODY)?;
-        let has_large_bodies = self.connection.prepare_cached(HAS_LARGE_BODIES)?.query_row([], |row| row.get(0))?;
+        let has_large_bodies =
+            self.connection.prepare_cached(HAS_LARGE_BODIES)?.query_row([], |row| row.get(0))?;
         let mut lost = Vec::new();
         for receipt in receipts {
             if delete.execute(receipt.numbers())? == 0 {
@@ -252,7 +269,11 @@ impl Store {
         let (hidden, in_flight): (i64, i64) =
             count_hidden.query_row([self.now()], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let count = |messages: i64| u64::try_from(messages).expect("counts are not negative");
-        Ok(Depth { visible: count(total - hidden), in_flight: count(in_flight), delayed: count(hidden - in_flight) })
+        Ok(Depth {
+            visible: count(total - hidden),
+            in_flight: count(in_flight),
+            delayed: count(hidden - in_flight),
+        })
     }
 
     /// Returns the current time, but never a time before [`VISIBLE_NOW`], even if the machine's clock shows 1970.
@@ -285,7 +306,8 @@ fn use_write_ahead_log(connection: &Connection, lock_wait_max: Duration) -> rusq
     loop {
         match connection.pragma_update(None, "journal_mode", "WAL") {
             Err(error)
-                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) && Instant::now() < give_up =>
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+                    && Instant::now() < give_up =>
             {
                 std::thread::sleep(Duration::from_millis(5));
             }

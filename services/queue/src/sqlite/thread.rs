@@ -137,7 +137,8 @@ impl Claimed {
 impl Drop for Claimed {
     fn drop(&mut self) {
         if !self.deliveries.is_empty() {
-            let receipts: Vec<Receipt> = self.deliveries.drain(..).map(|delivery| delivery.receipt).collect();
+            let receipts: Vec<Receipt> =
+                self.deliveries.drain(..).map(|delivery| delivery.receipt).collect();
             self.mailbox.push(Call::prepare(move |store| store.unclaim(&receipts)).0);
         }
     }
@@ -216,7 +217,9 @@ impl QueueThread {
     fn expire(&mut self) {
         let now = Instant::now();
         for receiver in self.waiting.extract_if(.., |receiver| receiver.deadline <= now) {
-            let _ = receiver.answer.send(Ok(Claimed { deliveries: Vec::new(), mailbox: self.mailbox.clone() }));
+            let _ = receiver
+                .answer
+                .send(Ok(Claimed { deliveries: Vec::new(), mailbox: self.mailbox.clone() }));
         }
     }
 

@@ -50,7 +50,11 @@ pub struct Redrive {
 
 impl SqsQueue {
     /// Opens a queue. With `create`, creates it if it does not exist. Returns whether it was created.
-    pub(super) async fn open_with(client: Client, queue: &str, create: bool) -> Result<(Self, bool), Error> {
+    pub(super) async fn open_with(
+        client: Client,
+        queue: &str,
+        create: bool,
+    ) -> Result<(Self, bool), Error> {
         let name = queue.rsplit('/').next().unwrap_or(queue).to_owned();
         let explained = |failure: Failure| failure.explain(&name, region(&client));
         check_region(&client, &name)?;
@@ -72,7 +76,11 @@ impl SqsQueue {
     }
 
     /// Opens the queue of a job. With `create`, creates it with that redrive policy if it does not exist.
-    pub(super) async fn open_of_job(client: Client, name: String, create: Option<&Redrive>) -> Result<Self, Error> {
+    pub(super) async fn open_of_job(
+        client: Client,
+        name: String,
+        create: Option<&Redrive>,
+    ) -> Result<Self, Error> {
         let url = match create {
             Some(redrive) => self::create(&client, &name, Some(redrive)).await,
             None => find(&client, &name).await,
@@ -82,9 +90,21 @@ impl SqsQueue {
     }
 
     /// Opens the queue with this URL, which may be new.
-    async fn at(client: Client, name: String, url: String, created: bool, of_job: bool) -> Result<Self, Error> {
-        let mut inner =
-            Inner { client, name, url, of_job, message_bytes_max: 0, leases: Mutex::new(Leases::default()) };
+    async fn at(
+        client: Client,
+        name: String,
+        url: String,
+        created: bool,
+        of_job: bool,
+    ) -> Result<Self, Error> {
+        let mut inner = Inner {
+            client,
+            name,
+            url,
+            of_job,
+            message_bytes_max: 0,
+            leases: Mutex::new(Leases::default()),
+        };
         let mut retries = Retries::new();
         let attributes = loop {
             match look(&inner.client, &inner.url).await {
@@ -117,7 +137,8 @@ fn is_url(queue: &str) -> bool {
 }
 
 pub(super) async fn find(client: &Client, name: &str) -> Result<String, Failure> {
-    let request = || answer("GetQueueUrl", REQUEST_TIME, client.get_queue_url().queue_name(name).send());
+    let request =
+        || answer("GetQueueUrl", REQUEST_TIME, client.get_queue_url().queue_name(name).send());
     let found = persist(request).await?;
     found.queue_url.ok_or_else(|| Failure::Lasting("GetQueueUrl returned no URL".into()))
 }
@@ -137,11 +158,14 @@ async fn create(client: &Client, name: &str, redrive: Option<&Redrive>) -> Resul
         attributes.insert(QueueAttributeName::RedrivePolicy, policy.to_string());
     }
     let request = || {
-        let request = client.create_queue().queue_name(name).set_attributes(Some(attributes.clone()));
+        let request =
+            client.create_queue().queue_name(name).set_attributes(Some(attributes.clone()));
         answer("CreateQueue", REQUEST_TIME, request.send())
     };
     match persist(request).await {
-        Ok(created) => created.queue_url.ok_or_else(|| Failure::Lasting("CreateQueue returned no URL".into())),
+        Ok(created) => {
+            created.queue_url.ok_or_else(|| Failure::Lasting("CreateQueue returned no URL".into()))
+        }
         // Another process may have created it meanwhile, with other attributes.
         Err(failure) => find(client, name).await.map_err(|_| failure),
     }
@@ -158,7 +182,8 @@ pub(super) async fn look(client: &Client, url: &str) -> Result<(SqsAttributes, D
     let text = |name: Name| values.get(&name).cloned().unwrap_or_default();
     let number = |name: Name| text(name).parse::<u64>().ok();
     let seconds = |name: Name| Duration::from_secs(number(name).unwrap_or_default());
-    let message_bytes_max = number(Name::MaximumMessageSize).and_then(|bytes| usize::try_from(bytes).ok());
+    let message_bytes_max =
+        number(Name::MaximumMessageSize).and_then(|bytes| usize::try_from(bytes).ok());
     let attributes = SqsAttributes {
         arn: text(Name::QueueArn),
         retention: seconds(Name::MessageRetentionPeriod),

@@ -42,15 +42,29 @@ mod tests {
 
     #[test]
     fn plain_text_is_not_encoded() {
-        for text in ["{\"a\": [1, 2]}\n", " ", "größer", "a\tb\r\n", "\u{fffd}\u{10000}\u{10ffff}", "base64"] {
+        for text in [
+            "{\"a\": [1, 2]}\n",
+            " ",
+            "größer",
+            "a\tb\r\n",
+            "\u{fffd}\u{10000}\u{10ffff}",
+            "base64",
+        ] {
             assert_eq!(encode(text.as_bytes()), text);
         }
     }
 
     #[test]
     fn bodies_that_sqs_rejects_are_encoded() {
-        for body in [&b""[..], b"\0", b"\x1b[1m", b"\xff", "\u{fffe}".as_bytes(), "\u{ffff}".as_bytes(), b"base64:AAAA"]
-        {
+        for body in [
+            &b""[..],
+            b"\0",
+            b"\x1b[1m",
+            b"\xff",
+            "\u{fffe}".as_bytes(),
+            "\u{ffff}".as_bytes(),
+            b"base64:AAAA",
+        ] {
             assert!(encode(body).starts_with(MARKER), "{body:?}");
         }
     }

@@ -65,8 +65,9 @@ impl SqsBroker {
     }
 
     async fn open_with(&self, name: &str, create: Option<&Redrive>) -> Result<JobQueues, Error> {
-        let [tasks, results] =
-            Part::BOTH.map(|part| SqsQueue::open_of_job(self.client.clone(), self.queue_name(name, part), create));
+        let [tasks, results] = Part::BOTH.map(|part| {
+            SqsQueue::open_of_job(self.client.clone(), self.queue_name(name, part), create)
+        });
         let (tasks, results) = try_join!(tasks, results)?;
         Ok(JobQueues { tasks: Arc::new(tasks), results: Arc::new(results) })
     }
@@ -91,9 +92,14 @@ impl SqsBroker {
 impl Broker for SqsBroker {
     async fn target(&self) -> Result<TargetQueues, Error> {
         // If both are missing, the error always names the first.
-        let (control, dead_letters) = join!(self.open_of_target(CONTROL), self.open_of_target(DEAD_LETTERS));
+        let (control, dead_letters) =
+            join!(self.open_of_target(CONTROL), self.open_of_target(DEAD_LETTERS));
         let ((control, are_new), (dead_letters, _)) = (control?, dead_letters?);
-        Ok(TargetQueues { control: Arc::new(control), dead_letters: Arc::new(dead_letters), are_new })
+        Ok(TargetQueues {
+            control: Arc::new(control),
+            dead_letters: Arc::new(dead_letters),
+            are_new,
+        })
     }
 
     async fn create(&self, name: &str) -> Result<JobQueues, Error> {
@@ -122,6 +128,9 @@ impl Broker for SqsBroker {
 
 impl Debug for SqsBroker {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("SqsBroker").field("prefix", &self.options.queue).finish_non_exhaustive()
+        formatter
+            .debug_struct("SqsBroker")
+            .field("prefix", &self.options.queue)
+            .finish_non_exhaustive()
     }
 }

@@ -63,30 +63,44 @@ where
     let (is_lasting, words) = match &error {
         // The words are those of the service. Its error is not kept: its debug form may contain what was signed.
         SdkError::ServiceError(answer) => {
-            let (code, words) = (answer.err().code().unwrap_or_default(), answer.err().message().unwrap_or_default());
+            let (code, words) = (
+                answer.err().code().unwrap_or_default(),
+                answer.err().message().unwrap_or_default(),
+            );
             return of_answer(action, answer.raw().status(), code, words);
         }
         SdkError::ResponseError(answer) => {
             let status = answer.raw().status();
-            return Failure::Passing(format!("{action} was answered with HTTP status {status}, unreadable").into());
+            return Failure::Passing(
+                format!("{action} was answered with HTTP status {status}, unreadable").into(),
+            );
         }
         SdkError::TimeoutError(_) => (false, format!("{action} was not answered in time")),
-        SdkError::DispatchFailure(_) | SdkError::ConstructionFailure(_) => match credentials_error(&error) {
-            Some(CredentialsError::CredentialsNotLoaded(_)) => {
-                let remedy =
-                    "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role";
-                (true, format!("there are no AWS credentials; {remedy}"))
+        SdkError::DispatchFailure(_) | SdkError::ConstructionFailure(_) => {
+            match credentials_error(&error) {
+                Some(CredentialsError::CredentialsNotLoaded(_)) => {
+                    let remedy = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role";
+                    (true, format!("there are no AWS credentials; {remedy}"))
+                }
+                Some(error) if matches!(error, CredentialsError::InvalidConfiguration(_)) => {
+                    (true, format!("the AWS settings cannot be used: {}", one_line(&chain(error))))
+                }
+                Some(error) => {
+                    (false, format!("no AWS credentials now: {}", one_line(&chain(error))))
+                }
+                None if matches!(error, SdkError::ConstructionFailure(_)) => {
+                    let shown = DisplayErrorContext(&error).to_string();
+                    (
+                        true,
+                        format!(
+                            "the request cannot be made: {}; check the AWS settings",
+                            one_line(&shown)
+                        ),
+                    )
+                }
+                None => (false, format!("no connection: {}", one_line(&chain(&error)))),
             }
-            Some(error) if matches!(error, CredentialsError::InvalidConfiguration(_)) => {
-                (true, format!("the AWS settings cannot be used: {}", one_line(&chain(error))))
-            }
-            Some(error) => (false, format!("no AWS credentials now: {}", one_line(&chain(error)))),
-            None if matches!(error, SdkError::ConstructionFailure(_)) => {
-                let shown = DisplayErrorContext(&error).to_string();
-                (true, format!("the request cannot be made: {}; check the AWS settings", one_line(&shown)))
-            }
-            None => (false, format!("no connection: {}", one_line(&chain(&error)))),
-        },
+        }
         _ => (false, one_line(&chain(&error))),
     };
     let cause = Cause::new(words, error);
@@ -110,10 +124,20 @@ pub(super) fn of_entry(action: &str, entry: &BatchResultErrorEntry) -> Verdict {
     let is_receipt = matches!(action, EXTEND | DELETE);
     match bare(code) {
         // The service answers this for an extension beyond 12 hours, and for a receipt of a removed message.
-        "ReceiptHandleIsInvalid" | "MessageNotInflight" | "InvalidParameterValue" | "InvalidIdFormat" if is_receipt => {
+        "ReceiptHandleIsInvalid"
+        | "MessageNotInflight"
+        | "InvalidParameterValue"
+        | "InvalidIdFormat"
+            if is_receipt =>
+        {
             Verdict::Lost
         }
-        _ => Verdict::Failed(of_answer(action, if entry.sender_fault() { 400 } else { 500 }, code, words)),
+        _ => Verdict::Failed(of_answer(
+            action,
+            if entry.sender_fault() { 400 } else { 500 },
+            code,
+            words,
+        )),
     }
 }
 
@@ -126,10 +150,12 @@ fn of_answer(action: &str, status: u16, code: &str, words: &str) -> Failure {
     let lasting = |words: String| Failure::Lasting(words.into());
     match bare(code) {
         "NonExistentQueue" | "QueueDoesNotExist" => Failure::NoQueue,
-        "AccessDenied" | "KmsAccessDenied" | "OptInRequired" | "InvalidSecurity" => lasting(format!(
-            "access denied; allow these credentials sqs:{action} on the queue, or use others ({})",
-            one_line(words)
-        )),
+        "AccessDenied" | "KmsAccessDenied" | "OptInRequired" | "InvalidSecurity" => {
+            lasting(format!(
+                "access denied; allow these credentials sqs:{action} on the queue, or use others ({})",
+                one_line(words)
+            ))
+        }
         // The service's own words may contain what was signed, a session token included: they are left out.
         "InvalidClientTokenId"
         | "UnrecognizedClient"
@@ -150,8 +176,10 @@ fn of_answer(action: &str, status: u16, code: &str, words: &str) -> Failure {
             lasting(format!("the clock of this machine is wrong ({code}); set it"))
         }
         _ if is_passing(status, code) => {
-            let words = if words.is_empty() { String::new() } else { format!(": {}", one_line(words)) };
-            let code = if code.is_empty() { format!("HTTP status {status}") } else { code.to_owned() };
+            let words =
+                if words.is_empty() { String::new() } else { format!(": {}", one_line(words)) };
+            let code =
+                if code.is_empty() { format!("HTTP status {status}") } else { code.to_owned() };
             Failure::Passing(format!("{action} was answered with {code}{words}").into())
         }
         // A gateway between here and the service answers in its own words.
@@ -189,7 +217,8 @@ fn bare(code: &str) -> &str {
 }
 
 fn credentials_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a CredentialsError> {
-    std::iter::successors(Some(error), |error| (*error).source()).find_map(|error| error.downcast_ref())
+    std::iter::successors(Some(error), |error| (*error).source())
+        .find_map(|error| error.downcast_ref())
 }
 
 /// Returns the causes without repetition.
@@ -215,7 +244,11 @@ mod tests {
     use super::*;
 
     fn verdict(action: &str, code: &str, sender_fault: bool) -> Verdict {
-        let entry = BatchResultErrorEntry::builder().id("0").code(code).sender_fault(sender_fault).message("why");
+        let entry = BatchResultErrorEntry::builder()
+            .id("0")
+            .code(code)
+            .sender_fault(sender_fault)
+            .message("why");
         of_entry(action, &entry.build().expect("is whole"))
     }
 
@@ -236,16 +269,30 @@ mod tests {
 
     #[test]
     fn failed_entry_passes_or_lasts() {
-        assert!(matches!(verdict(SEND, "InternalError", false), Verdict::Failed(Failure::Passing(_))));
-        assert!(matches!(verdict(SEND, "RequestThrottled", true), Verdict::Failed(Failure::Passing(_))));
-        assert!(matches!(verdict(SEND, "InvalidMessageContents", true), Verdict::Failed(Failure::Lasting(_))));
-        assert!(matches!(verdict(DELETE, "AccessDenied", true), Verdict::Failed(Failure::Lasting(_))));
+        assert!(matches!(
+            verdict(SEND, "InternalError", false),
+            Verdict::Failed(Failure::Passing(_))
+        ));
+        assert!(matches!(
+            verdict(SEND, "RequestThrottled", true),
+            Verdict::Failed(Failure::Passing(_))
+        ));
+        assert!(matches!(
+            verdict(SEND, "InvalidMessageContents", true),
+            Verdict::Failed(Failure::Lasting(_))
+        ));
+        assert!(matches!(
+            verdict(DELETE, "AccessDenied", true),
+            Verdict::Failed(Failure::Lasting(_))
+        ));
     }
 
     #[test]
     fn signed_content_is_not_shown() {
         let words = "The Canonical String should have been 'POST x-amz-security-token:abc123'";
-        let Failure::Lasting(reason) = of_answer(SEND, 403, "SignatureDoesNotMatch", words) else { panic!("lasts") };
+        let Failure::Lasting(reason) = of_answer(SEND, 403, "SignatureDoesNotMatch", words) else {
+            panic!("lasts")
+        };
         assert!(!format!("{reason} {reason:?}").contains("abc123"), "{reason}");
     }
 
@@ -255,6 +302,9 @@ mod tests {
             assert!(matches!(of_answer(SEND, 400, code, ""), Failure::NoQueue), "{code}");
         }
         assert!(matches!(of_answer(SEND, 503, "", ""), Failure::Passing(_)));
-        assert!(matches!(of_answer(SEND, 400, "com.amazonaws.sqs#ThrottlingException", ""), Failure::Passing(_)));
+        assert!(matches!(
+            of_answer(SEND, 400, "com.amazonaws.sqs#ThrottlingException", ""),
+            Failure::Passing(_)
+        ));
     }
 }

@@ -36,7 +36,8 @@ impl Leases {
             self.held.retain(|_, lease| lease.lapses > leased_at);
             self.swept_at = (2 * self.held.len()).max(1000);
         }
-        self.held.insert(receipt, Lease { lapses: leased_at + visibility, ends: leased_at + LEASE_MAX });
+        self.held
+            .insert(receipt, Lease { lapses: leased_at + visibility, ends: leased_at + LEASE_MAX });
     }
 
     /// Returns the seconds by which the lease can be extended, at most `asked`; `None` if it is lost.
@@ -71,7 +72,11 @@ impl Leases {
     /// does not see it at once, and would give the messages of this process to its own abandoned request, where they
     /// stay for another lease.
     pub fn wait_max(&self, now: Instant) -> Option<Duration> {
-        let left = self.held.values().filter_map(|lease| lease.lapses.checked_duration_since(now)).min()?;
+        let left = self
+            .held
+            .values()
+            .filter_map(|lease| lease.lapses.checked_duration_since(now))
+            .min()?;
         Some(Duration::from_secs(left.as_secs().max(1)))
     }
 }
@@ -133,10 +138,18 @@ mod tests {
         assert_eq!(leases.wait_max(start), Some(60 * SECOND));
         leases.took("b".into(), start, 8 * SECOND);
         assert_eq!(leases.wait_max(start + SECOND / 2), Some(7 * SECOND), "in whole seconds");
-        assert_eq!(leases.wait_max(start + 8 * SECOND - SECOND / 10), Some(SECOND), "without requests in a row");
+        assert_eq!(
+            leases.wait_max(start + 8 * SECOND - SECOND / 10),
+            Some(SECOND),
+            "without requests in a row"
+        );
         leases.extended("b", 8, start + 7 * SECOND);
         assert_eq!(leases.wait_max(start + 8 * SECOND), Some(7 * SECOND));
-        assert_eq!(leases.wait_max(start + 16 * SECOND), Some(44 * SECOND), "a lapsed lease counts no more");
+        assert_eq!(
+            leases.wait_max(start + 16 * SECOND),
+            Some(44 * SECOND),
+            "a lapsed lease counts no more"
+        );
         leases.lost("a");
         assert_eq!(leases.wait_max(start + 16 * SECOND), None);
     }
@@ -156,7 +169,8 @@ mod tests {
 
     #[test]
     fn seconds_are_rounded_up() {
-        let cases = [(0, 0), (1, 1), (1000, 1), (1001, 2), (43_200_000, 43_200), (u64::MAX, 43_200)];
+        let cases =
+            [(0, 0), (1, 1), (1000, 1), (1001, 2), (43_200_000, 43_200), (u64::MAX, 43_200)];
         for (milliseconds, expected) in cases {
             assert_eq!(seconds(Duration::from_millis(milliseconds)), expected);
         }
@@ -171,7 +185,11 @@ mod tests {
         assert!(leases.holds("a", start + 38 * SECOND));
         assert!(!leases.holds("a", start + 39 * SECOND));
         assert_eq!(leases.extension("a", SECOND, start + 39 * SECOND), None);
-        assert_eq!(leases.extension("a", SECOND, start + 9 * SECOND), None, "a lost lease stays lost");
+        assert_eq!(
+            leases.extension("a", SECOND, start + 9 * SECOND),
+            None,
+            "a lost lease stays lost"
+        );
         assert_eq!(leases.extension("b", SECOND, start), None);
     }
 

@@ -42,8 +42,9 @@ const RETRY_TIME: Duration = Duration::from_secs(20);
 /// instance. Rejects an invalid endpoint, with which the SDK would panic.
 pub(super) async fn connect(options: &SqsOptions) -> Result<Client, Error> {
     let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIME).build();
-    let mut settings =
-        aws_config::defaults(BehaviorVersion::latest()).retry_config(RetryConfig::disabled()).timeout_config(timeouts);
+    let mut settings = aws_config::defaults(BehaviorVersion::latest())
+        .retry_config(RetryConfig::disabled())
+        .timeout_config(timeouts);
     if let Some(endpoint) = &options.endpoint {
         settings = settings.endpoint_url(endpoint);
     }
@@ -51,10 +52,15 @@ pub(super) async fn connect(options: &SqsOptions) -> Result<Client, Error> {
         settings = settings.region(Region::new(region.clone()));
     }
     let config = settings.load().await;
-    let key = ServiceConfigKey::builder().service_id("SQS").env("AWS_ENDPOINT_URL").profile("endpoint_url").build();
+    let key = ServiceConfigKey::builder()
+        .service_id("SQS")
+        .env("AWS_ENDPOINT_URL")
+        .profile("endpoint_url")
+        .build();
     let key = key.expect("all fields are set");
     let of_sqs = config.service_config().and_then(|settings| settings.load_config(key));
-    let endpoint = options.endpoint.clone().or(of_sqs).or_else(|| config.endpoint_url().map(str::to_owned));
+    let endpoint =
+        options.endpoint.clone().or(of_sqs).or_else(|| config.endpoint_url().map(str::to_owned));
     match endpoint {
         // The message does not quote it, because it may contain a password.
         Some(endpoint) if !is_endpoint(&endpoint) => Err(Error::Misconfigured {
@@ -86,7 +92,9 @@ where
 {
     match timeout(time, request).await {
         Ok(answer) => answer.map_err(|error| of_request(action, error)),
-        Err(_) => Err(Failure::Passing(format!("{action} was not answered in {} s", time.as_secs()).into())),
+        Err(_) => Err(Failure::Passing(
+            format!("{action} was not answered in {} s", time.as_secs()).into(),
+        )),
     }
 }
 
@@ -139,7 +147,11 @@ pub(super) struct Batch<E> {
 }
 
 /// Sends batches concurrently, and retries exactly the failed entries.
-pub(super) async fn send_batches<E, F>(action: &str, batches: Vec<Vec<E>>, request: impl Fn(&[E]) -> F) -> Vec<Batch<E>>
+pub(super) async fn send_batches<E, F>(
+    action: &str,
+    batches: Vec<Vec<E>>,
+    request: impl Fn(&[E]) -> F,
+) -> Vec<Batch<E>>
 where
     E: Debug,
     F: Future<Output = Result<Vec<BatchResultErrorEntry>, Failure>>,
@@ -148,7 +160,11 @@ where
     futures::stream::iter(batches).buffer_unordered(REQUESTS_MAX).collect().await
 }
 
-async fn send_batch<E, F>(action: &str, mut entries: Vec<E>, request: impl Fn(&[E]) -> F) -> Batch<E>
+async fn send_batch<E, F>(
+    action: &str,
+    mut entries: Vec<E>,
+    request: impl Fn(&[E]) -> F,
+) -> Batch<E>
 where
     F: Future<Output = Result<Vec<BatchResultErrorEntry>, Failure>>,
 {

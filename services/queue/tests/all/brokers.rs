@@ -67,7 +67,8 @@ mod sqlite_broker {
 fn files(folder: &TempDir) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(folder.path().join("jobs")) else { return Vec::new() };
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name();
-    let mut names: Vec<String> = entries.map(|entry| name(entry).into_string().expect("UTF-8")).collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| name(entry).into_string().expect("UTF-8")).collect();
     names.sort();
     names
 }
@@ -77,7 +78,10 @@ async fn sqlite_queues_are_files_that_only_creation_makes() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = sqlite(folder.path());
     let absent = broker.open("a.b").await.expect_err("there is none");
-    assert!(matches!(&absent, Error::Absent { queue } if queue.ends_with("jobs/a.b-tasks.db")), "{absent:?}");
+    assert!(
+        matches!(&absent, Error::Absent { queue } if queue.ends_with("jobs/a.b-tasks.db")),
+        "{absent:?}"
+    );
     broker.delete("a.b").await.expect("there is nothing to delete");
     assert_eq!(files(&folder), [""; 0]);
     let queues = broker.create("a.b").await.expect("creates");
@@ -128,7 +132,10 @@ async fn sqlite_queue_that_is_created_again_is_independent_of_the_deleted_one() 
     let seen = another.open("job").await.expect("opens");
     assert_eq!(seen.tasks.depth().await.expect("depth").total(), 1);
     drop((new, seen));
-    assert_eq!(another.open("job").await.expect("opens").tasks.depth().await.expect("depth").total(), 1);
+    assert_eq!(
+        another.open("job").await.expect("opens").tasks.depth().await.expect("depth").total(),
+        1
+    );
 }
 
 #[tokio::test]
@@ -136,6 +143,10 @@ async fn name_cannot_leave_the_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = sqlite(folder.path());
     broker.create("../../escaped").await.expect("creates");
-    assert!(files(&folder).iter().all(|name| name.starts_with("..-..-escaped-")), "{:?}", files(&folder));
+    assert!(
+        files(&folder).iter().all(|name| name.starts_with("..-..-escaped-")),
+        "{:?}",
+        files(&folder)
+    );
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
 }

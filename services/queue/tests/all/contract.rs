@@ -62,7 +62,8 @@ fn memory(old_receipt_deletes: bool) -> Local {
         ..MemoryOptions::default()
     };
     let old_receipt = if old_receipt_deletes { OldReceipt::Deletes } else { OldReceipt::Lost };
-    let capabilities = Capabilities { old_receipt, message_bytes_max: Some(message_bytes_max), ..capabilities() };
+    let capabilities =
+        Capabilities { old_receipt, message_bytes_max: Some(message_bytes_max), ..capabilities() };
     Local { queue: Arc::new(MemoryQueue::new(options)), clock, capabilities, _folder: None }
 }
 

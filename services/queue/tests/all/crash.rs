@@ -19,11 +19,15 @@ async fn child_works_until_killed() {
     let queue = SqliteQueue::open(Path::new(&path), SqliteOptions::default()).expect("opens");
     for round in 0.. {
         let bodies: Vec<String> = (0..10).map(|number| format!("{round}-{number}")).collect();
-        queue.send(bodies.iter().map(|body| Message::new(body.clone())).collect()).await.expect("sends");
+        queue
+            .send(bodies.iter().map(|body| Message::new(body.clone())).collect())
+            .await
+            .expect("sends");
         bodies.iter().for_each(|body| println!("sent {body}"));
         let request = Receive { messages_max: 5, visibility: LEASE, wait: Duration::ZERO };
         let deliveries = queue.receive(request).await.expect("receives");
-        let body = |index: usize| String::from_utf8(deliveries[index].body.to_vec()).expect("is text");
+        let body =
+            |index: usize| String::from_utf8(deliveries[index].body.to_vec()).expect("is text");
         (0..5).for_each(|index| println!("leased {}", body(index)));
         println!("acknowledging {}", body(0));
         let lost = queue.acknowledge(&[deliveries[0].receipt.clone()]).await.expect("acknowledges");
@@ -41,7 +45,8 @@ fn run_and_kill_a_child(path: &Path) -> Vec<String> {
         .spawn()
         .expect("starts");
     let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
-    let mut said: Vec<String> = lines.by_ref().take(500).map(|line| line.expect("is text")).collect();
+    let mut said: Vec<String> =
+        lines.by_ref().take(500).map(|line| line.expect("is text")).collect();
     child.kill().expect("SIGKILL");
     child.wait().expect("is dead");
     // Its last lines are still in the pipe, and whole: short writes to a pipe are atomic.
@@ -59,7 +64,8 @@ async fn killed_process_loses_nothing() {
     let path = folder.path().join("queue.db");
     let lines = run_and_kill_a_child(&path);
     let (sent, leased) = (said(&lines, "sent"), said(&lines, "leased"));
-    let (acknowledging, acknowledged) = (said(&lines, "acknowledging"), said(&lines, "acknowledged"));
+    let (acknowledging, acknowledged) =
+        (said(&lines, "acknowledging"), said(&lines, "acknowledged"));
     assert!(sent.len() > 200 && acknowledged.len() > 20, "the child did too little: {lines:?}");
 
     let later = ManualClock::at(std::time::SystemTime::now());
@@ -67,18 +73,28 @@ async fn killed_process_loses_nothing() {
     let queue = SqliteQueue::open(&path, options).expect("opens after the crash");
     let request = Receive { messages_max: usize::MAX, visibility: LEASE, wait: Duration::ZERO };
     let visible = queue.receive(request).await.expect("receives");
-    let visible: BTreeSet<_> =
-        visible.iter().map(|delivery| std::str::from_utf8(&delivery.body).expect("is text")).collect();
+    let visible: BTreeSet<_> = visible
+        .iter()
+        .map(|delivery| std::str::from_utf8(&delivery.body).expect("is text"))
+        .collect();
     assert!(leased.is_disjoint(&visible), "a lease was lost");
 
     later.advance(LEASE * 2);
     let deliveries = queue.receive(request).await.expect("receives");
-    let there: BTreeSet<_> =
-        deliveries.iter().map(|delivery| std::str::from_utf8(&delivery.body).expect("is text")).collect();
+    let there: BTreeSet<_> = deliveries
+        .iter()
+        .map(|delivery| std::str::from_utf8(&delivery.body).expect("is text"))
+        .collect();
     assert_eq!(there.len(), deliveries.len(), "a message was duplicated");
     for body in sent {
-        assert!(there.contains(body) || acknowledging.contains(body), "{body} was sent and is lost");
-        assert!(!there.contains(body) || !acknowledged.contains(body), "{body} was acknowledged and returned");
+        assert!(
+            there.contains(body) || acknowledging.contains(body),
+            "{body} was sent and is lost"
+        );
+        assert!(
+            !there.contains(body) || !acknowledged.contains(body),
+            "{body} was acknowledged and returned"
+        );
     }
     for delivery in &deliveries {
         let body = std::str::from_utf8(&delivery.body).expect("is text");

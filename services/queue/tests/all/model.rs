@@ -5,8 +5,8 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use queue::{
-    Clock, Delivery, Depth, ManualClock, MemoryOptions, MemoryQueue, Message, Queue, Receipt, Receive, SqliteOptions,
-    SqliteQueue,
+    Clock, Delivery, Depth, ManualClock, MemoryOptions, MemoryQueue, Message, Queue, Receipt,
+    Receive, SqliteOptions, SqliteQueue,
 };
 
 #[derive(Clone, Debug)]
@@ -92,7 +92,8 @@ impl Model {
     fn receive(&mut self, messages_max: usize, visibility: u64) -> Vec<ModelReceipt> {
         self.messages.sort_by_key(|message| (message.visible_at, message.number));
         let now = self.now;
-        let visible = self.messages.iter_mut().filter(|message| message.visible_at <= now).take(messages_max);
+        let visible =
+            self.messages.iter_mut().filter(|message| message.visible_at <= now).take(messages_max);
         let claim = |message: &mut ModelMessage| {
             message.visible_at = now + visibility;
             message.count += 1;
@@ -103,7 +104,9 @@ impl Model {
 
     fn leased(&mut self, receipt: ModelReceipt) -> Option<&mut ModelMessage> {
         let now = self.now;
-        self.messages.iter_mut().find(|message| (message.number, message.count) == receipt && message.visible_at > now)
+        self.messages
+            .iter_mut()
+            .find(|message| (message.number, message.count) == receipt && message.visible_at > now)
     }
 
     fn extend(&mut self, receipt: ModelReceipt, visibility: u64) -> bool {
@@ -125,7 +128,8 @@ impl Model {
 
     fn depth(&self) -> Depth {
         let count = |wanted: fn(bool, bool) -> bool| {
-            let matches = |message: &&ModelMessage| wanted(message.visible_at <= self.now, message.count > 0);
+            let matches =
+                |message: &&ModelMessage| wanted(message.visible_at <= self.now, message.count > 0);
             self.messages.iter().filter(matches).count() as u64
         };
         Depth {
@@ -142,7 +146,9 @@ fn milliseconds(time: u64) -> Duration {
 
 /// Returns the model's receipts of these deliveries.
 fn numbers(deliveries: &[Delivery]) -> Vec<ModelReceipt> {
-    let number = |delivery: &Delivery| std::str::from_utf8(&delivery.body).expect("text").parse().expect("a number");
+    let number = |delivery: &Delivery| {
+        std::str::from_utf8(&delivery.body).expect("text").parse().expect("a number")
+    };
     deliveries.iter().map(|delivery| (number(delivery), delivery.receive_count)).collect()
 }
 
@@ -152,7 +158,11 @@ struct Receipts(Vec<(Receipt, ModelReceipt)>);
 
 impl Receipts {
     fn choose(&self, indices: &[prop::sample::Index]) -> Vec<(Receipt, ModelReceipt)> {
-        if self.0.is_empty() { Vec::new() } else { indices.iter().map(|index| index.get(&self.0).clone()).collect() }
+        if self.0.is_empty() {
+            Vec::new()
+        } else {
+            indices.iter().map(|index| index.get(&self.0).clone()).collect()
+        }
     }
 }
 
@@ -161,21 +171,27 @@ async fn check(queue: &dyn Queue, model: &mut Model, receipts: &mut Receipts, st
     match step {
         Step::Send { delays } => queue.send(model.send(delays)).await.expect("sends"),
         Step::Receive { messages_max, visibility } => {
-            let request =
-                Receive { messages_max: *messages_max, visibility: milliseconds(*visibility), wait: Duration::ZERO };
+            let request = Receive {
+                messages_max: *messages_max,
+                visibility: milliseconds(*visibility),
+                wait: Duration::ZERO,
+            };
             let deliveries = queue.receive(request).await.expect("receives");
             assert_eq!(numbers(&deliveries), model.receive(*messages_max, *visibility));
-            let given = deliveries
-                .iter()
-                .map(|delivery| (delivery.receipt.clone(), numbers(std::slice::from_ref(delivery))[0]));
+            let given = deliveries.iter().map(|delivery| {
+                (delivery.receipt.clone(), numbers(std::slice::from_ref(delivery))[0])
+            });
             receipts.0.extend(given);
         }
         Step::Extend { leases } => {
             let indices: Vec<_> = leases.iter().map(|(index, _)| *index).collect();
             let chosen = receipts.choose(&indices);
-            let leases: Vec<_> = chosen.iter().zip(leases).map(|(chosen, (_, time))| (chosen, *time)).collect();
-            let asked: Vec<_> =
-                leases.iter().map(|((receipt, _), time)| (receipt.clone(), milliseconds(*time))).collect();
+            let leases: Vec<_> =
+                chosen.iter().zip(leases).map(|(chosen, (_, time))| (chosen, *time)).collect();
+            let asked: Vec<_> = leases
+                .iter()
+                .map(|((receipt, _), time)| (receipt.clone(), milliseconds(*time)))
+                .collect();
             let lost = queue.extend(&asked).await.expect("extends");
             let expected: Vec<_> = leases
                 .iter()
@@ -211,7 +227,8 @@ async fn check_sqlite(steps: &[Step]) {
     let folder = tempfile::tempdir().expect("a folder");
     let clock = ManualClock::new();
     let open = || {
-        let options = SqliteOptions { clock: Clock::Manual(clock.clone()), ..SqliteOptions::default() };
+        let options =
+            SqliteOptions { clock: Clock::Manual(clock.clone()), ..SqliteOptions::default() };
         SqliteQueue::open(folder.path().join("queue.db"), options).expect("opens")
     };
     let (mut queue, mut model, mut receipts) = (open(), Model::new(), Receipts::default());
@@ -236,7 +253,8 @@ async fn check_sqlite(steps: &[Step]) {
 async fn check_memory(steps: &[Step]) {
     let clock = ManualClock::new();
     let options = MemoryOptions { clock: Clock::Manual(clock.clone()), ..MemoryOptions::default() };
-    let (queue, mut model, mut receipts) = (MemoryQueue::new(options), Model::new(), Receipts::default());
+    let (queue, mut model, mut receipts) =
+        (MemoryQueue::new(options), Model::new(), Receipts::default());
     for step in steps {
         check(&queue, &mut model, &mut receipts, step).await;
         if let Step::Pass { time } = step {

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use queue::{Clock, Delivery, Error, ManualClock, Message, Queue, Receive, SqliteOptions, SqliteQueue};
+use queue::{
+    Clock, Delivery, Error, ManualClock, Message, Queue, Receive, SqliteOptions, SqliteQueue,
+};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -51,7 +53,10 @@ async fn messages_and_leases_outlive_the_queue() {
     let again = receive(&queue, request(10)).await;
     assert_eq!(bodies(&again), [b"a", b"b"]);
     assert_eq!(again[0].receive_count, 2);
-    assert_eq!(queue.acknowledge(&[held[0].receipt.clone()]).await.expect("answers"), [held[0].receipt.clone()]);
+    assert_eq!(
+        queue.acknowledge(&[held[0].receipt.clone()]).await.expect("answers"),
+        [held[0].receipt.clone()]
+    );
 }
 
 #[tokio::test]
@@ -113,7 +118,8 @@ async fn concurrent_openers_lose_nothing() {
                     let body = format!("{worker} {round}");
                     queue.send(vec![Message::new(body)]).await.expect("sends");
                     let deliveries = receive(&queue, request(3)).await;
-                    let receipts: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
+                    let receipts: Vec<_> =
+                        deliveries.iter().map(|delivery| delivery.receipt.clone()).collect();
                     assert!(queue.acknowledge(&receipts).await.expect("acknowledges").is_empty());
                     taken.extend(deliveries.into_iter().map(|delivery| delivery.body));
                 }
@@ -125,7 +131,9 @@ async fn concurrent_openers_lose_nothing() {
     for worker in workers {
         taken.extend(worker.await.expect("does not panic"));
     }
-    taken.extend(receive(&open(&path), request(1000)).await.into_iter().map(|delivery| delivery.body));
+    taken.extend(
+        receive(&open(&path), request(1000)).await.into_iter().map(|delivery| delivery.body),
+    );
     taken.sort();
     let mut sent: Vec<String> =
         (0..4).flat_map(|worker| (0..50).map(move |round| format!("{worker} {round}"))).collect();
@@ -137,7 +145,9 @@ fn refusal(path: &Path) -> String {
     let error = SqliteQueue::open(path, SqliteOptions::default()).expect_err("does not open");
     assert!(matches!(error, Error::Misconfigured { .. }), "{error:?}");
     let text = format!("{error:#}");
-    text.strip_prefix(&format!("queue {} cannot be used: ", path.display())).expect("names it").to_owned()
+    text.strip_prefix(&format!("queue {} cannot be used: ", path.display()))
+        .expect("names it")
+        .to_owned()
 }
 
 #[test]
@@ -149,7 +159,9 @@ fn other_file_is_rejected_by_name_and_unchanged() {
     assert_eq!(std::fs::read(&path).expect("reads"), "name,digit\n".repeat(1000).into_bytes());
 
     let path = folder.path().join("other.db");
-    rusqlite::Connection::open(&path).and_then(|other| other.execute_batch("CREATE TABLE mine (a)")).expect("creates");
+    rusqlite::Connection::open(&path)
+        .and_then(|other| other.execute_batch("CREATE TABLE mine (a)"))
+        .expect("creates");
     let before = std::fs::read(&path).expect("reads");
     assert_eq!(refusal(&path), "it is a database of something else; choose another path");
     assert!(std::fs::read(&path).expect("reads") == before, "the file was changed");
@@ -158,7 +170,8 @@ fn other_file_is_rejected_by_name_and_unchanged() {
 #[test]
 fn unusable_path_is_rejected_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
-    let no_file = "the file cannot be opened or created; check that its folder exists and is writable";
+    let no_file =
+        "the file cannot be opened or created; check that its folder exists and is writable";
     assert_eq!(refusal(&folder.path().join("missing/queue.db")), no_file);
     assert_eq!(refusal(folder.path()), no_file);
 }
@@ -175,7 +188,10 @@ async fn damaged_file_is_reported_by_name() {
     std::fs::write(&path, bytes).expect("writes");
     let queue = open(&path);
     let error = queue.receive(request(1)).await.expect_err("the pages make no sense");
-    let expected = format!("queue {} cannot be used: the file is damaged; move it away and run again", path.display());
+    let expected = format!(
+        "queue {} cannot be used: the file is damaged; move it away and run again",
+        path.display()
+    );
     assert_eq!(format!("{error:#}"), expected);
 }
 
@@ -183,7 +199,8 @@ async fn damaged_file_is_reported_by_name() {
 async fn locked_file_is_unavailable_until_it_is_unlocked() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
-    let options = SqliteOptions { lock_wait_max: Duration::from_millis(1), ..SqliteOptions::default() };
+    let options =
+        SqliteOptions { lock_wait_max: Duration::from_millis(1), ..SqliteOptions::default() };
     let queue = SqliteQueue::open(&path, options).expect("opens");
     let other = rusqlite::Connection::open(&path).expect("opens");
     other.execute_batch("BEGIN IMMEDIATE").expect("locks");

@@ -23,7 +23,9 @@ pub struct Broker {
 fn free_port() -> u16 {
     static TRIED: AtomicU32 = AtomicU32::new(0);
     loop {
-        let position = std::process::id().wrapping_mul(7).wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed)) % 8_000;
+        let position =
+            std::process::id().wrapping_mul(7).wrapping_add(TRIED.fetch_add(1, Ordering::Relaxed))
+                % 8_000;
         let port = u16::try_from(17_000 + position).expect("a small number");
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
@@ -38,10 +40,17 @@ impl Broker {
         let (port, node_port) = (free_port(), free_port());
         let folder = tempfile::tempdir().expect("a folder");
         let home = folder.path().display().to_string();
-        let listener = if configuration.contains("listeners.") { "" } else { "listeners.tcp.1 = 127.0.0.1:PORT\n" };
+        let listener = if configuration.contains("listeners.") {
+            ""
+        } else {
+            "listeners.tcp.1 = 127.0.0.1:PORT\n"
+        };
         let configuration = format!("{listener}loopback_users = none\n{configuration}\n");
-        let configuration = configuration.replace("FOLDER", &home).replace("PORT", &port.to_string());
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("a file");
+        let configuration =
+            configuration.replace("FOLDER", &home).replace("PORT", &port.to_string());
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("a file")
+        };
         write("rabbitmq.conf", &configuration);
         write("enabled_plugins", "[].");
         // The broker notices a lease that is too long at its next tick, which is once a minute by default.
@@ -54,7 +63,10 @@ impl Broker {
             ("RABBITMQ_CONFIG_FILE", format!("{home}/rabbitmq")),
             ("RABBITMQ_ADVANCED_CONFIG_FILE", format!("{home}/advanced.config")),
             ("RABBITMQ_ENABLED_PLUGINS_FILE", format!("{home}/enabled_plugins")),
-            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}".to_owned()),
+            (
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+                "-kernel inet_dist_use_interface {127,0,0,1}".to_owned(),
+            ),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
             ("HOME", home),
         ];
@@ -72,8 +84,9 @@ impl Broker {
         let mut command = Command::new(SERVER);
         command.envs(self.environment.iter().map(|(name, value)| (*name, value.as_str())));
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child =
-            command.spawn().expect("RabbitMQ is not installed: start it with scripts/up, which installs it");
+        let mut child = command
+            .spawn()
+            .expect("RabbitMQ is not installed: start it with scripts/up, which installs it");
         let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         self.child = Some(child);
         let mut seen = Vec::new();
@@ -91,9 +104,18 @@ impl Broker {
     /// record the folder of each queue. Confirmed messages are safe immediately.
     pub async fn has_noted(&self, queue: &str) {
         let node = format!("test{}@localhost", self.port);
-        let names = self.folder.path().join("data").join(&node).join("quorum").join(&node).join("names.dets");
-        let noted =
-            || std::fs::read(&names).is_ok_and(|bytes| bytes.windows(queue.len()).any(|part| part == queue.as_bytes()));
+        let names = self
+            .folder
+            .path()
+            .join("data")
+            .join(&node)
+            .join("quorum")
+            .join(&node)
+            .join("names.dets");
+        let noted = || {
+            std::fs::read(&names)
+                .is_ok_and(|bytes| bytes.windows(queue.len()).any(|part| part == queue.as_bytes()))
+        };
         while !noted() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -103,7 +125,8 @@ impl Broker {
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let group = format!("-{}", child.id());
-            let killed = Command::new("kill").args(["-KILL", "--", &group]).status().expect("kill runs");
+            let killed =
+                Command::new("kill").args(["-KILL", "--", &group]).status().expect("kill runs");
             assert!(killed.success());
             child.wait().expect("it ends");
         }
@@ -122,14 +145,18 @@ pub struct Certificates(TempDir);
 impl Certificates {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut extensions = std::fs::File::create(folder.path().join("extensions")).expect("a file");
+        let mut extensions =
+            std::fs::File::create(folder.path().join("extensions")).expect("a file");
         writeln!(extensions, "subjectAltName=DNS:localhost,IP:127.0.0.1").expect("written");
         for arguments in [
             "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.pem",
             "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
             "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions -out server.pem",
         ] {
-            let run = Command::new("openssl").args(arguments.split(' ')).current_dir(folder.path()).output();
+            let run = Command::new("openssl")
+                .args(arguments.split(' '))
+                .current_dir(folder.path())
+                .output();
             let output = run.expect("openssl is installed");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }

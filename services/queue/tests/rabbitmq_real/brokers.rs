@@ -12,7 +12,8 @@ use queue::{Broker as _, Error, JobQueues, Message, Queue, RabbitBroker, RabbitO
 use crate::broker::Broker;
 use crate::proxy::Proxy;
 use crate::{
-    Deleted, PATIENCE, channel, connect, log, options, receive, receive_one, request, send, shared_url, unused_queues,
+    Deleted, PATIENCE, channel, connect, log, options, receive, receive_one, request, send,
+    shared_url, unused_queues,
 };
 
 struct Rabbit {
@@ -65,10 +66,12 @@ async fn create(broker: &RabbitBroker, jobs: usize) -> Vec<JobQueues> {
 
 /// Sends through every queue, and receives it.
 async fn assert_all_work(jobs: &[JobQueues]) {
-    join_all(jobs.iter().flat_map(|job| [&job.tasks, &job.results]).enumerate().map(async |(number, queue)| {
-        send(queue, [number.to_string()]).await;
-        assert_eq!(take(queue).await, number.to_string());
-    }))
+    join_all(jobs.iter().flat_map(|job| [&job.tasks, &job.results]).enumerate().map(
+        async |(number, queue)| {
+            send(queue, [number.to_string()]).await;
+            assert_eq!(take(queue).await, number.to_string());
+        },
+    ))
     .await;
 }
 
@@ -88,7 +91,10 @@ async fn all_queues_share_one_connection_also_after_it_broke() {
         proxy.cut();
         assert_all_work(&jobs).await;
         assert_eq!(broker.connections(), 1);
-        assert_eq!((log::count(&["gristmill shared", "connected again"]), log::count(&["shared-"])), (cuts, 0));
+        assert_eq!(
+            (log::count(&["gristmill shared", "connected again"]), log::count(&["shared-"])),
+            (cuts, 0)
+        );
     }
 }
 
@@ -120,7 +126,8 @@ async fn all_queues_survive_a_restart_of_the_broker() {
     assert_eq!(waiting.await.expect("no panic"), "sent after the restart");
     let lost = jobs[0].tasks.acknowledge(&[held[0].receipt.clone()]).await.expect("acknowledges");
     assert_eq!(lost.len(), 1, "the lease ended with the connection");
-    let bodies: BTreeSet<String> = join_all(jobs.iter().map(|job| take(&job.tasks))).await.into_iter().collect();
+    let bodies: BTreeSet<String> =
+        join_all(jobs.iter().map(|job| take(&job.tasks))).await.into_iter().collect();
     assert_eq!(bodies.len(), 5);
     assert_eq!(broker.connections(), 1);
 }
@@ -155,8 +162,11 @@ async fn dropped_queue_ends_its_leases_and_no_others() {
     drop(dropped);
     let again = receive(&kept.tasks, 1).await;
     assert_eq!((&*again[0].body, again[0].receive_count), (&b"b"[..], 2));
-    let lost =
-        kept.tasks.acknowledge(&[held[0].receipt.clone(), again[0].receipt.clone()]).await.expect("acknowledges");
+    let lost = kept
+        .tasks
+        .acknowledge(&[held[0].receipt.clone(), again[0].receipt.clone()])
+        .await
+        .expect("acknowledges");
     assert!(lost.is_empty(), "{lost:?}");
     assert_eq!(rabbit.broker.connections(), 1);
 }
@@ -174,7 +184,11 @@ async fn idle_queue_has_no_consumer() {
     let consumers = async || {
         let passive = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
         let name = format!("{}-job-tasks", rabbit.options.prefix);
-        channel.queue_declare(name.into(), passive, Default::default()).await.expect("exists").consumer_count()
+        channel
+            .queue_declare(name.into(), passive, Default::default())
+            .await
+            .expect("exists")
+            .consumer_count()
     };
     assert_eq!(consumers().await, 1);
     let ended = async {
@@ -215,7 +229,9 @@ async fn deletions_end_no_lease_of_other_queues() {
         // One of its two queues is missed first, and nobody waits for the answer about the other, or about both.
         let absent = rabbit.broker.open("other").await;
         assert!(matches!(absent, Err(Error::Absent { .. })), "{absent:?}");
-        let _ = tokio::time::timeout(Duration::from_micros(500 * round), rabbit.broker.open("other")).await;
+        let _ =
+            tokio::time::timeout(Duration::from_micros(500 * round), rabbit.broker.open("other"))
+                .await;
     }
     let lost = kept.tasks.acknowledge(&[held[0].receipt.clone()]).await.expect("acknowledges");
     assert!(lost.is_empty(), "the connection broke");
@@ -245,10 +261,16 @@ async fn closed_broker_ends_waiting_receives_and_opens_no_connection() {
     let waiting = tokio::spawn(async move { waiting.receive(request(1)).await });
     tokio::time::sleep(Duration::from_millis(200)).await;
     rabbit.broker.close().await;
-    let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await.expect("promptly").expect("no panic");
+    let ended = tokio::time::timeout(Duration::from_secs(10), waiting)
+        .await
+        .expect("promptly")
+        .expect("no panic");
     assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
     let refused = queues.tasks.send(vec![Message::new("late")]).await.expect_err("it is closed");
-    assert!(format!("{refused:#}").contains("this process has closed its connection"), "{refused:#}");
+    assert!(
+        format!("{refused:#}").contains("this process has closed its connection"),
+        "{refused:#}"
+    );
     assert_eq!(rabbit.broker.connections(), 0);
 }
 
@@ -256,11 +278,18 @@ async fn closed_broker_ends_waiting_receives_and_opens_no_connection() {
 async fn broker_connects_like_a_queue() {
     let rabbit = Rabbit::new().await;
     let timeout = Some(Duration::from_secs(1200));
-    let broker = RabbitBroker::connect(&shared_url(), &rabbit.options.prefix, timeout).await.expect("connects");
+    let broker = RabbitBroker::connect(&shared_url(), &rabbit.options.prefix, timeout)
+        .await
+        .expect("connects");
     let queues = broker.create("job").await.expect("creates");
-    assert_eq!(queues.tasks.limits(), RabbitOptions { consumer_timeout: timeout, ..options("", "") }.limits());
+    assert_eq!(
+        queues.tasks.limits(),
+        RabbitOptions { consumer_timeout: timeout, ..options("", "") }.limits()
+    );
     let refused = RabbitBroker::connect("http://host", "demo", None).await.expect_err("not a URL");
     assert!(matches!(refused, Error::Misconfigured { .. }), "{refused:?}");
-    let refused = RabbitBroker::connect("amqp://127.0.0.1:1", "demo", None).await.expect_err("nothing listens");
+    let refused = RabbitBroker::connect("amqp://127.0.0.1:1", "demo", None)
+        .await
+        .expect_err("nothing listens");
     assert!(format!("{refused:#}").contains("is RabbitMQ running?"), "{refused:#}");
 }

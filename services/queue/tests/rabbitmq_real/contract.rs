@@ -31,10 +31,15 @@ impl Beside {
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        let depth =
-            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.others.tasks.depth()));
+        let depth = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(self.others.tasks.depth())
+        });
         if !std::thread::panicking() {
-            assert_eq!(depth.expect("depth").total(), 20, "the other queue has lost or got messages");
+            assert_eq!(
+                depth.expect("depth").total(),
+                20,
+                "the other queue has lost or got messages"
+            );
         }
     }
 }

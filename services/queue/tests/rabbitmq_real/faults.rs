@@ -9,8 +9,8 @@ use queue::{Broker as _, Error, Message, RabbitOptions};
 use crate::broker::Broker;
 use crate::proxy::Proxy;
 use crate::{
-    PATIENCE, bodies, connect, log, lost, numbered, open, options, receipts, receive, receive_all, receive_one,
-    request, send, shared_url, unused_queues, wait_until_lost,
+    PATIENCE, bodies, connect, log, lost, numbered, open, options, receipts, receive, receive_all,
+    receive_one, request, send, shared_url, unused_queues, wait_until_lost,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -54,7 +54,8 @@ async fn waiting_receive_survives_a_restart() {
     }
     broker.kill();
     broker.start_again();
-    let other = connect(&options(broker.url(), "demo")).await.open("job").await.expect("opens").tasks;
+    let other =
+        connect(&options(broker.url(), "demo")).await.open("job").await.expect("opens").tasks;
     send(&other, ["late".to_owned()]).await;
     assert_eq!(waiting.await.expect("no panic").body, "late");
 }
@@ -118,7 +119,10 @@ async fn stalled_network_ends_leases() {
 async fn lease_beyond_the_consumer_timeout_is_lost_with_all_others() {
     log::collect();
     let broker = Broker::start("consumer_timeout = 5000");
-    let options = RabbitOptions { consumer_timeout: Some(Duration::from_secs(5)), ..options(broker.url(), "slow") };
+    let options = RabbitOptions {
+        consumer_timeout: Some(Duration::from_secs(5)),
+        ..options(broker.url(), "slow")
+    };
     let queue = open(&options).await;
     assert_eq!(queue.limits().lease_max, Some(Duration::from_secs(5)));
     send(&queue, numbered(20)).await;
@@ -136,7 +140,8 @@ async fn lease_beyond_the_consumer_timeout_is_lost_with_all_others() {
             assert!(delivery.receive_count > u32::from(before), "{delivery:?}");
         }
         let lost = queue.acknowledge(&receipts(&again)).await.expect("acknowledge");
-        let kept: Vec<_> = again.into_iter().filter(|delivery| !lost.contains(&delivery.receipt)).collect();
+        let kept: Vec<_> =
+            again.into_iter().filter(|delivery| !lost.contains(&delivery.receipt)).collect();
         acknowledged.extend(bodies(&kept));
     }
     assert_eq!(acknowledged.into_iter().collect::<Vec<_>>(), numbered(20));

@@ -12,7 +12,9 @@ static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Begins to collect lines, if that has not begun.
 pub fn collect() {
     static BEGUN: Once = Once::new();
-    BEGUN.call_once(|| tracing::subscriber::set_global_default(Collector).expect("there is no other"));
+    BEGUN.call_once(|| {
+        tracing::subscriber::set_global_default(Collector).expect("there is no other")
+    });
 }
 
 /// Returns how many lines have all these words.

@@ -17,7 +17,8 @@ use std::time::Duration;
 use lapin::options::QueueDeleteOptions;
 use queue::contract::brokers::names;
 use queue::{
-    Broker as _, CONTROL, DEAD_LETTERS, Delivery, Message, Queue, RabbitBroker, RabbitOptions, Receipt, Receive,
+    Broker as _, CONTROL, DEAD_LETTERS, Delivery, Message, Queue, RabbitBroker, RabbitOptions,
+    Receipt, Receive,
 };
 
 /// How long a busy machine may take for anything. A test that passes never waits this long.
@@ -57,7 +58,8 @@ impl Drop for Deleted {
 
 /// Returns a plain channel to the shared broker.
 async fn channel() -> (lapin::Connection, lapin::Channel) {
-    let connection = lapin::Connection::connect(&shared_url(), lapin::ConnectionProperties::default()).await;
+    let connection =
+        lapin::Connection::connect(&shared_url(), lapin::ConnectionProperties::default()).await;
     let connection = connection.expect("connects");
     let channel = connection.create_channel().await.expect("a channel");
     (connection, channel)
@@ -69,7 +71,11 @@ async fn delete(channel: &lapin::Channel, queue: &str) {
 
 /// Returns the settings of queues that wait patiently for their broker.
 fn options(url: impl Into<String>, prefix: impl Into<String>) -> RabbitOptions {
-    RabbitOptions { connect_wait_max: PATIENCE, answer_wait_max: PATIENCE, ..RabbitOptions::new(url, prefix) }
+    RabbitOptions {
+        connect_wait_max: PATIENCE,
+        answer_wait_max: PATIENCE,
+        ..RabbitOptions::new(url, prefix)
+    }
 }
 
 /// Returns the settings of queues that do not exist yet on the shared broker.
@@ -126,7 +132,8 @@ fn request(messages_max: usize) -> Receive {
 }
 
 async fn lost(queue: &Arc<dyn Queue>, receipts: &[Receipt]) -> Vec<Receipt> {
-    let leases: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), Duration::from_secs(60))).collect();
+    let leases: Vec<_> =
+        receipts.iter().map(|receipt| (receipt.clone(), Duration::from_secs(60))).collect();
     queue.extend(&leases).await.expect("extend")
 }
 
@@ -145,7 +152,10 @@ fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
 }
 
 fn bodies(deliveries: &[Delivery]) -> BTreeSet<String> {
-    deliveries.iter().map(|delivery| String::from_utf8(delivery.body.to_vec()).expect("text was sent")).collect()
+    deliveries
+        .iter()
+        .map(|delivery| String::from_utf8(delivery.body.to_vec()).expect("text was sent"))
+        .collect()
 }
 
 fn numbered(messages: usize) -> Vec<String> {

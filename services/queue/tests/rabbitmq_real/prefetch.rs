@@ -2,7 +2,10 @@
 
 use queue::Delivery;
 
-use crate::{bodies, lost, numbered, open, receipts, receive, receive_all, receive_one, request, send, unused_queues};
+use crate::{
+    bodies, lost, numbered, open, receipts, receive, receive_all, receive_one, request, send,
+    unused_queues,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queue_holds_requested_messages_and_leaves_the_rest() {
@@ -52,7 +55,10 @@ async fn prefetched_messages_return_after_the_last_request() {
     one.acknowledge(&receipts(&held[..5])).await.expect("acknowledge");
     assert!(one.receive(request(0)).await.expect("receive").is_empty());
     let rest = receive(&other, 20).await;
-    assert!(rest.iter().all(|delivery| delivery.receive_count == 1), "a returned message was counted: {rest:?}");
+    assert!(
+        rest.iter().all(|delivery| delivery.receive_count == 1),
+        "a returned message was counted: {rest:?}"
+    );
     assert!(lost(&one, &receipts(&held[5..])).await.is_empty(), "a lease was lost");
     one.release(&receipts(&held[5..])).await.expect("release");
     let again = receive_one(&one).await;

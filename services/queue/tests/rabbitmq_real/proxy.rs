@@ -28,7 +28,8 @@ impl Proxy {
                 let flowing = flowing.clone();
                 accepted.lock().expect("no holder panics").spawn(async move {
                     let Ok(far) = TcpStream::connect(("127.0.0.1", target)).await else { return };
-                    let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
+                    let ((near_read, near_write), (far_read, far_write)) =
+                        (near.into_split(), far.into_split());
                     tokio::select! {
                         () = pass(near_read, far_write, flowing.clone()) => {}
                         () = pass(far_read, near_write, flowing) => {}
@@ -63,7 +64,9 @@ impl Drop for Proxy {
 async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut flowing: watch::Receiver<bool>) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(bytes @ 1..) = from.read(&mut buffer).await {
-        if flowing.wait_for(|flowing| *flowing).await.is_err() || to.write_all(&buffer[..bytes]).await.is_err() {
+        if flowing.wait_for(|flowing| *flowing).await.is_err()
+            || to.write_all(&buffer[..bytes]).await.is_err()
+        {
             return;
         }
     }

@@ -6,7 +6,8 @@ use queue::{Broker as _, CONTROL, Error, Message, RabbitBroker, RabbitOptions, T
 
 use crate::broker::{Broker, Certificates};
 use crate::{
-    channel, connect, delete, open, options, receive_one, request, send, shared_url, unused_prefix, unused_queues,
+    channel, connect, delete, open, options, receive_one, request, send, shared_url, unused_prefix,
+    unused_queues,
 };
 
 /// Returns the text of an error that only a person can correct.
@@ -37,7 +38,10 @@ async fn queue_of_another_kind_is_rejected() {
     let broker = connect(&options).await;
     let errors = [misconfigured(broker.target().await), misconfigured(broker.create("job").await)];
     for (error, told) in errors.iter().zip(["x-queue-type", "x-dead-letter"]) {
-        assert!(error.contains("a different kind of queue has this name") && error.contains(told), "{error}");
+        assert!(
+            error.contains("a different kind of queue has this name") && error.contains(told),
+            "{error}"
+        );
     }
 }
 
@@ -49,7 +53,10 @@ async fn wrong_user_or_address_is_named() {
         RabbitBroker::connect_with(RabbitOptions::new(url, unused_prefix()))
     };
     let error = misconfigured(with(&|url| url.set_password(Some("sesame")).expect("set")).await);
-    assert!(error.contains("rejects user guest or the password") && !error.contains("sesame"), "{error}");
+    assert!(
+        error.contains("rejects user guest or the password") && !error.contains("sesame"),
+        "{error}"
+    );
     let error = misconfigured(with(&|url| url.set_path("/nowhere")).await);
     assert!(error.contains("no virtual host nowhere"), "{error}");
     let error = misconfigured(with(&|url| url.set_path("/nowhere")).await);
@@ -106,19 +113,25 @@ async fn message_beyond_the_limit_of_the_broker_is_rejected() {
     let held = receive_one(&queue).await;
     let error = queue.send(vec![Message::new(vec![0; 2000])]).await.expect_err("rejected");
     assert!(
-        matches!(error, Error::Misconfigured { .. }) && format!("{error:#}").contains("max_message_size"),
+        matches!(error, Error::Misconfigured { .. })
+            && format!("{error:#}").contains("max_message_size"),
         "{error:#}"
     );
     send(&queue, ["small".to_owned()]).await;
     assert_eq!(receive_one(&queue).await.body, "small");
-    assert!(queue.acknowledge(&[held.receipt]).await.expect("acknowledge").is_empty(), "the rejection ended a lease");
+    assert!(
+        queue.acknowledge(&[held.receipt]).await.expect("acknowledge").is_empty(),
+        "the rejection ended a lease"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_permission_is_named() {
     let user = |name: &str| format!(r#"{{"name": "{name}", "password": "sesame", "tags": ""}}"#);
     let may = |name: &str, configure: &str, read: &str| {
-        format!(r#"{{"user": "{name}", "vhost": "/", "configure": "{configure}", "write": ".*", "read": "{read}"}}"#)
+        format!(
+            r#"{{"user": "{name}", "vhost": "/", "configure": "{configure}", "write": ".*", "read": "{read}"}}"#
+        )
     };
     let definitions = format!(
         r#"{{"vhosts": [{{"name": "/"}}], "users": [{}, {}], "permissions": [{}, {}]}}"#,
@@ -130,7 +143,8 @@ async fn missing_permission_is_named() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), definitions).expect("written");
     let broker = Broker::start(&format!("load_definitions = {}", file.path().display()));
-    let user = |user: &str| options(format!("amqp://{user}:sesame@127.0.0.1:{}/", broker.port), "demo");
+    let user =
+        |user: &str| options(format!("amqp://{user}:sesame@127.0.0.1:{}/", broker.port), "demo");
     let error = misconfigured(target(&user("guest")).await);
     assert!(error.contains("user guest may not use it") && !error.contains("sesame"), "{error}");
     let queue = target(&user("deaf")).await.expect("it may create").control;
@@ -152,7 +166,10 @@ async fn certificate_is_checked() {
     let broker = Broker::start(&listener);
     let url = |host: &str| format!("amqps://guest:guest@{host}:{}/%2f", broker.port);
     let error = misconfigured(RabbitBroker::connect_with(options(url("localhost"), "demo")).await);
-    assert!(error.contains("certificate is not trusted") && error.contains("cacertfile"), "{error}");
+    assert!(
+        error.contains("certificate is not trusted") && error.contains("cacertfile"),
+        "{error}"
+    );
     let missing = format!("{}?cacertfile=/no/such/file", url("localhost"));
     let error = misconfigured(RabbitBroker::connect_with(options(missing, "demo")).await);
     assert!(error.contains("/no/such/file"), "{error}");

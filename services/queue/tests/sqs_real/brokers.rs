@@ -9,7 +9,9 @@ use queue::contract::brokers::{Harness, names};
 use queue::{Broker, CONTROL, DEAD_LETTERS, Error, Queue, Redrive, SqsBroker, SqsQueue};
 
 use crate::proxy::{Fate, Proxy};
-use crate::{Deleted, localstack, messages, moto, open, options, receipts, receive, request, unused_name};
+use crate::{
+    Deleted, localstack, messages, moto, open, options, receipts, receive, request, unused_name,
+};
 
 struct Aws {
     endpoint: String,
@@ -90,7 +92,8 @@ async fn queues_have_policies() {
         aws.broker.target().await.expect("creates");
         aws.broker.create("job").await.expect("creates");
         let attributes = async |end: &str| {
-            let attributes = aws.queue(end).await.expect("exists").attributes().await.expect("exists");
+            let attributes =
+                aws.queue(end).await.expect("exists").attributes().await.expect("exists");
             assert!(attributes.arn.ends_with(&format!(":{}-{end}", aws.prefix)), "{attributes:?}");
             assert_eq!(attributes.retention, Duration::from_secs(14 * 24 * 3600));
             attributes
@@ -124,15 +127,19 @@ async fn unacknowledged_message_of_a_job_moves_to_the_dead_letters() {
 async fn missing_queues_of_the_target_are_named_or_created() {
     let aws = Aws::new(localstack()).await;
     let another = broker(&aws.endpoint, &aws.prefix, false).await;
-    for (refused, end) in
-        [(another.target().await.err(), "control"), (another.create("job").await.err(), "dead-letters")]
-    {
+    for (refused, end) in [
+        (another.target().await.err(), "control"),
+        (another.create("job").await.err(), "dead-letters"),
+    ] {
         let refused = refused.expect("there is no target");
         let told = format!("{refused:#}");
         assert!(matches!(refused, Error::Misconfigured { .. }), "{told}");
         let name = format!("{}-{end}", aws.prefix);
-        let expected = [&name[..], "cannot be used: it does not exist in region us-east-1", "create it"];
-        expected.iter().for_each(|words| assert!(told.contains(words), "{words:?} is missing in: {told}"));
+        let expected =
+            [&name[..], "cannot be used: it does not exist in region us-east-1", "create it"];
+        expected
+            .iter()
+            .for_each(|words| assert!(told.contains(words), "{words:?} is missing in: {told}"));
     }
     aws.broker.create("job").await.expect("creates");
     assert!(aws.queue(DEAD_LETTERS).await.is_ok() && aws.queue(CONTROL).await.is_err());

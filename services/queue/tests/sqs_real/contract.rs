@@ -74,7 +74,8 @@ async fn queue_can_be_opened_by_url() {
         queue.send(messages(1)).await.expect("sends");
         let arn = queue.attributes().await.expect("exists").arn;
         let account = arn.split(':').nth(4).expect("an account");
-        let by_url = open(&endpoint, &format!("{endpoint}/{account}/{name}"), false).await.expect("opens");
+        let by_url =
+            open(&endpoint, &format!("{endpoint}/{account}/{name}"), false).await.expect("opens");
         receive(&by_url, 1).await;
     }
 }

@@ -9,14 +9,20 @@ use queue::{Error, Queue, Receive, SqsQueue};
 use tokio::sync::Notify;
 
 use crate::proxy::{Fate, Proxy, Request};
-use crate::{Deleted, PATIENCE, localstack, messages, open, receipts, receive, request, sorted_bodies, unused_name};
+use crate::{
+    Deleted, PATIENCE, localstack, messages, open, receipts, receive, request, sorted_bodies,
+    unused_name,
+};
 
-const THROTTLED: &str = r#"{"__type":"com.amazonaws.sqs#RequestThrottled","message":"Rate exceeded"}"#;
+const THROTTLED: &str =
+    r#"{"__type":"com.amazonaws.sqs#RequestThrottled","message":"Rate exceeded"}"#;
 const THROTTLED_OTHERWISE: &str = r#"{"__type":"ThrottlingException","message":"Rate exceeded"}"#;
 const BROKEN: &str = r#"{"__type":"com.amazonaws.sqs#InternalFailure"}"#;
 
 /// Opens a queue of LocalStack behind a proxy that asks `decide` about every request.
-pub async fn behind(decide: impl Fn(&Request) -> Fate + Send + Sync + 'static) -> (Deleted, SqsQueue, Proxy) {
+pub async fn behind(
+    decide: impl Fn(&Request) -> Fate + Send + Sync + 'static,
+) -> (Deleted, SqsQueue, Proxy) {
     let name = unused_name();
     let direct = Deleted(open(&localstack(), &name, true).await.expect("opens"));
     let proxy = Proxy::start(&localstack(), decide).await;
@@ -35,18 +41,24 @@ async fn requests_carry_ten_messages_each() {
     let deliveries = receive(&queue, 1000).await;
     assert_eq!(sorted_bodies(&deliveries), expected(1000));
     let receipts = receipts(&deliveries);
-    let leases: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), Duration::from_secs(60))).collect();
+    let leases: Vec<_> =
+        receipts.iter().map(|receipt| (receipt.clone(), Duration::from_secs(60))).collect();
     assert!(queue.extend(&leases).await.expect("extends").is_empty());
     assert!(queue.acknowledge(&receipts).await.expect("acknowledges").is_empty());
     let requests = proxy.requests();
     for action in ["SendMessageBatch", "ChangeMessageVisibilityBatch", "DeleteMessageBatch"] {
-        let sizes = requests.iter().filter(|request| request.action == action).map(|request| request.entries().len());
+        let sizes = requests
+            .iter()
+            .filter(|request| request.action == action)
+            .map(|request| request.entries().len());
         let sizes: Vec<usize> = sizes.collect();
         // A busy service may answer too late, and then gets the request again.
         assert!(sizes.len() >= 100 && sizes.iter().all(|size| *size == 10), "{action}: {sizes:?}");
     }
     let polls = requests.iter().filter(|request| request.action == "ReceiveMessage");
-    let asked: Vec<_> = polls.map(|request| request.body["MaxNumberOfMessages"].as_u64().expect("a number")).collect();
+    let asked: Vec<_> = polls
+        .map(|request| request.body["MaxNumberOfMessages"].as_u64().expect("a number"))
+        .collect();
     assert!(asked.len() >= 100 && asked[..100].iter().all(|messages| *messages == 10), "{asked:?}");
     assert!(requests.len() < 450, "{} requests", requests.len());
 }
@@ -57,7 +69,11 @@ async fn nearly_empty_queue_gets_few_requests() {
     queue.send(messages(12)).await.expect("sends");
     let (mut received, mut calls) = (0, 0);
     while received < 12 {
-        received += queue.receive(Receive { wait: PATIENCE, ..request(1000) }).await.expect("receives").len();
+        received += queue
+            .receive(Receive { wait: PATIENCE, ..request(1000) })
+            .await
+            .expect("receives")
+            .len();
         calls += 1;
     }
     let polls = proxy.count("ReceiveMessage");
@@ -73,7 +89,10 @@ async fn known_answers_cost_no_request() {
     let receipts = receipts(&receive(&queue, 1).await);
     queue.release(&receipts).await.expect("releases");
     let before = proxy.requests().len();
-    assert_eq!(queue.extend(&[(receipts[0].clone(), Duration::from_secs(9))]).await.expect("extends"), receipts);
+    assert_eq!(
+        queue.extend(&[(receipts[0].clone(), Duration::from_secs(9))]).await.expect("extends"),
+        receipts
+    );
     queue.release(&receipts).await.expect("releases");
     queue.send(Vec::new()).await.expect("sends");
     assert!(queue.receive(request(0)).await.expect("receives").is_empty());
@@ -92,8 +111,12 @@ async fn only_failed_entries_are_retried() {
         let mut seen = seen.lock().expect("no holder panics");
         let first = |entry: &&serde_json::Value| seen.insert(identity(entry));
         let new: Vec<_> = request.entries().iter().filter(first).collect();
-        let failing = new.iter().filter(|entry| matches!(entry["Id"].as_str(), Some("1" | "4" | "7")));
-        match failing.map(|entry| entry["Id"].as_str().expect("text").to_owned()).collect::<Vec<_>>() {
+        let failing =
+            new.iter().filter(|entry| matches!(entry["Id"].as_str(), Some("1" | "4" | "7")));
+        match failing
+            .map(|entry| entry["Id"].as_str().expect("text").to_owned())
+            .collect::<Vec<_>>()
+        {
             ids if ids.is_empty() => Fate::Pass,
             ids => Fate::HoldBack(ids, "InternalError"),
         }
@@ -103,11 +126,13 @@ async fn only_failed_entries_are_retried() {
     let deliveries = receive(&queue, 100).await;
     assert_eq!(sorted_bodies(&deliveries), expected(100), "an entry was sent twice");
     let receipts = receipts(&deliveries);
-    let leases: Vec<_> = receipts.iter().map(|receipt| (receipt.clone(), Duration::from_secs(90))).collect();
+    let leases: Vec<_> =
+        receipts.iter().map(|receipt| (receipt.clone(), Duration::from_secs(90))).collect();
     assert!(queue.extend(&leases).await.expect("extends").is_empty());
     assert!(queue.acknowledge(&receipts).await.expect("acknowledges").is_empty());
     for action in ["SendMessageBatch", "ChangeMessageVisibilityBatch", "DeleteMessageBatch"] {
-        let requests: Vec<Request> = proxy.requests().into_iter().filter(|request| request.action == action).collect();
+        let requests: Vec<Request> =
+            proxy.requests().into_iter().filter(|request| request.action == action).collect();
         let entries: usize = requests.iter().map(|request| request.entries().len()).sum();
         assert_eq!((requests.len(), entries), (20, 130), "{action}");
     }
@@ -117,8 +142,13 @@ async fn only_failed_entries_are_retried() {
 #[tokio::test(flavor = "multi_thread")]
 async fn throttled_and_broken_requests_are_retried() {
     // Three requests of each action fail, each in a different way.
-    let failures =
-        [Some((400, THROTTLED)), Some((503, "")), Some((500, BROKEN)), None, Some((429, THROTTLED_OTHERWISE))];
+    let failures = [
+        Some((400, THROTTLED)),
+        Some((503, "")),
+        Some((500, BROKEN)),
+        None,
+        Some((429, THROTTLED_OTHERWISE)),
+    ];
     let left: Mutex<std::collections::HashMap<String, usize>> = Mutex::default();
     let next = AtomicUsize::new(0);
     let decide = move |request: &Request| {
@@ -137,10 +167,18 @@ async fn throttled_and_broken_requests_are_retried() {
     let deliveries = receive(&queue, 50).await;
     assert_eq!(sorted_bodies(&deliveries), expected(50));
     let receipts = receipts(&deliveries);
-    assert!(queue.extend(&[(receipts[0].clone(), Duration::from_secs(60))]).await.expect("extends").is_empty());
+    assert!(
+        queue
+            .extend(&[(receipts[0].clone(), Duration::from_secs(60))])
+            .await
+            .expect("extends")
+            .is_empty()
+    );
     assert!(queue.acknowledge(&receipts).await.expect("acknowledges").is_empty());
     assert_eq!(queue.depth().await.expect("depth").total(), 0);
-    for (action, needed) in [("SendMessageBatch", 5), ("DeleteMessageBatch", 5), ("ChangeMessageVisibilityBatch", 1)] {
+    for (action, needed) in
+        [("SendMessageBatch", 5), ("DeleteMessageBatch", 5), ("ChangeMessageVisibilityBatch", 1)]
+    {
         let made = proxy.count(action);
         // A busy service may answer too late, and then gets a request again.
         assert!((needed + 3..needed + 9).contains(&made), "{action}: {made}");
@@ -161,8 +199,15 @@ async fn lasting_throttling_is_reported_as_unavailable() {
         matches!(&sent, Err(error @ Error::Unavailable { .. }) if told(error).contains("RequestThrottled")),
         "{sent:?}"
     );
-    assert!(matches!(&received, Err(error @ Error::Unavailable { .. }) if told(error).contains("503")), "{received:?}");
-    assert!((4..=9).contains(&proxy.count("SendMessageBatch")), "{}", proxy.count("SendMessageBatch"));
+    assert!(
+        matches!(&received, Err(error @ Error::Unavailable { .. }) if told(error).contains("503")),
+        "{received:?}"
+    );
+    assert!(
+        (4..=9).contains(&proxy.count("SendMessageBatch")),
+        "{}",
+        proxy.count("SendMessageBatch")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +236,10 @@ async fn lost_answer_may_duplicate_but_loses_nothing() {
     // The first answer to each action is lost: the action took effect, but the queue cannot know.
     let seen: Mutex<HashSet<String>> = Mutex::default();
     let decide = move |request: &Request| match request.action.as_str() {
-        "SendMessageBatch" | "ReceiveMessage" | "ChangeMessageVisibilityBatch" | "DeleteMessageBatch"
+        "SendMessageBatch"
+        | "ReceiveMessage"
+        | "ChangeMessageVisibilityBatch"
+        | "DeleteMessageBatch"
             if seen.lock().expect("no holder panics").insert(request.action.clone()) =>
         {
             Fate::LoseAnswer
@@ -274,7 +322,8 @@ async fn request_of_a_killed_process_does_not_get_its_own_messages() {
     let has_received = received.clone();
     process.spawn(async move {
         let queue = open(&localstack(), &name, false).await.expect("opens");
-        let request = Receive { messages_max: 1, visibility: Duration::from_secs(5), wait: PATIENCE };
+        let request =
+            Receive { messages_max: 1, visibility: Duration::from_secs(5), wait: PATIENCE };
         let held = queue.receive(request).await.expect("receives");
         assert_eq!(held.len(), 1);
         has_received.notify_one();
@@ -285,5 +334,8 @@ async fn request_of_a_killed_process_does_not_get_its_own_messages() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     process.shutdown_background();
     let again = receive(&queue, 1).await;
-    assert_eq!(again[0].receive_count, 2, "the abandoned request took the message for another lease");
+    assert_eq!(
+        again[0].receive_count, 2,
+        "the abandoned request took the message for another lease"
+    );
 }

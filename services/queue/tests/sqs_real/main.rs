@@ -51,7 +51,12 @@ async fn open(endpoint: &str, name: &str, create: bool) -> Result<SqsQueue, queu
 }
 
 fn options(endpoint: &str, queue: &str, create: bool) -> SqsOptions {
-    SqsOptions { queue: queue.to_owned(), endpoint: Some(endpoint.to_owned()), region: None, create }
+    SqsOptions {
+        queue: queue.to_owned(),
+        endpoint: Some(endpoint.to_owned()),
+        region: None,
+        create,
+    }
 }
 
 /// Deletes the queue when dropped.
@@ -68,7 +73,9 @@ impl Deref for Deleted {
 impl Drop for Deleted {
     fn drop(&mut self) {
         // A test may have deleted it already.
-        let _ = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.0.delete()));
+        let _ = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(self.0.delete())
+        });
     }
 }
 
@@ -87,7 +94,8 @@ const PATIENCE: Duration = Duration::from_secs(180);
 async fn receive(queue: &SqsQueue, messages: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     while deliveries.len() < messages {
-        let more = queue.receive(Receive { wait: PATIENCE, ..request(messages - deliveries.len()) }).await;
+        let more =
+            queue.receive(Receive { wait: PATIENCE, ..request(messages - deliveries.len()) }).await;
         let more = more.expect("receives");
         assert!(!more.is_empty(), "{} of {messages} messages arrived", deliveries.len());
         deliveries.extend(more);
@@ -100,8 +108,10 @@ fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
 }
 
 fn sorted_bodies(deliveries: &[Delivery]) -> Vec<String> {
-    let mut bodies: Vec<String> =
-        deliveries.iter().map(|delivery| String::from_utf8_lossy(&delivery.body).into_owned()).collect();
+    let mut bodies: Vec<String> = deliveries
+        .iter()
+        .map(|delivery| String::from_utf8_lossy(&delivery.body).into_owned())
+        .collect();
     bodies.sort();
     bodies
 }

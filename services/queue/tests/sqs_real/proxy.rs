@@ -48,7 +48,10 @@ pub struct Proxy {
 
 impl Proxy {
     /// A proxy to `http://HOST:PORT`, where `decide` is asked about every request.
-    pub async fn start(upstream: &str, decide: impl Fn(&Request) -> Fate + Send + Sync + 'static) -> Self {
+    pub async fn start(
+        upstream: &str,
+        decide: impl Fn(&Request) -> Fate + Send + Sync + 'static,
+    ) -> Self {
         let upstream = upstream.trim_start_matches("http://").trim_end_matches('/').to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let endpoint = format!("http://{}", listener.local_addr().expect("is bound"));
@@ -144,11 +147,23 @@ impl Http {
     }
 }
 
-async fn serve(stream: TcpStream, upstream: &str, seen: &Mutex<Vec<Request>>, decide: &Decide) -> std::io::Result<()> {
+async fn serve(
+    stream: TcpStream,
+    upstream: &str,
+    seen: &Mutex<Vec<Request>>,
+    decide: &Decide,
+) -> std::io::Result<()> {
     let mut near = BufReader::new(stream);
     while let Some(mut http) = Http::read(&mut near).await? {
-        let action = http.header("x-amz-target").unwrap_or_default().rsplit('.').next().unwrap_or_default().to_owned();
-        let request = Request { action, body: serde_json::from_slice(&http.body).unwrap_or_default() };
+        let action = http
+            .header("x-amz-target")
+            .unwrap_or_default()
+            .rsplit('.')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let request =
+            Request { action, body: serde_json::from_slice(&http.body).unwrap_or_default() };
         seen.lock().expect("no holder panics").push(request.clone());
         let mut loses_answer = false;
         let held_back = match decide(&request) {
@@ -160,14 +175,17 @@ async fn serve(stream: TcpStream, upstream: &str, seen: &Mutex<Vec<Request>>, de
             }
             Fate::Fail(None) => return Ok(()),
             Fate::Fail(Some((status, body))) => {
-                let head =
-                    vec![format!("HTTP/1.1 {status} Fault"), "content-type: application/x-amz-json-1.0".to_owned()];
+                let head = vec![
+                    format!("HTTP/1.1 {status} Fault"),
+                    "content-type: application/x-amz-json-1.0".to_owned(),
+                ];
                 Http { head, body: body.as_bytes().to_vec() }.write(&mut near).await?;
                 continue;
             }
             Fate::HoldBack(ids, code) => {
                 let is_held = |entry: &Value| ids.iter().any(|id| entry["Id"] == **id);
-                let left: Vec<&Value> = request.entries().iter().filter(|entry| !is_held(entry)).collect();
+                let left: Vec<&Value> =
+                    request.entries().iter().filter(|entry| !is_held(entry)).collect();
                 let mut body = request.body.clone();
                 body["Entries"] = json!(left);
                 http.body = body.to_string().into_bytes();
@@ -183,8 +201,9 @@ async fn serve(stream: TcpStream, upstream: &str, seen: &Mutex<Vec<Request>>, de
         }
         if let Some((ids, code)) = held_back {
             let mut body: Value = serde_json::from_slice(&answer.body).expect("JSON");
-            let failed =
-                ids.iter().map(|id| json!({"Id": id, "Code": code, "SenderFault": false, "Message": "held back"}));
+            let failed = ids.iter().map(
+                |id| json!({"Id": id, "Code": code, "SenderFault": false, "Message": "held back"}),
+            );
             body["Failed"] = failed.collect();
             answer.body = body.to_string().into_bytes();
         }

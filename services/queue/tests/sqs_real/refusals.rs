@@ -6,7 +6,10 @@ use std::time::Duration;
 use queue::{Error, Message, Queue, SqsOptions, SqsQueue};
 
 use crate::proxy::{Fate, Proxy, Request};
-use crate::{Deleted, localstack, messages, moto, open, receipts, receive, request, unused_name, unused_queue};
+use crate::{
+    Deleted, localstack, messages, moto, open, receipts, receive, request, unused_name,
+    unused_queue,
+};
 
 /// Marks the child of a test.
 const CHILD: &str = "GRISTMILL_TEST_SQS_CHILD";
@@ -16,7 +19,9 @@ fn assert_told<T>(result: Result<T, Error>, expected: &[&str]) {
     assert!(matches!(error, Error::Misconfigured { .. }), "{error:?}");
     let told = format!("{error:#}");
     assert_eq!(told.lines().count(), 1, "{told}");
-    expected.iter().for_each(|words| assert!(told.contains(words), "{words:?} is missing in: {told}"));
+    expected
+        .iter()
+        .for_each(|words| assert!(told.contains(words), "{words:?} is missing in: {told}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,7 +30,10 @@ async fn missing_queue_is_named() {
         let name = unused_name();
         let expected = [&name[..], "does not exist in region us-east-1", "create it"];
         assert_told(open(&endpoint, &name, false).await, &expected);
-        assert_told(open(&endpoint, &format!("{endpoint}/000000000000/{name}"), false).await, &expected);
+        assert_told(
+            open(&endpoint, &format!("{endpoint}/000000000000/{name}"), false).await,
+            &expected,
+        );
     }
 }
 
@@ -40,7 +48,10 @@ async fn deleted_queue_is_named_by_every_call() {
         let expected = [&name[..], "does not exist", "create it"];
         assert_told(queue.send(messages(1)).await, &expected);
         assert_told(queue.receive(request(20)).await, &expected);
-        assert_told(queue.extend(&[(receipts[0].clone(), Duration::from_secs(30))]).await, &expected);
+        assert_told(
+            queue.extend(&[(receipts[0].clone(), Duration::from_secs(30))]).await,
+            &expected,
+        );
         assert_told(queue.release(&receipts).await, &expected);
         assert_told(queue.acknowledge(&receipts).await, &expected);
         assert_told(queue.depth().await, &expected);
@@ -82,8 +93,14 @@ async fn denied_access_and_invalid_credentials_are_named() {
     let receipts = receipts(&receive(&direct, 1).await);
     let proxy = Proxy::start(&localstack(), answers).await;
     let queue = open(&proxy.endpoint, &name, false).await.expect("opens");
-    assert_told(queue.send(messages(1)).await, &[&name, "access denied", "sqs:SendMessage", "user/ann"]);
-    assert_told(queue.receive(request(1)).await, &[&name, "does not accept the credentials", "AWS_PROFILE"]);
+    assert_told(
+        queue.send(messages(1)).await,
+        &[&name, "access denied", "sqs:SendMessage", "user/ann"],
+    );
+    assert_told(
+        queue.receive(request(1)).await,
+        &[&name, "does not accept the credentials", "AWS_PROFILE"],
+    );
     assert_told(queue.acknowledge(&receipts).await, &[&name, "SignatureDoesNotMatch"]);
     let error = queue.acknowledge(&receipts).await.expect_err("fails");
     assert!(!format!("{error:#} {error:?}").contains("abc123"));
@@ -99,14 +116,38 @@ async fn fifo_queue_is_rejected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_entry_is_reported_and_others_are_sent() {
     let queue = unused_queue(&localstack()).await;
-    let name = queue.attributes().await.expect("exists").arn.rsplit(':').next().expect("a name").to_owned();
+    let name = queue
+        .attributes()
+        .await
+        .expect("exists")
+        .arn
+        .rsplit(':')
+        .next()
+        .expect("a name")
+        .to_owned();
     let service = aws_sdk_sqs::Client::new(
-        &aws_config::defaults(aws_config::BehaviorVersion::latest()).endpoint_url(localstack()).load().await,
+        &aws_config::defaults(aws_config::BehaviorVersion::latest())
+            .endpoint_url(localstack())
+            .load()
+            .await,
     );
-    let url = service.get_queue_url().queue_name(&name).send().await.expect("exists").queue_url.expect("a URL");
+    let url = service
+        .get_queue_url()
+        .queue_name(&name)
+        .send()
+        .await
+        .expect("exists")
+        .queue_url
+        .expect("a URL");
     // An operator lowers the limit while the queue is open.
     let size = aws_sdk_sqs::types::QueueAttributeName::MaximumMessageSize;
-    service.set_queue_attributes().queue_url(&url).attributes(size, "1024").send().await.expect("sets");
+    service
+        .set_queue_attributes()
+        .queue_url(&url)
+        .attributes(size, "1024")
+        .send()
+        .await
+        .expect("sets");
     let sizes = [10, 2000, 10];
     let sent = queue.send(sizes.map(|size| Message::new("x".repeat(size))).to_vec()).await;
     assert_told(sent, &[&name, "SendMessage is rejected"]);
@@ -118,7 +159,10 @@ async fn unreachable_service_is_unavailable() {
     let error = open("http://127.0.0.1:9", "some-queue", false).await.expect_err("nothing listens");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     let told = format!("{error:#}");
-    assert!(told.contains("some-queue") && told.contains("no connection") && told.lines().count() == 1, "{told}");
+    assert!(
+        told.contains("some-queue") && told.contains("no connection") && told.lines().count() == 1,
+        "{told}"
+    );
 }
 
 /// Opens a queue in a process with only these AWS settings, and returns its error.
@@ -136,7 +180,12 @@ fn told_to_a_child(test: &str, settings: &[(&str, &str)]) -> String {
 async fn is_child() -> bool {
     let is_child = std::env::var_os(CHILD).is_some();
     if is_child {
-        let options = SqsOptions { queue: "some-queue".to_owned(), endpoint: None, region: None, create: false };
+        let options = SqsOptions {
+            queue: "some-queue".to_owned(),
+            endpoint: None,
+            region: None,
+            create: false,
+        };
         println!("told: {:#}", SqsQueue::open(options).await.expect_err("fails"));
     }
     is_child
@@ -150,7 +199,12 @@ async fn missing_credentials_are_named() {
     let endpoint = localstack();
     let settings = [("AWS_REGION", "us-east-1"), ("AWS_ENDPOINT_URL", &endpoint[..])];
     let told = told_to_a_child("refusals::missing_credentials_are_named", &settings);
-    assert!(told.contains("queue some-queue cannot be used: there are no AWS credentials; set AWS_PROFILE"), "{told}");
+    assert!(
+        told.contains(
+            "queue some-queue cannot be used: there are no AWS credentials; set AWS_PROFILE"
+        ),
+        "{told}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -160,7 +214,10 @@ async fn missing_region_is_named() {
     }
     let keys = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
     let told = told_to_a_child("refusals::missing_region_is_named", &keys);
-    assert!(told.contains("queue some-queue cannot be used: there is no AWS region; set AWS_REGION"), "{told}");
+    assert!(
+        told.contains("queue some-queue cannot be used: there is no AWS region; set AWS_REGION"),
+        "{told}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,5 +231,8 @@ async fn settings_of_a_profile_are_used() {
     let path = file.path().to_str().expect("UTF-8");
     let settings = [("AWS_CONFIG_FILE", path), ("AWS_PROFILE", "fleet")];
     let told = told_to_a_child("refusals::settings_of_a_profile_are_used", &settings);
-    assert!(told.contains("queue some-queue cannot be used: it does not exist in region eu-west-3"), "{told}");
+    assert!(
+        told.contains("queue some-queue cannot be used: it does not exist in region eu-west-3"),
+        "{told}"
+    );
 }

@@ -6,7 +6,9 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use protocol::{JobResult, JobSpec, NodeState, Offer, Planned, ResultEvent, Rows, begin_message, encode_record};
+use protocol::{
+    JobResult, JobSpec, NodeState, Offer, Planned, ResultEvent, Rows, begin_message, encode_record,
+};
 use queue::{MemoryBroker, MemoryOptions, MemoryQueue, Message};
 use tokio::task::JoinHandle;
 
@@ -37,10 +39,16 @@ struct Rows3 {
 }
 
 impl Publisher for Rows3 {
-    fn publish(&self, job: JobStore, queues: JobQueues) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>> {
+    fn publish(
+        &self,
+        job: JobStore,
+        queues: JobQueues,
+    ) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let is_left = |count: &AtomicUsize| {
-            count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+            count
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                .is_ok()
         };
         let (fails, is_silent) = (is_left(&self.failures), is_left(&self.silent));
         Box::pin(async move {
@@ -52,14 +60,19 @@ impl Publisher for Rows3 {
             }
             let job_id = job.spec().await?.job_id;
             for mini_batch in 0..3 {
-                let attempt = protocol::Attempt { rows: Rows::Inline, ..succeeded(mini_batch, 1, 1, 1) };
+                let attempt =
+                    protocol::Attempt { rows: Rows::Inline, ..succeeded(mini_batch, 1, 1, 1) };
                 let event = ResultEvent::Attempt(Box::new(attempt));
                 let mut body = begin_message(&job_id);
                 encode_record(&event, format!("{job_id} {mini_batch}\n").as_bytes(), &mut body);
                 queues.results.send(vec![Message::new(body)]).await?;
             }
             let mut body = begin_message(&job_id);
-            encode_record(&ResultEvent::Planned(Planned { mini_batches: 3, items: None }), b"", &mut body);
+            encode_record(
+                &ResultEvent::Planned(Planned { mini_batches: 3, items: None }),
+                b"",
+                &mut body,
+            );
             queues.results.send(vec![Message::new(body)]).await?;
             Ok(())
         })
@@ -80,8 +93,17 @@ impl Target {
         };
         options.reducer.progress_interval = Duration::from_millis(20);
         options.reducer.commit_interval = PAUSE;
-        let [control, dead_letters] = [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
-        Self { folder, store, broker: Arc::default(), control, dead_letters, publisher: Arc::default(), options }
+        let [control, dead_letters] =
+            [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
+        Self {
+            folder,
+            store,
+            broker: Arc::default(),
+            control,
+            dead_letters,
+            publisher: Arc::default(),
+            options,
+        }
     }
 
     async fn enqueue(&self, job_id: &str) -> JobSpec {
@@ -121,7 +143,8 @@ impl Target {
     }
 
     fn output(&self, job_id: &str) -> String {
-        fs::read_to_string(self.folder.path().join(job_id).join("parallel_run_step.txt")).expect("the final file")
+        fs::read_to_string(self.folder.path().join(job_id).join("parallel_run_step.txt"))
+            .expect("the final file")
     }
 
     /// Waits until neither the broker nor the store knows any queue.
@@ -150,7 +173,10 @@ async fn jobs_end_with_their_rows_and_their_queues_are_deleted() {
     let serving = target.serve();
     for id in &ids {
         assert_eq!(target.result(id).await.state, JobState::Completed);
-        assert_eq!(target.output(id), (0..3).map(|mini_batch| format!("{id} {mini_batch}\n")).collect::<String>());
+        assert_eq!(
+            target.output(id),
+            (0..3).map(|mini_batch| format!("{id} {mini_batch}\n")).collect::<String>()
+        );
     }
     target.wait_until_tidy().await;
     assert_eq!(target.publisher.calls.load(Ordering::SeqCst), 5);
@@ -189,7 +215,8 @@ async fn node_works_by_the_schedule() {
     let target = Target::new().await;
     target.publisher.failures.store(usize::MAX, Ordering::SeqCst);
     let offer = Offer { processors: 4, ..Offer::default() };
-    let node = NodeState { name: "node".to_owned(), offer, accepts_work: true, ..NodeState::default() };
+    let node =
+        NodeState { name: "node".to_owned(), offer, accepts_work: true, ..NodeState::default() };
     target.store.put_worker(&node).await.expect("writable");
     target.enqueue("job").await;
     let serving = target.serve();
@@ -199,7 +226,11 @@ async fn node_works_by_the_schedule() {
         tokio::time::sleep(PAUSE).await;
     }
     let schedule = follower.known();
-    assert_eq!((&*schedule.allocations[0].node, schedule.allocations[0].processes), ("node", 2), "{schedule:?}");
+    assert_eq!(
+        (&*schedule.allocations[0].node, schedule.allocations[0].processes),
+        ("node", 2),
+        "{schedule:?}"
+    );
     let queues = schedule.jobs[0].queues().expect("it is admitted");
     let name = || target.broker.names().first().cloned();
     while name().is_none() {
@@ -222,7 +253,8 @@ async fn reopened_job_continues_in_other_queues() {
     target.wait_until_tidy().await;
     let job = target.store.job("job");
     let results = Arc::new(MemoryQueue::new(MemoryOptions::default()));
-    let mut reducer = Reducer::open(job.clone(), results, Options::shared()).await.expect("readable");
+    let mut reducer =
+        Reducer::open(job.clone(), results, Options::shared()).await.expect("readable");
     reopen(&mut reducer).await;
     job.forget_published().await.expect("writable");
     target.store.mark_open("job").await.expect("writable");
@@ -268,7 +300,8 @@ impl Looks {
 
     /// Returns what is lost after a minute in which something happens once a second.
     async fn lost(&self, mut happens: impl AsyncFnMut(u64)) -> Option<Lost> {
-        let mut in_queue = InQueue { backlog: self.backlog.subscribe(), workers: self.workers.subscribe() };
+        let mut in_queue =
+            InQueue { backlog: self.backlog.subscribe(), workers: self.workers.subscribe() };
         let happening = async {
             for second in 0..60 {
                 happens(second).await;
@@ -289,7 +322,10 @@ impl Looks {
 #[tokio::test(start_paused = true)]
 async fn emptied_queue_is_noticed_unless_a_worker_holds_mini_batches_or_results_come() {
     let looks = Looks::new();
-    assert!(matches!(looks.lost(async |_| looks.hold(0)).await, Some(Lost::Messages { ended: (0, 3) })));
+    assert!(matches!(
+        looks.lost(async |_| looks.hold(0)).await,
+        Some(Lost::Messages { ended: (0, 3) })
+    ));
     assert!(looks.lost(async |_| looks.hold(1)).await.is_none());
     assert!(looks.lost(async |second| looks.hold(u64::from(second % 15 == 7))).await.is_none());
     looks.hold(0);
@@ -332,10 +368,17 @@ async fn unreadable_message_goes_to_the_dead_letters() {
     }
     let [_, results] = target.broker.pair(&target.broker.names()[0]).expect("it is there");
     results.send(vec![Message::new("hello, world")]).await.expect("memory is always there");
-    let request = Receive { messages_max: 1, visibility: Duration::from_secs(60), wait: Duration::from_secs(60) };
+    let request = Receive {
+        messages_max: 1,
+        visibility: Duration::from_secs(60),
+        wait: Duration::from_secs(60),
+    };
     let letters = target.dead_letters.receive(request).await.expect("memory is always there");
     let letter: protocol::DeadLetter = serde_json::from_slice(&letters[0].body).expect("a letter");
-    assert_eq!((letter.body(), &*letter.job_id, &*letter.queue), (b"hello, world".to_vec(), "job", "results"));
+    assert_eq!(
+        (letter.body(), &*letter.job_id, &*letter.queue),
+        (b"hello, world".to_vec(), "job", "results")
+    );
     end(serving).await;
 }
 
@@ -371,7 +414,9 @@ async fn queues_that_a_killed_process_left_are_deleted() {
         target.broker.create(name).await.expect("memory takes it");
     }
     let serving = target.serve();
-    while target.broker.names() != ["foreign"] || target.store.queues().await.expect("readable") != ["foreign"] {
+    while target.broker.names() != ["foreign"]
+        || target.store.queues().await.expect("readable") != ["foreign"]
+    {
         tokio::time::sleep(PAUSE).await;
     }
     end(serving).await;
@@ -393,9 +438,16 @@ async fn job_in_trouble_is_reported_and_stops_no_other() {
         }
         tokio::time::sleep(PAUSE).await;
     };
-    assert!(trouble.reason.contains("ledger/0000000000 is damaged: restore it, or move it away"), "{trouble:?}");
+    assert!(
+        trouble.reason.contains("ledger/0000000000 is damaged: restore it, or move it away"),
+        "{trouble:?}"
+    );
     fs::remove_file(damaged.segment_file(0).expect("a folder")).expect("there");
-    assert_eq!(target.result("damaged").await.state, JobState::Completed, "its messages have been kept");
+    assert_eq!(
+        target.result("damaged").await.state,
+        JobState::Completed,
+        "its messages have been kept"
+    );
     end(serving).await;
 }
 
@@ -439,7 +491,10 @@ async fn idle_process_exits_and_stopped_one_leaves_its_jobs_open() {
     let (_, serving) = target.serve();
     assert_eq!(target.result("job").await.state, JobState::Completed, "another process continues");
     serving.await.expect("no panic").expect("it exits");
-    assert!(target.broker.names().is_empty() && target.store.queues().await.expect("readable").is_empty());
+    assert!(
+        target.broker.names().is_empty()
+            && target.store.queues().await.expect("readable").is_empty()
+    );
 }
 
 #[tokio::test]

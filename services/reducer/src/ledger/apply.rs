@@ -20,7 +20,13 @@ impl Index {
     }
 
     /// Applies an event that changed the tally. `rows`: range of inline rows in the segment.
-    pub fn apply(&mut self, record: RecordView<'_>, effect: Effect, segment: u32, rows: Range<usize>) {
+    pub fn apply(
+        &mut self,
+        record: RecordView<'_>,
+        effect: Effect,
+        segment: u32,
+        rows: Range<usize>,
+    ) {
         match record.event {
             Event::Success(success) => {
                 let columns = success.columns.map(|position| record.columns(position));
@@ -33,7 +39,11 @@ impl Index {
                         self.remove(attempt.mini_batch);
                     }
                     let part = attempt.rejected_part.as_deref();
-                    if attempt.round > 0 || attempt.extra_runs > 0 || !attempt.pieces.is_empty() || part.is_some() {
+                    if attempt.round > 0
+                        || attempt.extra_runs > 0
+                        || !attempt.pieces.is_empty()
+                        || part.is_some()
+                    {
                         self.join(attempt.mini_batch);
                     }
                     if let Some(RejectedPart { name, bytes, .. }) = part {

@@ -7,8 +7,8 @@
 use std::io::Write;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, GenericBinaryArray, GenericStringArray,
-    OffsetSizeTrait, PrimitiveArray, UnionArray,
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, GenericBinaryArray,
+    GenericStringArray, OffsetSizeTrait, PrimitiveArray, UnionArray,
 };
 use arrow::buffer::NullBuffer;
 use arrow::compute::{CastOptions, cast, cast_with_options};
@@ -26,7 +26,8 @@ use super::fractions;
 use super::observed::{per_second, without_encoding};
 
 /// A value that does not fit is an error.
-pub(super) const EXACT: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
+pub(super) const EXACT: CastOptions<'static> =
+    CastOptions { safe: false, format_options: FormatOptions::new() };
 
 /// How numbers that JSON lacks are written.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +65,11 @@ pub(super) fn push_json(cells: &dyn Cells, row: usize, form: Json, into: &mut Ve
 }
 
 /// Returns the values of an array. `target`: the column in the file.
-pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<Box<dyn Cells>, ArrowError> {
+pub(super) fn cells(
+    array: &ArrayRef,
+    field: &Field,
+    target: &Field,
+) -> Result<Box<dyn Cells>, ArrowError> {
     let Some(array) = without_encoding(array) else { return Ok(Box::new(Missing)) };
     let extension = field.metadata().get(EXTENSION_NAME).map(String::as_str);
     let to = match target.data_type() {
@@ -89,8 +94,12 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
         DataType::Float16 => floats::<types::Float32Type>(&cast(&array, &DataType::Float32)?, to),
         DataType::Float32 => floats::<types::Float32Type>(&array, to),
         DataType::Float64 => floats::<types::Float64Type>(&array, to),
-        DataType::Utf8 if extension == Some(JSON_EXTENSION) => json_texts(array.as_string::<i32>().clone()),
-        DataType::LargeUtf8 if extension == Some(JSON_EXTENSION) => json_texts(array.as_string::<i64>().clone()),
+        DataType::Utf8 if extension == Some(JSON_EXTENSION) => {
+            json_texts(array.as_string::<i32>().clone())
+        }
+        DataType::LargeUtf8 if extension == Some(JSON_EXTENSION) => {
+            json_texts(array.as_string::<i64>().clone())
+        }
         DataType::Utf8 => Box::new(Texts(array.as_string::<i32>().clone())),
         DataType::LargeUtf8 => Box::new(Texts(array.as_string::<i64>().clone())),
         DataType::FixedSizeBinary(16) if extension == Some(UUID_EXTENSION) => {
@@ -98,7 +107,10 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
         }
         DataType::Binary | DataType::LargeBinary | DataType::FixedSizeBinary(_) => {
             let is_text = matches!(to, DataType::Utf8 | DataType::LargeUtf8);
-            Box::new(Bytes { array: cast(&array, &DataType::LargeBinary)?.as_binary().clone(), is_text })
+            Box::new(Bytes {
+                array: cast(&array, &DataType::LargeBinary)?.as_binary().clone(),
+                is_text,
+            })
         }
         DataType::Date32 | DataType::Date64 => {
             let seconds = cast(&array, &DataType::Timestamp(TimeUnit::Second, None))?;
@@ -115,9 +127,16 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
                 None => InstantKind::Naive,
             };
             let precision = fractions::of(target);
-            Box::new(Instants { seconds: per_second(*unit), numbers: counts(&array)?, kind, precision })
+            Box::new(Instants {
+                seconds: per_second(*unit),
+                numbers: counts(&array)?,
+                kind,
+                precision,
+            })
         }
-        DataType::Duration(unit) => Box::new(Durations { seconds: per_second(*unit), numbers: counts(&array)? }),
+        DataType::Duration(unit) => {
+            Box::new(Durations { seconds: per_second(*unit), numbers: counts(&array)? })
+        }
         DataType::Dictionary(_, values) => {
             let plain = cast(&array, values)?;
             return cells(&plain, &Field::new(field.name(), (**values).clone(), true), target);
@@ -126,16 +145,21 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
         DataType::Decimal64(..) => decimals::<types::Decimal64Type>(&array, to),
         DataType::Decimal128(..) => decimals::<types::Decimal128Type>(&array, to),
         DataType::Decimal256(..) => decimals::<types::Decimal256Type>(&array, to),
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => list(&array, item, to)?,
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            list(&array, item, to)?
+        }
         DataType::Struct(fields) => {
             let record = array.as_struct();
             let targets = if let DataType::Struct(targets) = to { Some(targets) } else { None };
             let part = |(field, column): (&types::FieldRef, &ArrayRef)| {
-                let target = targets.and_then(|targets| targets.iter().find(|target| target.name() == field.name()));
+                let target = targets.and_then(|targets| {
+                    targets.iter().find(|target| target.name() == field.name())
+                });
                 let target = target.map_or_else(untyped, |target| (**target).clone());
                 Ok((key(field.name()), cells(column, field, &target)?))
             };
-            let parts = fields.iter().zip(record.columns()).map(part).collect::<Result<_, ArrowError>>()?;
+            let parts =
+                fields.iter().zip(record.columns()).map(part).collect::<Result<_, ArrowError>>()?;
             Box::new(Record { nulls: record.nulls().cloned(), parts })
         }
         DataType::Map(entries, _) => {
@@ -143,7 +167,9 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
             let DataType::Struct(parts) = entries.data_type() else { return Ok(Box::new(Missing)) };
             let targets = match to {
                 DataType::Map(entries, _) => match entries.data_type() {
-                    DataType::Struct(targets) => targets.iter().map(|target| (**target).clone()).collect(),
+                    DataType::Struct(targets) => {
+                        targets.iter().map(|target| (**target).clone()).collect()
+                    }
                     _ => Vec::new(),
                 },
                 _ => Vec::new(),
@@ -161,7 +187,8 @@ pub(super) fn cells(array: &ArrayRef, field: &Field, target: &Field) -> Result<B
             let mut children: Vec<Option<Child>> = (0..128).map(|_| None).collect();
             for (id, child) in fields.iter() {
                 let is_absent = child.name() == ABSENT;
-                children[id as usize] = Some(Child { cells: cells(union.child(id), child, target)?, is_absent });
+                children[id as usize] =
+                    Some(Child { cells: cells(union.child(id), child, target)?, is_absent });
             }
             Box::new(Several { union, children })
         }
@@ -231,7 +258,9 @@ impl NumberForm {
             DataType::Decimal32(_, scale)
             | DataType::Decimal64(_, scale)
             | DataType::Decimal128(_, scale)
-            | DataType::Decimal256(_, scale) => Self::Decimal { scale: usize::try_from(*scale).unwrap_or(0) },
+            | DataType::Decimal256(_, scale) => {
+                Self::Decimal { scale: usize::try_from(*scale).unwrap_or(0) }
+            }
             _ if column.is_integer() => Self::Integer,
             _ if column.is_floating() => Self::Float,
             _ => Self::Own,
@@ -329,7 +358,9 @@ where
                 push_integer(into, value as i128);
                 self.form.push_fraction(into);
             }
-            NumberForm::Own | NumberForm::Float => push_float(into, self.array.value(row), &PYTHON_POSITIONAL),
+            NumberForm::Own | NumberForm::Float => {
+                push_float(into, self.array.value(row), &PYTHON_POSITIONAL)
+            }
         }
     }
 
@@ -385,7 +416,9 @@ impl<Offset: OffsetSizeTrait> Cells for JsonTexts<Offset> {
         let text = self.0.value(row);
         match serde_json::from_str::<serde::de::IgnoredAny>(text) {
             // A line of JSON lines has no line break.
-            Ok(_) => into.extend(text.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte })),
+            Ok(_) => into.extend(
+                text.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }),
+            ),
             Err(_) => push_string(into, text.as_bytes()),
         }
     }
@@ -473,9 +506,9 @@ fn offset_of(zone: &str) -> i64 {
         [b'-', ..] => (-1, &zone[1..]),
         _ => return 0,
     };
-    let parts = digits
-        .split_once(':')
-        .and_then(|(hours, minutes)| Some((hours.parse::<i64>().ok()?, minutes.parse::<i64>().ok()?)));
+    let parts = digits.split_once(':').and_then(|(hours, minutes)| {
+        Some((hours.parse::<i64>().ok()?, minutes.parse::<i64>().ok()?))
+    });
     parts.map_or(0, |(hours, minutes)| sign * (hours * 60 + minutes))
 }
 
@@ -633,7 +666,9 @@ struct List {
 
 fn list(array: &ArrayRef, item: &Field, to: &DataType) -> Result<Box<dyn Cells>, ArrowError> {
     let target = match to {
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => (**item).clone(),
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            (**item).clone()
+        }
         _ => untyped(),
     };
     let (values, offsets): (&ArrayRef, Vec<usize>) = match array.data_type() {
@@ -651,7 +686,11 @@ fn list(array: &ArrayRef, item: &Field, to: &DataType) -> Result<Box<dyn Cells>,
             (lists.values(), (0..=lists.len()).map(|row| row * length).collect())
         }
     };
-    Ok(Box::new(List { nulls: array.nulls().cloned(), offsets, items: cells(values, item, &target)? }))
+    Ok(Box::new(List {
+        nulls: array.nulls().cloned(),
+        offsets,
+        items: cells(values, item, &target)?,
+    }))
 }
 
 fn is_null_at(nulls: Option<&NullBuffer>, row: usize) -> bool {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, GenericListArray, GenericStringBuilder, MapArray,
-    OffsetSizeTrait, StructArray, new_empty_array, new_null_array,
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, GenericListArray,
+    GenericStringBuilder, MapArray, OffsetSizeTrait, StructArray, new_empty_array, new_null_array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::{cast_with_options, interleave, nullif};
@@ -36,8 +36,9 @@ pub(super) fn conform(array: &ArrayRef, from: &Field, to: &Field) -> anyhow::Res
                 places[id as usize] = children.len();
                 children.push(conform(union.child(id), field, to)?);
             }
-            let rows: Vec<(usize, usize)> =
-                (0..union.len()).map(|row| (places[union.type_id(row) as usize], union.value_offset(row))).collect();
+            let rows: Vec<(usize, usize)> = (0..union.len())
+                .map(|row| (places[union.type_id(row) as usize], union.value_offset(row)))
+                .collect();
             let children: Vec<&dyn Array> = children.iter().map(AsRef::as_ref).collect();
             match children.is_empty() {
                 true => new_null_array(wanted, array.len()),
@@ -59,13 +60,24 @@ pub(super) fn conform(array: &ArrayRef, from: &Field, to: &Field) -> anyhow::Res
             let values = conform(&array, from, &without_categories(to))?;
             cast_with_options(&values, wanted, &EXACT)?
         }
-        (DataType::Struct(own), DataType::Struct(fields)) => record(array.as_struct(), own, fields)?,
-        (DataType::List(item), DataType::List(wanted)) => list(array.as_list::<i32>(), item, wanted)?,
-        (DataType::LargeList(item), DataType::LargeList(wanted)) => list(array.as_list::<i64>(), item, wanted)?,
+        (DataType::Struct(own), DataType::Struct(fields)) => {
+            record(array.as_struct(), own, fields)?
+        }
+        (DataType::List(item), DataType::List(wanted)) => {
+            list(array.as_list::<i32>(), item, wanted)?
+        }
+        (DataType::LargeList(item), DataType::LargeList(wanted)) => {
+            list(array.as_list::<i64>(), item, wanted)?
+        }
         (DataType::FixedSizeList(item, _), DataType::FixedSizeList(wanted, length)) => {
             let lists = array.as_fixed_size_list();
             let values = conform(lists.values(), item, wanted)?;
-            Arc::new(FixedSizeListArray::try_new(wanted.clone(), *length, values, lists.nulls().cloned())?)
+            Arc::new(FixedSizeListArray::try_new(
+                wanted.clone(),
+                *length,
+                values,
+                lists.nulls().cloned(),
+            )?)
         }
         (DataType::List(item), DataType::LargeList(_)) => {
             let large = cast_with_options(&array, &DataType::LargeList(item.clone()), &EXACT)?;
@@ -80,23 +92,34 @@ pub(super) fn conform(array: &ArrayRef, from: &Field, to: &Field) -> anyhow::Res
             DataType::Map(entries, is_sorted),
         ) => {
             // Only lists without items are among maps.
-            let DataType::Struct(fields) = entries.data_type() else { bail!("a map without entries") };
+            let DataType::Struct(fields) = entries.data_type() else {
+                bail!("a map without entries")
+            };
             let pairs = StructArray::try_new(
                 fields.clone(),
                 fields.iter().map(|part| new_empty_array(part.data_type())).collect(),
                 None,
             )?;
             let offsets = OffsetBuffer::new_zeroed(array.len());
-            Arc::new(MapArray::try_new(entries.clone(), offsets, pairs, array.nulls().cloned(), *is_sorted)?)
+            Arc::new(MapArray::try_new(
+                entries.clone(),
+                offsets,
+                pairs,
+                array.nulls().cloned(),
+                *is_sorted,
+            )?)
         }
         (DataType::Map(..), DataType::Map(entries, is_sorted)) => {
             let map = array.as_map();
-            let (DataType::Struct(own), DataType::Struct(fields)) = (map.entries().data_type(), entries.data_type())
+            let (DataType::Struct(own), DataType::Struct(fields)) =
+                (map.entries().data_type(), entries.data_type())
             else {
                 bail!("a map without entries")
             };
             let parts = map.entries().columns().iter().zip(own).zip(fields);
-            let parts = parts.map(|((part, own), wanted)| conform(part, own, wanted)).collect::<anyhow::Result<_>>()?;
+            let parts = parts
+                .map(|((part, own), wanted)| conform(part, own, wanted))
+                .collect::<anyhow::Result<_>>()?;
             let pairs = StructArray::try_new(fields.clone(), parts, None)?;
             let (offsets, nulls) = (map.offsets().clone(), map.nulls().cloned());
             Arc::new(MapArray::try_new(entries.clone(), offsets, pairs, nulls, *is_sorted)?)
@@ -183,6 +206,8 @@ fn list<Offset: OffsetSizeTrait>(
 /// Returns floating-point numbers with nulls in place of NaN and infinity, which whole numbers do not have.
 fn finite(column: &ArrayRef) -> anyhow::Result<ArrayRef> {
     let floats = cast_with_options(column, &DataType::Float64, &EXACT)?;
-    let is_other = BooleanArray::from_unary(floats.as_primitive::<Float64Type>(), |number| !number.is_finite());
+    let is_other = BooleanArray::from_unary(floats.as_primitive::<Float64Type>(), |number| {
+        !number.is_finite()
+    });
     Ok(nullif(&floats, &is_other)?)
 }

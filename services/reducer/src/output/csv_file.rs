@@ -38,10 +38,11 @@ impl<'a> Csv<'a> {
 impl Rows for Csv<'_> {
     fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
         let own = batch.schema_ref();
-        let columns = self.schema.fields().iter().map(|target| match own.column_with_name(target.name()) {
-            Some((position, field)) => cells(batch.column(position), field, target).map(Some),
-            None => Ok(None),
-        });
+        let columns =
+            self.schema.fields().iter().map(|target| match own.column_with_name(target.name()) {
+                Some((position, field)) => cells(batch.column(position), field, target).map(Some),
+                None => Ok(None),
+            });
         let columns: Vec<Option<Box<dyn Cells>>> = columns.collect::<Result<_, _>>()?;
         let is_single = columns.len() == 1;
         for row in 0..batch.num_rows() {
@@ -75,7 +76,10 @@ impl Rows for Csv<'_> {
 /// Puts the text from `start` into quotes if CSV needs them.
 fn quote(text: &mut Vec<u8>, start: usize) {
     let field = &text[start..];
-    if memchr3(b',', b'"', b'\n', field).is_none() && memchr(b'\r', field).is_none() && !field.is_empty() {
+    if memchr3(b',', b'"', b'\n', field).is_none()
+        && memchr(b'\r', field).is_none()
+        && !field.is_empty()
+    {
         return;
     }
     let field = text.split_off(start);

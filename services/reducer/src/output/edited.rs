@@ -25,18 +25,27 @@ impl Assembly<'_> {
     /// Keeps the file at `path`, a path or URL, if it is not the one that an earlier round wrote.
     pub(super) fn keep_edited(&self, path: &str) -> anyhow::Result<Option<Edited>> {
         let Some(earlier) = self.earlier else { return Ok(None) };
-        let Some(version) = self.version(path)?.filter(|found| found != earlier) else { return Ok(None) };
+        let Some(version) = self.version(path)?.filter(|found| found != earlier) else {
+            return Ok(None);
+        };
         let mut number = 1;
         while self.version(&kept_name(path, number))?.is_some() {
             number += 1;
         }
         let name = kept_name(path, number);
         let kept = match path.contains("://") {
-            true => self.runtime.block_on(self.store.stores().copy(path, &name)).map_err(anyhow::Error::from),
+            true => self
+                .runtime
+                .block_on(self.store.stores().copy(path, &name))
+                .map_err(anyhow::Error::from),
             // The file stays where it is until the new one replaces it.
-            false => fs::hard_link(path, &name).or_else(|_| fs::rename(path, &name)).map_err(anyhow::Error::from),
+            false => fs::hard_link(path, &name)
+                .or_else(|_| fs::rename(path, &name))
+                .map_err(anyhow::Error::from),
         };
-        kept.with_context(|| format!("keep {path}, which was changed since the job wrote it, as {name}"))?;
+        kept.with_context(|| {
+            format!("keep {path}, which was changed since the job wrote it, as {name}")
+        })?;
         Ok(Some(Edited { version, number }))
     }
 

@@ -18,13 +18,15 @@ pub(super) fn may_need(field: &Field) -> bool {
 
 /// Returns the precision that all times of an array need, in a column of this type.
 pub(super) fn needed(array: &ArrayRef, column: &DataType) -> Precision {
-    let read =
-        matches!(array.data_type(), DataType::Utf8 | DataType::LargeUtf8).then(|| cast(array, column).ok()).flatten();
+    let read = matches!(array.data_type(), DataType::Utf8 | DataType::LargeUtf8)
+        .then(|| cast(array, column).ok())
+        .flatten();
     let array = read.as_ref().unwrap_or(array);
     let DataType::Timestamp(unit, _) = array.data_type() else { return Precision::Second };
     let Ok(numbers) = cast(array, &DataType::Int64) else { return Precision::Second };
     let numbers = numbers.as_primitive::<Int64Type>();
-    let precisions = numbers.iter().flatten().map(|number| Instant::new(number, per_second(*unit)).precision());
+    let precisions =
+        numbers.iter().flatten().map(|number| Instant::new(number, per_second(*unit)).precision());
     precisions.fold(Precision::Second, Precision::max)
 }
 

@@ -13,7 +13,8 @@ const QUOTE_NONE: u64 = 3;
 /// Returns the header line for these columns.
 pub(super) fn line(output: &Output, columns: &[String]) -> String {
     let arguments = &output.to_csv_arguments;
-    let text = |names: &[&str]| names.iter().find_map(|&name| arguments.get(name)).and_then(Value::as_str);
+    let text =
+        |names: &[&str]| names.iter().find_map(|&name| arguments.get(name)).and_then(Value::as_str);
     let quoting = arguments.get("quoting").and_then(Value::as_u64);
     let dialect = Dialect {
         separator: text(&["sep"]).unwrap_or(" ").to_owned(),
@@ -32,9 +33,12 @@ pub(super) fn line(output: &Output, columns: &[String]) -> String {
 }
 
 fn names(value: &Value) -> Option<Vec<String>> {
-    value
-        .as_array()
-        .map(|names| names.iter().map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned)).collect())
+    value.as_array().map(|names| {
+        names
+            .iter()
+            .map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned))
+            .collect()
+    })
 }
 
 #[cfg(test)]

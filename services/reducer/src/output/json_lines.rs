@@ -38,10 +38,22 @@ impl<'a> JsonLines<'a> {
 /// Returns how many numbers of an array, at any depth, are infinite.
 fn infinite(array: &ArrayRef) -> usize {
     match array.data_type() {
-        DataType::Float64 => array.as_primitive::<Float64Type>().iter().flatten().filter(|it| it.is_infinite()).count(),
-        DataType::Float32 => array.as_primitive::<Float32Type>().iter().flatten().filter(|it| it.is_infinite()).count(),
+        DataType::Float64 => array
+            .as_primitive::<Float64Type>()
+            .iter()
+            .flatten()
+            .filter(|it| it.is_infinite())
+            .count(),
+        DataType::Float32 => array
+            .as_primitive::<Float32Type>()
+            .iter()
+            .flatten()
+            .filter(|it| it.is_infinite())
+            .count(),
         DataType::Struct(_) => array.as_struct().columns().iter().map(infinite).sum(),
-        DataType::Union(fields, _) => fields.iter().map(|(id, _)| infinite(array.as_union().child(id))).sum(),
+        DataType::Union(fields, _) => {
+            fields.iter().map(|(id, _)| infinite(array.as_union().child(id))).sum()
+        }
         DataType::List(_) => infinite(array.as_list::<i32>().values()),
         DataType::LargeList(_) => infinite(array.as_list::<i64>().values()),
         DataType::FixedSizeList(..) => infinite(array.as_fixed_size_list().values()),
@@ -65,7 +77,9 @@ impl Rows for JsonLines<'_> {
         for row in 0..batch.num_rows() {
             match self.shape {
                 RowShape::Value | RowShape::Missing => match columns.first() {
-                    Some((_, cells)) => push_json(&**cells, row, Json::Strict, &mut self.lines.text),
+                    Some((_, cells)) => {
+                        push_json(&**cells, row, Json::Strict, &mut self.lines.text)
+                    }
                     None => self.lines.text.extend_from_slice(b"null"),
                 },
                 RowShape::Tuple => {

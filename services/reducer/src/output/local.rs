@@ -31,13 +31,20 @@ pub(super) struct LocalFile {
 }
 
 impl LocalFile {
-    pub fn create(folder: &Path, file_name: &str, job_id: &str, writer: &str) -> anyhow::Result<Self> {
-        fs::create_dir_all(folder).with_context(|| format!("create output folder {}", folder.display()))?;
+    pub fn create(
+        folder: &Path,
+        file_name: &str,
+        job_id: &str,
+        writer: &str,
+    ) -> anyhow::Result<Self> {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("create output folder {}", folder.display()))?;
         let prefix = temporary_prefix(file_name, job_id);
         remove_temporary(folder, &prefix, abandoned)
             .with_context(|| format!("remove old temporary files from {}", folder.display()))?;
         let temporary = folder.join(format!("{prefix}{writer}.tmp"));
-        let file = create_locked(&temporary).with_context(|| format!("create {}", temporary.display()))?;
+        let file =
+            create_locked(&temporary).with_context(|| format!("create {}", temporary.display()))?;
         Ok(Self {
             writer: BufWriter::with_capacity(BUFFER_BYTES, file),
             length: 0,
@@ -81,7 +88,8 @@ impl LocalFile {
             }
             // Another writer removed it after putting the same file in its place.
             Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_file() => Ok(()),
-            Err(error) => Err(error).with_context(|| format!("rename the finished file to {}", path.display())),
+            Err(error) => Err(error)
+                .with_context(|| format!("rename the finished file to {}", path.display())),
         }
     }
 
@@ -134,7 +142,11 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 }
 
 /// Removes the temporary files for which `wanted` returns the open file, and keeps each open until it is removed.
-fn remove_temporary(folder: &Path, prefix: &str, wanted: impl Fn(&Path) -> Option<File>) -> io::Result<()> {
+fn remove_temporary(
+    folder: &Path,
+    prefix: &str,
+    wanted: impl Fn(&Path) -> Option<File>,
+) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name();
         let path = folder.join(&name);
@@ -167,8 +179,12 @@ mod tests {
         let folder = folder.path();
         let write_often = |writer: usize| {
             for _ in 0..300 {
-                let file = LocalFile::create(folder, "rows.txt", "job", &writer.to_string()).expect("created");
-                assert!(is_at(file.writer.get_ref(), &file.temporary).expect("readable"), "it still exists");
+                let file = LocalFile::create(folder, "rows.txt", "job", &writer.to_string())
+                    .expect("created");
+                assert!(
+                    is_at(file.writer.get_ref(), &file.temporary).expect("readable"),
+                    "it still exists"
+                );
                 file.abort();
             }
         };

@@ -33,7 +33,8 @@ impl Object {
     pub fn append_part(&mut self, part: &PartFile) -> anyhow::Result<()> {
         self.flush()?;
         let upload = self.upload.as_mut().expect("not finished");
-        let appended = self.runtime.block_on(upload.write_part(&self.store, &part.name, part.bytes));
+        let appended =
+            self.runtime.block_on(upload.write_part(&self.store, &part.name, part.bytes));
         Ok(self.noticed(appended)?)
     }
 
@@ -45,7 +46,8 @@ impl Object {
 
     /// Whether another reducer has finished the object, which then has the same bytes.
     pub fn is_superseded(&self) -> bool {
-        self.superseded && self.runtime.block_on(self.store.stores().exists(&self.url)).unwrap_or(false)
+        self.superseded
+            && self.runtime.block_on(self.store.stores().exists(&self.url)).unwrap_or(false)
     }
 
     pub fn abort(self) {
@@ -72,7 +74,8 @@ impl Write for Object {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let bytes = Bytes::from(std::mem::replace(&mut self.buffer, Vec::with_capacity(BUFFER_BYTES)));
+        let bytes =
+            Bytes::from(std::mem::replace(&mut self.buffer, Vec::with_capacity(BUFFER_BYTES)));
         let upload = self.upload.as_mut().expect("not finished");
         let written = self.runtime.block_on(upload.write(bytes));
         self.noticed(written).map_err(io::Error::other)

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::{cast, max, min};
-use arrow::datatypes::{self as types, ArrowPrimitiveType, DataType, Field, FieldRef, Fields, TimeUnit};
+use arrow::datatypes::{
+    self as types, ArrowPrimitiveType, DataType, Field, FieldRef, Fields, TimeUnit,
+};
 use protocol::{ABSENT, EXTENSION_NAME, JSON_EXTENSION, UUID_EXTENSION};
 
 /// The zone of columns with several zones.
@@ -208,10 +210,13 @@ impl Observed {
     pub fn field(&self, name: &str, path: &str, conflicts: &mut Conflicts) -> Field {
         // A column without values may have any type.
         let has_values = self.kinds.iter().any(|seen| seen.values > 0);
-        let mut kinds: Vec<&Seen> = self.kinds.iter().filter(|seen| !has_values || seen.values > 0).collect();
+        let mut kinds: Vec<&Seen> =
+            self.kinds.iter().filter(|seen| !has_values || seen.values > 0).collect();
         if kinds.iter().any(|seen| matches!(seen.kind, Kind::Map { .. })) {
             // Lists without items are maps without pairs.
-            kinds.retain(|seen| !matches!(&seen.kind, Kind::List { item, .. } if item.kinds.is_empty()));
+            kinds.retain(
+                |seen| !matches!(&seen.kind, Kind::List { item, .. } if item.kinds.is_empty()),
+            );
         }
         let data_type = match &*kinds {
             [] => Some(DataType::Utf8),
@@ -221,7 +226,10 @@ impl Observed {
                     return match categories {
                         true => {
                             let values = Box::new(field.data_type().clone());
-                            field.with_data_type(DataType::Dictionary(Box::new(DataType::Int32), values))
+                            field.with_data_type(DataType::Dictionary(
+                                Box::new(DataType::Int32),
+                                values,
+                            ))
                         }
                         false => field,
                     };
@@ -233,13 +241,20 @@ impl Observed {
         if let Some(data_type) = data_type {
             return Field::new(name, data_type, true);
         }
-        let is_json =
-            |seen: &&Seen| matches!(seen.kind, Kind::Json | Kind::Record { .. } | Kind::List { .. } | Kind::Map { .. });
+        let is_json = |seen: &&Seen| {
+            matches!(
+                seen.kind,
+                Kind::Json | Kind::Record { .. } | Kind::List { .. } | Kind::Map { .. }
+            )
+        };
         if kinds.iter().all(is_json) && kinds.iter().any(|seen| matches!(seen.kind, Kind::Json)) {
             return json_field(name);
         }
-        if !(kinds.len() == 1 && matches!(&kinds[0].kind, Kind::Record { fields } if fields.is_empty())) {
-            let kinds = kinds.iter().map(|seen| (seen.kind.word(), seen.values, seen.first)).collect();
+        if !(kinds.len() == 1
+            && matches!(&kinds[0].kind, Kind::Record { fields } if fields.is_empty()))
+        {
+            let kinds =
+                kinds.iter().map(|seen| (seen.kind.word(), seen.values, seen.first)).collect();
             conflicts.found.push(Conflict { column: path.to_owned(), kinds });
         }
         if conflicts.are_json { json_field(name) } else { Field::new(name, DataType::Utf8, true) }
@@ -276,9 +291,10 @@ pub(super) fn without_encoding(array: &ArrayRef) -> Option<ArrayRef> {
 /// Returns the kind of the values of an array, or `None` if its type has no values.
 fn kind_of(array: &ArrayRef, field: &Field, first: Place) -> Option<Kind> {
     use DataType::{
-        Binary, Boolean, Date32, Date64, Decimal32, Decimal64, Decimal128, Decimal256, Duration, FixedSizeBinary,
-        FixedSizeList, Float16, Float32, Float64, Int8, Int16, Int32, Int64, LargeBinary, LargeList, LargeUtf8, List,
-        Map, Struct, Time32, Time64, Timestamp, UInt8, UInt16, UInt32, UInt64, Utf8,
+        Binary, Boolean, Date32, Date64, Decimal32, Decimal64, Decimal128, Decimal256, Duration,
+        FixedSizeBinary, FixedSizeList, Float16, Float32, Float64, Int8, Int16, Int32, Int64,
+        LargeBinary, LargeList, LargeUtf8, List, Map, Struct, Time32, Time64, Timestamp, UInt8,
+        UInt16, UInt32, UInt64, Utf8,
     };
     let signed = |width, range| Kind::Integer { signed: width, unsigned: 0, range };
     let unsigned = |width, range| Kind::Integer { signed: 0, unsigned: width, range };
@@ -321,7 +337,9 @@ fn kind_of(array: &ArrayRef, field: &Field, first: Place) -> Option<Kind> {
                 Some(zone) => Kind::Instant { units, range, zones: BTreeSet::from([zone.clone()]) },
             }
         }
-        Duration(unit) => Kind::Duration { units: BTreeSet::from([*unit]), range: nanoseconds(array, *unit) },
+        Duration(unit) => {
+            Kind::Duration { units: BTreeSet::from([*unit]), range: nanoseconds(array, *unit) }
+        }
         List(item) | LargeList(item) | FixedSizeList(item, _) => {
             let (values, fixed) = match data_type {
                 List(_) => (array.as_list::<i32>().values().clone(), None),
@@ -357,7 +375,12 @@ fn kind_of(array: &ArrayRef, field: &Field, first: Place) -> Option<Kind> {
             let (mut key, mut value) = (Observed::default(), Observed::default());
             key.observe(map.keys(), &parts[0], first);
             value.observe(map.values(), &parts[1], first);
-            Kind::Map { entries: entries.clone(), key: Box::new(key), value: Box::new(value), is_sorted: *is_sorted }
+            Kind::Map {
+                entries: entries.clone(),
+                key: Box::new(key),
+                value: Box::new(value),
+                is_sorted: *is_sorted,
+            }
         }
         _ => return None,
     })
@@ -365,7 +388,10 @@ fn kind_of(array: &ArrayRef, field: &Field, first: Place) -> Option<Kind> {
 
 /// Returns the array with null where the record that it is a part of is missing.
 fn masked(column: &ArrayRef, nulls: &arrow::buffer::NullBuffer) -> ArrayRef {
-    if matches!(column.data_type(), DataType::Union(..) | DataType::Null | DataType::RunEndEncoded(..)) {
+    if matches!(
+        column.data_type(),
+        DataType::Union(..) | DataType::Null | DataType::RunEndEncoded(..)
+    ) {
         return column.clone();
     }
     let joined = arrow::buffer::NullBuffer::union(column.nulls(), Some(nulls));
@@ -391,7 +417,8 @@ fn nanoseconds(array: &ArrayRef, unit: TimeUnit) -> Range {
 
 /// Returns the range of days in nanoseconds.
 fn days(array: &ArrayRef) -> Range {
-    let days = cast(array, &DataType::Date32).and_then(|days| cast(&days, &DataType::Int32)).ok()?;
+    let days =
+        cast(array, &DataType::Date32).and_then(|days| cast(&days, &DataType::Int32)).ok()?;
     let (first, last) = range::<types::Int32Type>(&days)?;
     Some((first * 86_400_000_000_000, last * 86_400_000_000_000))
 }
@@ -413,11 +440,16 @@ fn whole_numbers(array: &ArrayRef) -> (bool, Range) {
     for number in numbers.as_primitive::<types::Float64Type>().iter().flatten() {
         // The comparison excludes NaN. No integer is a negative zero.
         let is_negative_zero = number == 0.0 && number.is_sign_negative();
-        if is_negative_zero || number.fract() != 0.0 || !(number >= i64::MIN as f64 && number < i64::MAX as f64) {
+        if is_negative_zero
+            || number.fract() != 0.0
+            || !(number >= i64::MIN as f64 && number < i64::MAX as f64)
+        {
             return (false, None);
         }
         let number = number as i128;
-        range = Some(range.map_or((number, number), |(least, most)| (least.min(number), most.max(number))));
+        range = Some(
+            range.map_or((number, number), |(least, most)| (least.min(number), most.max(number))),
+        );
     }
     (true, range)
 }
@@ -445,15 +477,24 @@ impl Kind {
     /// Adds the values of the same kind.
     fn join(&mut self, other: Self) {
         match (self, other) {
-            (Self::Integer { signed, unsigned, range }, Self::Integer { signed: s, unsigned: u, range: r }) => {
+            (
+                Self::Integer { signed, unsigned, range },
+                Self::Integer { signed: s, unsigned: u, range: r },
+            ) => {
                 (*signed, *unsigned) = ((*signed).max(s), (*unsigned).max(u));
                 widen(range, r);
             }
-            (Self::Float { width, is_whole, range }, Self::Float { width: w, is_whole: i, range: r }) => {
+            (
+                Self::Float { width, is_whole, range },
+                Self::Float { width: w, is_whole: i, range: r },
+            ) => {
                 (*width, *is_whole) = ((*width).max(w), *is_whole && i);
                 widen(range, r);
             }
-            (Self::Decimal { whole, scale, types }, Self::Decimal { whole: w, scale: s, types: t }) => {
+            (
+                Self::Decimal { whole, scale, types },
+                Self::Decimal { whole: w, scale: s, types: t },
+            ) => {
                 (*whole, *scale) = ((*whole).max(w), (*scale).max(s));
                 add_types(types, t);
             }
@@ -472,12 +513,18 @@ impl Kind {
                 units.extend(u);
                 widen(range, r);
             }
-            (Self::Instant { units, range, zones }, Self::Instant { units: u, range: r, zones: z }) => {
+            (
+                Self::Instant { units, range, zones },
+                Self::Instant { units: u, range: r, zones: z },
+            ) => {
                 units.extend(u);
                 zones.extend(z);
                 widen(range, r);
             }
-            (Self::List { item, is_large, fixed, .. }, Self::List { item: other, is_large: l, fixed: f, .. }) => {
+            (
+                Self::List { item, is_large, fixed, .. },
+                Self::List { item: other, is_large: l, fixed: f, .. },
+            ) => {
                 item.join(*other);
                 *is_large |= l;
                 *fixed = fixed.filter(|_| *fixed == f);
@@ -485,7 +532,8 @@ impl Kind {
             (Self::Record { fields }, Self::Record { fields: others }) => {
                 for (position, (name, part)) in others.into_iter().enumerate() {
                     // Mostly, records have the same keys in the same order.
-                    let known = match fields.get(position).is_some_and(|(known, _)| *known == name) {
+                    let known = match fields.get(position).is_some_and(|(known, _)| *known == name)
+                    {
                         true => Some(position),
                         false => fields.iter().position(|(known, _)| *known == name),
                     };
@@ -495,7 +543,10 @@ impl Kind {
                     }
                 }
             }
-            (Self::Map { key, value, is_sorted, .. }, Self::Map { key: k, value: v, is_sorted: s, .. }) => {
+            (
+                Self::Map { key, value, is_sorted, .. },
+                Self::Map { key: k, value: v, is_sorted: s, .. },
+            ) => {
                 key.join(*k);
                 value.join(*v);
                 *is_sorted &= s;
@@ -507,9 +558,9 @@ impl Kind {
     fn is_open(&self) -> bool {
         match self {
             Self::Integer { signed, unsigned, .. } => *signed > 0 && *unsigned > 0,
-            Self::Timestamp { units, .. } | Self::Instant { units, .. } | Self::Duration { units, .. } => {
-                units.len() > 1
-            }
+            Self::Timestamp { units, .. }
+            | Self::Instant { units, .. }
+            | Self::Duration { units, .. } => units.len() > 1,
             Self::List { item, .. } => item.is_open(),
             Self::Record { fields } => fields.iter().any(|(_, part)| part.is_open()),
             Self::Map { key, value, .. } => key.is_open() || value.is_open(),
@@ -528,7 +579,9 @@ impl Kind {
             Self::Float { .. } => field(DataType::Float64),
             Self::Decimal { types, .. } if types.len() == 1 => field(types[0].clone()),
             Self::Decimal { whole, scale, .. } => field(decimal(*whole, *scale)?),
-            Self::Text { is_large } => field(if *is_large { DataType::LargeUtf8 } else { DataType::Utf8 }),
+            Self::Text { is_large } => {
+                field(if *is_large { DataType::LargeUtf8 } else { DataType::Utf8 })
+            }
             Self::Json => Some(json_field(name)),
             Self::Uuid => {
                 let field = Field::new(name, DataType::FixedSizeBinary(16), true);
@@ -539,13 +592,17 @@ impl Kind {
                 several if several.contains(&DataType::LargeBinary) => field(DataType::LargeBinary),
                 _ => field(DataType::Binary),
             },
-            Self::Date { types, .. } => field(if types.len() == 1 { types[0].clone() } else { DataType::Date64 }),
+            Self::Date { types, .. } => {
+                field(if types.len() == 1 { types[0].clone() } else { DataType::Date64 })
+            }
             Self::Time { types, .. } if types.len() == 1 => field(types[0].clone()),
             Self::Time { unit: unit @ (TimeUnit::Second | TimeUnit::Millisecond), .. } => {
                 field(DataType::Time32(*unit))
             }
             Self::Time { unit, .. } => field(DataType::Time64(*unit)),
-            Self::Timestamp { units, range } => field(DataType::Timestamp(unit_of(units, *range)?, None)),
+            Self::Timestamp { units, range } => {
+                field(DataType::Timestamp(unit_of(units, *range)?, None))
+            }
             Self::Duration { units, range } => field(DataType::Duration(unit_of(units, *range)?)),
             Self::Instant { units, range, zones } => {
                 let zone = if zones.len() == 1 { zones.first()?.clone() } else { UTC.into() };
@@ -562,12 +619,16 @@ impl Kind {
             Self::Record { fields } if fields.is_empty() => None,
             Self::Record { fields } if fields.len() > KEYS_MAX => Some(json_field(name)),
             Self::Record { fields } => {
-                let part = |(name, part): &(String, Observed)| part.field(name, &format!("{path}.{name}"), conflicts);
+                let part = |(name, part): &(String, Observed)| {
+                    part.field(name, &format!("{path}.{name}"), conflicts)
+                };
                 field(DataType::Struct(fields.iter().map(part).collect()))
             }
             Self::Map { entries, key, value, is_sorted } => {
                 let DataType::Struct(parts) = entries.data_type() else { return None };
-                let key = key.field(parts[0].name(), &format!("{path} (keys)"), conflicts).with_nullable(false);
+                let key = key
+                    .field(parts[0].name(), &format!("{path} (keys)"), conflicts)
+                    .with_nullable(false);
                 let value = value.field(parts[1].name(), &format!("{path} (values)"), conflicts);
                 let parts = DataType::Struct(Fields::from(vec![key, value]));
                 field(DataType::Map(Arc::new(Field::new(entries.name(), parts, false)), *is_sorted))
@@ -615,7 +676,9 @@ fn integer(signed: u8, unsigned: u8, range: Range) -> DataType {
         (0, _) => DataType::UInt64,
         (signed, unsigned @ ..8) => signed_type(signed.max(2 * unsigned)),
         _ => match range {
-            Some((least, most)) if least < 0 && most > i128::from(i64::MAX) => DataType::Decimal128(20, 0),
+            Some((least, most)) if least < 0 && most > i128::from(i64::MAX) => {
+                DataType::Decimal128(20, 0)
+            }
             Some((_, most)) if most > i128::from(i64::MAX) => DataType::UInt64,
             _ => DataType::Int64,
         },
@@ -637,7 +700,8 @@ fn unit_of(units: &BTreeSet<TimeUnit>, range: Range) -> Option<TimeUnit> {
     let unit = *units.last()?;
     let factor = i128::from(1_000_000_000 / per_second(unit));
     let holds = |nanoseconds: i128| i64::try_from(nanoseconds.div_euclid(factor)).is_ok();
-    (units.len() == 1 || range.is_none_or(|(least, most)| holds(least) && holds(most))).then_some(unit)
+    (units.len() == 1 || range.is_none_or(|(least, most)| holds(least) && holds(most)))
+        .then_some(unit)
 }
 
 /// Returns the type that holds values of several kinds without loss.
@@ -662,18 +726,23 @@ fn common(kinds: &[&Seen]) -> Option<DataType> {
         (Some((true, range)), None) => {
             widen(&mut whole, range);
             // 64 bits hold every whole floating-point number that is left.
-            let signed =
-                if whole.is_some_and(|(least, _)| least < 0) || unsigned == 0 { 8.max(signed) } else { signed };
+            let signed = if whole.is_some_and(|(least, _)| least < 0) || unsigned == 0 {
+                8.max(signed)
+            } else {
+                signed
+            };
             Some(integer(signed, unsigned, whole))
         }
         (Some((false, _)), None) => {
-            let is_exact = |(least, most): (i128, i128)| least >= -EXACT_IN_FLOAT && most <= EXACT_IN_FLOAT;
+            let is_exact =
+                |(least, most): (i128, i128)| least >= -EXACT_IN_FLOAT && most <= EXACT_IN_FLOAT;
             integers.is_none_or(is_exact).then_some(DataType::Float64)
         }
         (Some((false, _)), Some(_)) => None,
         (floats, Some((digits, scale))) => {
             widen(&mut whole, floats.and_then(|(_, range)| range));
-            let most = whole.map_or(0, |(least, most)| least.unsigned_abs().max(most.unsigned_abs()));
+            let most =
+                whole.map_or(0, |(least, most)| least.unsigned_abs().max(most.unsigned_abs()));
             decimal(digits.max(most.checked_ilog10().map_or(0, |power| power as u8 + 1)), scale)
         }
         (None, None) => None,

@@ -38,17 +38,21 @@ impl Frames {
         let Ok(Value::Object(known)) = serde_json::from_str(text) else { return };
         let names = known.get("index_columns").and_then(Value::as_array);
         let positions = known.get(POSITIONS).and_then(Value::as_str);
-        self.has_labels |= names.is_some_and(|names| names.iter().any(Value::is_string)) && positions.is_none();
+        self.has_labels |=
+            names.is_some_and(|names| names.iter().any(Value::is_string)) && positions.is_none();
         self.begins_anew |= positions == Some("anew");
         // A range is an object: it says nothing of the rows of a file of several mini-batches.
         for name in names.into_iter().flatten() {
-            if let Some(name) = name.as_str().filter(|name| !self.index.iter().any(|known| known == name)) {
+            if let Some(name) =
+                name.as_str().filter(|name| !self.index.iter().any(|known| known == name))
+            {
                 self.index.push(name.to_owned());
             }
         }
         for column in known.get("columns").and_then(Value::as_array).into_iter().flatten() {
             let Some(column) = column.as_object() else { continue };
-            let name = column.get("field_name").or_else(|| column.get("name")).and_then(Value::as_str);
+            let name =
+                column.get("field_name").or_else(|| column.get("name")).and_then(Value::as_str);
             let Some(name) = name else { continue };
             let same = |known: &Map<String, Value>| {
                 let zone = |column: &Map<String, Value>| {
@@ -61,14 +65,19 @@ impl Frames {
                 .and_modify(|known| *known = known.take().filter(same))
                 .or_insert_with(|| Some(column.clone()));
         }
-        self.column_indexes = self.column_indexes.take().or_else(|| known.get("column_indexes").cloned());
+        self.column_indexes =
+            self.column_indexes.take().or_else(|| known.get("column_indexes").cloned());
         self.version = self.version.take().or_else(|| known.get("pandas_version").cloned());
     }
 
     /// Returns the column of an index that counts rows in each mini-batch; the caller finds out whether it does so over all
     /// of them.
     pub fn counted(&self) -> Option<&str> {
-        if self.has_labels || self.begins_anew { None } else { self.index.first().map(String::as_str) }
+        if self.has_labels || self.begins_anew {
+            None
+        } else {
+            self.index.first().map(String::as_str)
+        }
     }
 
     /// Takes note that the index does not count all rows.
@@ -85,8 +94,12 @@ impl Frames {
     pub fn metadata(&self, fields: &[Field]) -> Option<String> {
         self.last.as_ref()?;
         let has = |name: &str| fields.iter().any(|field| field.name() == name);
-        let columns: Vec<&Map<String, Value>> =
-            self.columns.iter().filter(|(name, _)| has(name)).filter_map(|(_, column)| column.as_ref()).collect();
+        let columns: Vec<&Map<String, Value>> = self
+            .columns
+            .iter()
+            .filter(|(name, _)| has(name))
+            .filter_map(|(_, column)| column.as_ref())
+            .collect();
         let metadata = json!({
             "index_columns": self.index.iter().filter(|name| has(name)).collect::<Vec<_>>(),
             "column_indexes": self.column_indexes.clone().unwrap_or_else(|| json!([])),

@@ -29,10 +29,13 @@ impl<'a> Parquet<'a> {
     pub fn new(into: &'a mut (dyn Write + Send), table: &Table) -> anyhow::Result<Self> {
         let fields: Vec<FieldRef> = table.schema.fields().iter().map(writable).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, table.schema.metadata().clone()));
-        let mut writer =
-            ArrowWriter::try_new(into, schema.clone(), Some(properties())).context("start the Parquet file")?;
+        let mut writer = ArrowWriter::try_new(into, schema.clone(), Some(properties()))
+            .context("start the Parquet file")?;
         if let Some(known) = table.schema.metadata().get(PANDAS_METADATA) {
-            writer.append_key_value_metadata(KeyValue::new(PANDAS_METADATA.to_owned(), known.clone()));
+            writer.append_key_value_metadata(KeyValue::new(
+                PANDAS_METADATA.to_owned(),
+                known.clone(),
+            ));
         }
         Ok(Self { writer, schema })
     }
@@ -46,15 +49,20 @@ fn writable(field: &FieldRef) -> FieldRef {
 /// Returns a type with milliseconds in place of seconds, and days in place of the milliseconds of days, which Parquet does
 /// not have: readers would find numbers. Categories that are truth values become such values.
 fn with_parquet_units(data_type: &DataType) -> DataType {
-    let part =
-        |field: &FieldRef| Arc::new(field.as_ref().clone().with_data_type(with_parquet_units(field.data_type())));
+    let part = |field: &FieldRef| {
+        Arc::new(field.as_ref().clone().with_data_type(with_parquet_units(field.data_type())))
+    };
     match data_type {
         DataType::Date64 => DataType::Date32,
         DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
-        DataType::Timestamp(TimeUnit::Second, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),
+        DataType::Timestamp(TimeUnit::Second, zone) => {
+            DataType::Timestamp(TimeUnit::Millisecond, zone.clone())
+        }
         // Arrow makes no dictionary of these.
         DataType::Dictionary(_, values) if **values == DataType::Boolean => DataType::Boolean,
-        DataType::Dictionary(index, values) => DataType::Dictionary(index.clone(), with_parquet_units(values).into()),
+        DataType::Dictionary(index, values) => {
+            DataType::Dictionary(index.clone(), with_parquet_units(values).into())
+        }
         DataType::List(item) => DataType::List(part(item)),
         DataType::LargeList(item) => DataType::LargeList(part(item)),
         DataType::FixedSizeList(item, length) => DataType::FixedSizeList(part(item), *length),
@@ -71,14 +79,24 @@ impl Rows for Parquet<'_> {
             Some((position, field)) => {
                 let column = batch.column(position);
                 conform(column, field, target).with_context(|| {
-                    format!("column {:?}: {} to {}", target.name(), column.data_type(), target.data_type())
+                    format!(
+                        "column {:?}: {} to {}",
+                        target.name(),
+                        column.data_type(),
+                        target.data_type()
+                    )
                 })
             }
             None => Ok(new_null_array(target.data_type(), batch.num_rows())),
         };
-        let columns: Vec<ArrayRef> = self.schema.fields().iter().map(column).collect::<anyhow::Result<_>>()?;
+        let columns: Vec<ArrayRef> =
+            self.schema.fields().iter().map(column).collect::<anyhow::Result<_>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        Ok(self.writer.write(&RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)?)
+        Ok(self.writer.write(&RecordBatch::try_new_with_options(
+            self.schema.clone(),
+            columns,
+            &options,
+        )?)?)
     }
 
     fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>> {

@@ -32,20 +32,25 @@ pub(super) fn name(file_name: &str) -> String {
 
 /// Returns the schema of a file.
 pub(super) fn contents(table: &Table) -> Result<Vec<u8>, ArrowError> {
-    let fields: Vec<Field> = table.schema.fields().iter().map(|field| fractions::without(field)).collect();
+    let fields: Vec<Field> =
+        table.schema.fields().iter().map(|field| fractions::without(field)).collect();
     let schema = Schema::new_with_metadata(fields, table.schema.metadata().clone());
     let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
     writer.finish()?;
     let arrow = STANDARD.encode(writer.into_inner()?);
     let file = SchemaFile { columns: columns(table), rows: table.shape.as_str(), arrow };
-    let mut text = serde_json::to_vec_pretty(&file).map_err(|error| ArrowError::ExternalError(error.into()))?;
+    let mut text = serde_json::to_vec_pretty(&file)
+        .map_err(|error| ArrowError::ExternalError(error.into()))?;
     text.push(b'\n');
     Ok(text)
 }
 
 /// Returns the columns of a file by name and type.
 pub(super) fn columns(table: &Table) -> Vec<OutputColumn> {
-    let column = |field: &std::sync::Arc<Field>| OutputColumn { name: field.name().clone(), r#type: type_name(field) };
+    let column = |field: &std::sync::Arc<Field>| OutputColumn {
+        name: field.name().clone(),
+        r#type: type_name(field),
+    };
     table.schema.fields().iter().map(column).collect()
 }
 
@@ -65,7 +70,9 @@ fn type_name(field: &Field) -> String {
     match field.data_type() {
         DataType::Boolean => "bool".to_owned(),
         DataType::Utf8 | DataType::LargeUtf8 => "string".to_owned(),
-        DataType::Binary | DataType::LargeBinary | DataType::FixedSizeBinary(_) => "binary".to_owned(),
+        DataType::Binary | DataType::LargeBinary | DataType::FixedSizeBinary(_) => {
+            "binary".to_owned()
+        }
         DataType::Date32 | DataType::Date64 => "date".to_owned(),
         DataType::Time32(one) | DataType::Time64(one) => format!("time[{}]", unit(one)),
         DataType::Timestamp(one, None) => format!("timestamp[{}]", unit(one)),
@@ -79,8 +86,10 @@ fn type_name(field: &Field) -> String {
             format!("list<{}>", type_name(item))
         }
         DataType::Struct(fields) => {
-            let parts: Vec<String> =
-                fields.iter().map(|field| format!("{}: {}", field.name(), type_name(field))).collect();
+            let parts: Vec<String> = fields
+                .iter()
+                .map(|field| format!("{}: {}", field.name(), type_name(field)))
+                .collect();
             format!("struct<{}>", parts.join(", "))
         }
         DataType::Map(entries, _) => match entries.data_type() {

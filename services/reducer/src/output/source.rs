@@ -57,7 +57,8 @@ impl Read for PartReader {
 impl<'a> Source<'a> {
     pub fn new(store: &'a JobStore, index: &'a Index, runtime: Handle) -> Self {
         // In total 16 MiB on a disk, where reads are cheap, and 64 MiB in a remote store, where requests are expensive.
-        let (window_bytes, windows_max) = if store.folder().is_some() { (256 << 10, 64) } else { (4 << 20, 16) };
+        let (window_bytes, windows_max) =
+            if store.folder().is_some() { (256 << 10, 64) } else { (4 << 20, 16) };
         Self { store, index, runtime, windows: Vec::new(), window_bytes, windows_max }
     }
 
@@ -118,7 +119,10 @@ impl<'a> Source<'a> {
         while at < end {
             let window = self.window(segment, at)?;
             let from = usize::try_from(at - window.start).expect("64-bit machine");
-            let to = window.bytes.len().min(usize::try_from(end - window.start).expect("64-bit machine"));
+            let to = window
+                .bytes
+                .len()
+                .min(usize::try_from(end - window.start).expect("64-bit machine"));
             ensure!(to > from, "ledger segment {segment} is damaged: it ends at byte {at}");
             into.extend_from_slice(&window.bytes[from..to]);
             at += (to - from) as u64;
@@ -128,7 +132,10 @@ impl<'a> Source<'a> {
 
     fn window(&mut self, segment: u32, at: u64) -> anyhow::Result<&Window> {
         let start = at - at % self.window_bytes;
-        let known = self.windows.iter().position(|window| window.segment == segment && window.start == start);
+        let known = self
+            .windows
+            .iter()
+            .position(|window| window.segment == segment && window.start == start);
         match known {
             Some(0) => {}
             Some(position) => self.windows[..=position].rotate_right(1),
@@ -144,13 +151,22 @@ impl<'a> Source<'a> {
     }
 
     /// Reads a window; on a disk into the memory of the least recently used window.
-    fn read(&self, segment: u32, start: u64, end: u64, used: Option<Window>) -> anyhow::Result<Bytes> {
+    fn read(
+        &self,
+        segment: u32,
+        start: u64,
+        end: u64,
+        used: Option<Window>,
+    ) -> anyhow::Result<Bytes> {
         let Some(path) = self.store.segment_file(u64::from(segment)) else {
             let read = self.store.segment_range(u64::from(segment), start..end);
             return Ok(self.runtime.block_on(read)?);
         };
         let mut memory = used.map_or_else(Vec::new, |window| window.bytes.into());
-        memory.resize(usize::try_from(end.saturating_sub(start)).expect("a window fits in memory"), 0);
+        memory.resize(
+            usize::try_from(end.saturating_sub(start)).expect("a window fits in memory"),
+            0,
+        );
         read_at(&path, start, &mut memory).with_context(|| format!("read {}", path.display()))?;
         Ok(memory.into())
     }

@@ -16,7 +16,8 @@ use arrow::ipc::reader::StreamReader;
 use protocol::instant::Precision;
 use protocol::words::counted;
 use protocol::{
-    ColumnKind, EXTENSION_NAME, JSON_EXTENSION, OutputFormat, PANDAS_METADATA, ROW_SHAPE, ResultColumn, RowShape,
+    ColumnKind, EXTENSION_NAME, JSON_EXTENSION, OutputFormat, PANDAS_METADATA, ROW_SHAPE,
+    ResultColumn, RowShape,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -133,13 +134,21 @@ impl Survey {
 impl Table {
     /// Finds the columns of all mini-batches. `declared`: columns that the job asks for, to which all rows have been
     /// checked.
-    pub fn of(rows: &mut InOrder<'_>, format: OutputFormat, declared: &[ResultColumn]) -> anyhow::Result<Self> {
+    pub fn of(
+        rows: &mut InOrder<'_>,
+        format: OutputFormat,
+        declared: &[ResultColumn],
+    ) -> anyhow::Result<Self> {
         let mut survey = Survey::default();
         rows.for_each(&mut |mini_batch, rows, joined| {
             let read = for_each_stream(rows, joined, |stream| {
                 survey.add_schema(&stream.schema());
                 // The next stream begins behind the rows of this one.
-                if joined { stream.try_for_each(|batch| batch.map(drop)).map_err(Into::into) } else { Ok(()) }
+                if joined {
+                    stream.try_for_each(|batch| batch.map(drop)).map_err(Into::into)
+                } else {
+                    Ok(())
+                }
             });
             read.with_context(|| rows_of(mini_batch))
         })?;
@@ -154,7 +163,8 @@ impl Table {
             names.push("value".to_owned());
             columns.push(Observed::default());
         }
-        let open: Vec<usize> = (0..columns.len()).filter(|position| columns[*position].is_open()).collect();
+        let open: Vec<usize> =
+            (0..columns.len()).filter(|position| columns[*position].is_open()).collect();
         let mut categories: HashMap<usize, Vec<ArrayRef>> = HashMap::new();
         if !open.is_empty() {
             for position in &open {
@@ -165,16 +175,24 @@ impl Table {
             }
             observe(rows, &known, &open, &mut columns, &mut categories)?;
         }
-        let mut conflicts = Conflicts { are_json: format == OutputFormat::Jsonl, ..Conflicts::default() };
+        let mut conflicts =
+            Conflicts { are_json: format == OutputFormat::Jsonl, ..Conflicts::default() };
         let field = |(name, column): (&String, &Observed)| {
             let field = column.field(name, name, &mut conflicts);
             // A part of a value cannot be told from the JSON around it.
-            if conflicts.are_json && has_json_part(field.data_type()) { json_field(name) } else { field }
+            if conflicts.are_json && has_json_part(field.data_type()) {
+                json_field(name)
+            } else {
+                field
+            }
         };
         let mut fields: Vec<Field> = names.iter().zip(&columns).map(field).collect();
         fields.retain(|field| !frames.left_out().contains(field.name()));
         for (position, ResultColumn { name, kind, .. }) in declared.iter().enumerate() {
-            let found = fields.iter().position(|field| field.name() == name).map(|found| fields.remove(found));
+            let found = fields
+                .iter()
+                .position(|field| field.name() == name)
+                .map(|found| fields.remove(found));
             let found = found.unwrap_or_else(|| Field::new(name, DataType::Utf8, true));
             fields.insert(position, declared_field(*kind, found));
             // The job has asked for this type.
@@ -185,7 +203,8 @@ impl Table {
                 && matches!(field.data_type(), DataType::Dictionary(..))
                 && let Some(known) = category_names(&arrays)
             {
-                *field = field.clone().with_metadata(HashMap::from([(CATEGORIES.to_owned(), known)]));
+                *field =
+                    field.clone().with_metadata(HashMap::from([(CATEGORIES.to_owned(), known)]));
             }
         }
         if format == OutputFormat::Csv && fields.iter().any(fractions::may_need) {
@@ -203,9 +222,13 @@ impl Table {
     /// Returns warnings about columns whose values have no common type, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let named = self.conflicts.found.iter().take(CONFLICTS_NAMED_MAX);
-        let mut warnings: Vec<String> = named.map(|conflict| warning(conflict, self.conflicts.are_json)).collect();
+        let mut warnings: Vec<String> =
+            named.map(|conflict| warning(conflict, self.conflicts.are_json)).collect();
         if let more @ 1.. = self.conflicts.found.len().saturating_sub(CONFLICTS_NAMED_MAX) {
-            warnings.push(format!("values without a common type are in {}", counted(more as u64, "more column")));
+            warnings.push(format!(
+                "values without a common type are in {}",
+                counted(more as u64, "more column")
+            ));
         }
         warnings
     }
@@ -233,7 +256,8 @@ fn observe(
                         continue;
                     }
                     columns[position].observe(array, field, Place { mini_batch, row });
-                    if let (Some(arrays), DataType::Dictionary(..)) = (categories.get_mut(&position), array.data_type())
+                    if let (Some(arrays), DataType::Dictionary(..)) =
+                        (categories.get_mut(&position), array.data_type())
                     {
                         let values = array.as_any_dictionary().values();
                         if !arrays.iter().any(|array| array == values) {
@@ -274,7 +298,10 @@ fn counts_rows(rows: &mut InOrder<'_>, column: &str) -> anyhow::Result<bool> {
 }
 
 /// Returns the precision of each column of times.
-fn precisions(rows: &mut InOrder<'_>, fields: &[Field]) -> anyhow::Result<Vec<(String, Precision)>> {
+fn precisions(
+    rows: &mut InOrder<'_>,
+    fields: &[Field],
+) -> anyhow::Result<Vec<(String, Precision)>> {
     let times: Vec<&Field> = fields.iter().filter(|field| fractions::may_need(field)).collect();
     let mut found = vec![Precision::Second; times.len()];
     rows.for_each(&mut |mini_batch, rows, joined| {
@@ -300,7 +327,8 @@ fn category_names(arrays: &[ArrayRef]) -> Option<String> {
     let mut known = FxHashSet::default();
     for array in arrays {
         let texts = cast(array, &DataType::Utf8).ok()?;
-        let is_text = matches!(array.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
+        let is_text =
+            matches!(array.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
         if !is_text && !array.data_type().is_integer() {
             return None;
         }
@@ -324,7 +352,9 @@ fn has_json_part(data_type: &DataType) -> bool {
             || has_json_part(field.data_type())
     };
     match data_type {
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => is_json(item),
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            is_json(item)
+        }
         DataType::Map(entries, _) => has_json_part(entries.data_type()),
         DataType::Struct(fields) => fields.iter().any(is_json),
         _ => false,
@@ -365,7 +395,9 @@ fn warning(conflict: &Conflict, are_json: bool) -> String {
     };
     let column = &conflict.column;
     match are_json {
-        true => format!("column {column:?} has values without a common type, each written as it is: {kinds}"),
+        true => format!(
+            "column {column:?} has values without a common type, each written as it is: {kinds}"
+        ),
         false => format!(
             "column {column:?} is text, because no type holds all of its values without loss: {kinds}; return values of \
              one kind, or set output_format: native with a file name that ends in .jsonl"

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use arrow::array::{
-    ArrayRef, AsArray, BooleanArray, DictionaryArray, Float64Array, Int8Array, Int64Array, NullArray, RecordBatch,
-    StringArray, TimestampMicrosecondArray,
+    ArrayRef, AsArray, BooleanArray, DictionaryArray, Float64Array, Int8Array, Int64Array,
+    NullArray, RecordBatch, StringArray, TimestampMicrosecondArray,
 };
 use arrow::compute::concat_batches;
 use arrow::ipc::writer::StreamWriter;
@@ -67,7 +67,8 @@ impl Job {
         let mut body = Vec::new();
         for (mini_batch, rows, columns) in results {
             let mut attempt = succeeded(mini_batch, 1, 1, 1);
-            attempt.columns = columns.map(|columns| columns.into_iter().map(str::to_owned).collect());
+            attempt.columns =
+                columns.map(|columns| columns.into_iter().map(str::to_owned).collect());
             let inline = match rows {
                 Outcome::Inline(rows) => {
                     attempt.rows = Rows::Inline;
@@ -91,7 +92,13 @@ impl Job {
             let Event::Success(success) = record.event else { unreachable!("only successes") };
             if self.tally.apply_record(record) == Effect::Won {
                 let success = record.attempt(success);
-                self.ledger.index_mut().insert(success.mini_batch, success.rows, success.columns, segment, at.rows());
+                self.ledger.index_mut().insert(
+                    success.mini_batch,
+                    success.rows,
+                    success.columns,
+                    segment,
+                    at.rows(),
+                );
             }
             true
         });
@@ -101,9 +108,14 @@ impl Job {
         self.write_as("1", |_| {}).await
     }
 
-    async fn write_as(&self, writer: &str, crash: impl Fn(CrashPoint) + Send + 'static) -> anyhow::Result<Written> {
+    async fn write_as(
+        &self,
+        writer: &str,
+        crash: impl Fn(CrashPoint) + Send + 'static,
+    ) -> anyhow::Result<Written> {
         let writer = writer.to_owned();
-        let (store, index, output) = (self.store.clone(), self.ledger.index.clone(), self.output.clone());
+        let (store, index, output) =
+            (self.store.clone(), self.ledger.index.clone(), self.output.clone());
         let runtime = Handle::current();
         let write = move || {
             let (job_id, writer, crash) = ("job", writer.as_str(), &crash);
@@ -131,7 +143,9 @@ impl Job {
 
     fn files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.output.folder.as_path()).expect("there");
-        entries.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect()
+        entries
+            .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
+            .collect()
     }
 }
 
@@ -147,7 +161,12 @@ fn part(text: &str) -> Outcome {
 async fn rows_follow_the_order_of_the_plan() {
     for mut job in [Job::new(), Job::remote()] {
         job.commit(vec![(2, inline("two\n"), None), (0, part("zero\nzero\n"), None)]).await;
-        job.commit(vec![(5, inline("five\n"), None), (1, inline("one\n"), None), (3, inline(""), None)]).await;
+        job.commit(vec![
+            (5, inline("five\n"), None),
+            (1, inline("one\n"), None),
+            (3, inline(""), None),
+        ])
+        .await;
         job.commit(vec![(1, inline("one again\n"), None), (4, part("four\n"), None)]).await;
         assert_eq!(job.text().await, "zero\nzero\none\ntwo\nfour\nfive\n");
         assert_eq!(job.files(), ["parallel_run_step.txt"]);
@@ -183,10 +202,18 @@ async fn header_is_written_once_and_other_columns_are_reported() {
     let written = job.write().await.expect("written");
     assert_eq!(fs::read_to_string(&written.path).expect("there"), "a \"b c\"\n0\n1 2\n3 4\n");
     assert_eq!(written.warnings.len(), 1);
-    assert!(written.warnings[0].contains("mini-batch 2 returned the columns [\"a\", \"d\"]"), "{:?}", written.warnings);
+    assert!(
+        written.warnings[0].contains("mini-batch 2 returned the columns [\"a\", \"d\"]"),
+        "{:?}",
+        written.warnings
+    );
     job.output.header = false;
     let written = job.write().await.expect("written");
-    assert!(written.warnings[0].contains("but the file begins with those of mini-batch 1"), "{:?}", written.warnings);
+    assert!(
+        written.warnings[0].contains("but the file begins with those of mini-batch 1"),
+        "{:?}",
+        written.warnings
+    );
 }
 
 #[tokio::test]
@@ -203,9 +230,11 @@ async fn existing_file_and_files_of_a_killed_writer_are_replaced() {
     job.commit(vec![(0, inline("new\n"), None)]).await;
     let folder = job.output.folder.as_path().to_owned();
     fs::create_dir(&folder).expect("fresh");
-    fs::write(folder.join("parallel_run_step.txt"), "old, and longer than the new one\n").expect("writable");
+    fs::write(folder.join("parallel_run_step.txt"), "old, and longer than the new one\n")
+        .expect("writable");
     fs::write(folder.join(".parallel_run_step.txt.job.99.tmp"), "half").expect("writable");
-    fs::write(folder.join(".parallel_run_step.txt.other-job.99.tmp"), "not ours").expect("writable");
+    fs::write(folder.join(".parallel_run_step.txt.other-job.99.tmp"), "not ours")
+        .expect("writable");
     assert_eq!(job.text().await, "new\n");
     let mut files = job.files();
     files.sort();
@@ -226,9 +255,13 @@ async fn slow_writer_keeps_its_file_and_does_not_replace_the_final_file() {
     });
     let quick = async {
         tokio::task::spawn_blocking(move || wait.recv().expect("reached")).await.expect("no panic");
-        let held = LocalFile::create(job.output.folder.as_path(), &job.output.file_name, "job", "third");
+        let held =
+            LocalFile::create(job.output.folder.as_path(), &job.output.file_name, "job", "third");
         held.expect("room for a third").abort();
-        assert!(job.files().contains(&".parallel_run_step.txt.job.slow.tmp".to_owned()), "the slow writer is alive");
+        assert!(
+            job.files().contains(&".parallel_run_step.txt.job.slow.tmp".to_owned()),
+            "the slow writer is alive"
+        );
         let written = job.write_as("quick", |_| {}).await.expect("written");
         let finished = fs::metadata(&written.path).expect("there").modified().expect("known");
         go.send(()).expect("the slow writer waits");
@@ -236,7 +269,11 @@ async fn slow_writer_keeps_its_file_and_does_not_replace_the_final_file() {
     };
     let (slow, finished) = tokio::join!(slow, quick);
     let path = slow.expect("the file exists").path;
-    assert_eq!(fs::metadata(&path).expect("there").modified().expect("known"), finished, "that of the quick writer");
+    assert_eq!(
+        fs::metadata(&path).expect("there").modified().expect("known"),
+        finished,
+        "that of the quick writer"
+    );
     assert_eq!(job.files(), ["parallel_run_step.txt"]);
 }
 
@@ -257,7 +294,8 @@ async fn failed_rename_leaves_no_temporary_file() {
     // A non-empty folder has the name of the final file.
     let folder = job.output.folder.as_path().to_owned();
     fs::create_dir_all(folder.join("parallel_run_step.txt/occupied")).expect("fresh");
-    let error = format!("{:#}", job.write().await.expect_err("a folder cannot be replaced by a file"));
+    let error =
+        format!("{:#}", job.write().await.expect_err("a folder cannot be replaced by a file"));
     assert!(error.contains("rename the finished file to"), "{error}");
     assert_eq!(job.files(), ["parallel_run_step.txt"], "the temporary file is gone");
 }
@@ -268,7 +306,11 @@ async fn damaged_part_is_named() {
         job.commit(vec![(0, part("whole\n"), None)]).await;
         job.store.put_part("0-1", Bytes::from_static(b"who")).await.expect("writable");
         let error = format!("{:#}", job.write().await.expect_err("three bytes are missing"));
-        assert!(error.contains("rows of mini-batch 0: part 0-1 is damaged: it has 3 bytes instead of 6"), "{error}");
+        assert!(
+            error
+                .contains("rows of mini-batch 0: part 0-1 is damaged: it has 3 bytes instead of 6"),
+            "{error}"
+        );
     }
 }
 
@@ -287,8 +329,10 @@ async fn unreadable_rows_are_named_and_leave_no_file() {
 }
 
 fn stream(columns: Vec<(&str, ArrayRef)>) -> Vec<u8> {
-    let batch = RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true)))
-        .expect("equal lengths");
+    let batch = RecordBatch::try_from_iter_with_nullable(
+        columns.into_iter().map(|(name, array)| (name, array, true)),
+    )
+    .expect("equal lengths");
     let mut bytes = Vec::new();
     let mut writer = StreamWriter::try_new(&mut bytes, &batch.schema()).expect("in memory");
     writer.write(&batch).expect("in memory");
@@ -304,13 +348,15 @@ async fn parquet_job(results: Vec<(u64, Outcome)>) -> Job {
     let mut job = Job::new();
     job.output.format = OutputFormat::Parquet;
     job.output.file_name = "rows.parquet".into();
-    job.commit(results.into_iter().map(|(mini_batch, rows)| (mini_batch, rows, None)).collect()).await;
+    job.commit(results.into_iter().map(|(mini_batch, rows)| (mini_batch, rows, None)).collect())
+        .await;
     job
 }
 
 fn read_parquet(path: &Path) -> RecordBatch {
     let file = File::open(path).expect("there");
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
+    let reader =
+        ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
     let batches: Vec<_> = reader.collect::<Result<_, _>>().expect("readable");
     concat_batches(&batches[0].schema(), &batches).expect("one schema")
 }
@@ -338,9 +384,15 @@ async fn parquet_unifies_schemas_of_mini_batches() {
 #[tokio::test]
 async fn parquet_rows_of_several_runs_are_those_of_one_mini_batch() {
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.5]));
-    let streams = [stream(vec![("a", integers(vec![1, 2]))]), stream(vec![("a", floats), ("b", integers(vec![7]))])];
+    let streams = [
+        stream(vec![("a", integers(vec![1, 2]))]),
+        stream(vec![("a", floats), ("b", integers(vec![7]))]),
+    ];
     for outcome in [Outcome::Inline, Outcome::Part] {
-        let results = vec![(0, outcome(streams.concat())), (1, outcome(stream(vec![("a", integers(vec![3]))])))];
+        let results = vec![
+            (0, outcome(streams.concat())),
+            (1, outcome(stream(vec![("a", integers(vec![3]))]))),
+        ];
         let mut job = parquet_job(results).await;
         job.ledger.index_mut().join(0);
         let rows = read_parquet(&job.write().await.expect("written").path);
@@ -352,11 +404,13 @@ async fn parquet_rows_of_several_runs_are_those_of_one_mini_batch() {
 
 #[tokio::test]
 async fn parquet_bytes_do_not_depend_on_the_order_of_commits() {
-    let rows: BTreeMap<u64, Vec<u8>> =
-        (0..20).map(|id| (id, stream(vec![("a", integers((0..id as i64 * 10).collect()))]))).collect();
+    let rows: BTreeMap<u64, Vec<u8>> = (0..20)
+        .map(|id| (id, stream(vec![("a", integers((0..id as i64 * 10).collect()))])))
+        .collect();
     let mut files = Vec::new();
     for order in [(0..20).collect::<Vec<u64>>(), (0..20).rev().collect()] {
-        let results = order.into_iter().map(|id| (id, Outcome::Inline(rows[&id].clone()))).collect();
+        let results =
+            order.into_iter().map(|id| (id, Outcome::Inline(rows[&id].clone()))).collect();
         let job = parquet_job(results).await;
         files.push(fs::read(job.write().await.expect("written").path).expect("there"));
     }
@@ -373,10 +427,11 @@ async fn written(job: &mut Job, format: OutputFormat) -> (String, Vec<String>) {
 
 #[tokio::test]
 async fn column_without_a_common_type_is_text_and_a_warning_says_so() {
-    let list: ArrayRef = Arc::new(arrow::array::ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>([
-        Some(vec![Some(1), None]),
-        None,
-    ]));
+    let list: ArrayRef = Arc::new(arrow::array::ListArray::from_iter_primitive::<
+        arrow::datatypes::Int64Type,
+        _,
+        _,
+    >([Some(vec![Some(1), None]), None]));
     let mut job = parquet_job(vec![
         (0, Outcome::Inline(stream(vec![("a", integers(vec![1]))]))),
         (1, Outcome::Inline(stream(vec![("a", list)]))),
@@ -401,19 +456,24 @@ async fn column_without_a_common_type_is_text_and_a_warning_says_so() {
 
 #[tokio::test]
 async fn infinite_numbers_that_json_lacks_are_named() {
-    let numbers: ArrayRef = Arc::new(Float64Array::from(vec![Some(f64::INFINITY), Some(f64::NAN), None, Some(1.5)]));
-    let list = arrow::array::ListArray::from_iter_primitive::<arrow::datatypes::Float64Type, _, _>([
-        Some(vec![Some(f64::NEG_INFINITY), Some(1.0)]),
-        None,
-        None,
-        None,
-    ]);
+    let numbers: ArrayRef =
+        Arc::new(Float64Array::from(vec![Some(f64::INFINITY), Some(f64::NAN), None, Some(1.5)]));
+    let list =
+        arrow::array::ListArray::from_iter_primitive::<arrow::datatypes::Float64Type, _, _>([
+            Some(vec![Some(f64::NEG_INFINITY), Some(1.0)]),
+            None,
+            None,
+            None,
+        ]);
     let columns = vec![("n", numbers), ("list", Arc::new(list) as ArrayRef)];
     let mut job = parquet_job(vec![(0, Outcome::Inline(stream(columns)))]).await;
     let (text, warnings) = written(&mut job, OutputFormat::Jsonl).await;
     assert!(text.starts_with("{\"n\": null, \"list\": [null, 1.0]}\n"), "{text}");
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[1].starts_with("column \"n\" has 1 infinite number, which JSON lacks"), "{warnings:?}");
+    assert!(
+        warnings[1].starts_with("column \"n\" has 1 infinite number, which JSON lacks"),
+        "{warnings:?}"
+    );
     let (text, warnings) = written(&mut job, OutputFormat::Csv).await;
     let expected = "n,list\ninf,\"[-Infinity, 1.0]\"\nnan,\n,\n1.5,\n";
     assert_eq!((&*text, warnings.len()), (expected, 0), "{warnings:?}");
@@ -429,12 +489,16 @@ async fn categories_that_are_truth_values_are_written_to_parquet() {
     assert_eq!(text, "c\nTrue\n\"\"\nFalse\n");
     job.output.format = OutputFormat::Parquet;
     let rows = read_parquet(&job.write().await.expect("written").path);
-    assert_eq!(*rows.column(0).as_boolean(), BooleanArray::from(vec![Some(true), None, Some(false)]));
+    assert_eq!(
+        *rows.column(0).as_boolean(),
+        BooleanArray::from(vec![Some(true), None, Some(false)])
+    );
 }
 
 #[tokio::test]
 async fn times_of_a_column_of_csv_have_one_form() {
-    let times = |times: &[i64]| Arc::new(TimestampMicrosecondArray::from(times.to_vec())) as ArrayRef;
+    let times =
+        |times: &[i64]| Arc::new(TimestampMicrosecondArray::from(times.to_vec())) as ArrayRef;
     let columns = |first, second| vec![("t", times(first)), ("whole", times(second))];
     let mut job = parquet_job(vec![
         (0, Outcome::Inline(stream(columns(&[0], &[0])))),
@@ -501,7 +565,9 @@ impl Job {
     /// Creates a job whose store and output are on S3 (`GRISTMILL_TEST_AWS_ENDPOINT`).
     async fn on_s3(bucket: &support::Bucket, endpoint: &str) -> Self {
         let options = storage::StoreOptions { endpoint: Some(endpoint.to_owned()), region: None };
-        let target = storage::TargetStore::open(&bucket.url("store"), options).await.expect("the bucket exists");
+        let target = storage::TargetStore::open(&bucket.url("store"), options)
+            .await
+            .expect("the bucket exists");
         let mut job = Self::new();
         job.store = target.job("one");
         job.ledger = Ledger::new(job.store.clone(), "job", Duration::ZERO);
@@ -526,10 +592,17 @@ async fn real_store_assembles_final_object_for_two_concurrent_writers() {
     let before = proxy.requests().len();
     let written = job.write_as("1", |_| {}).await.expect("written");
     assert_eq!(written.path.to_str(), Some(bucket.url("out/parallel_run_step.txt").as_str()));
-    assert!(bucket.get("out/parallel_run_step.txt").expect("there") == expected, "the rows differ from the commits");
+    assert!(
+        bucket.get("out/parallel_run_step.txt").expect("there") == expected,
+        "the rows differ from the commits"
+    );
     let requests = proxy.requests().split_off(before);
-    let travelled: usize = requests.iter().map(|request| request.body_bytes + request.answer_bytes).sum();
-    assert!(travelled < 12_000_000, "{travelled} bytes travelled: only the beginning of the large part should");
+    let travelled: usize =
+        requests.iter().map(|request| request.body_bytes + request.answer_bytes).sum();
+    assert!(
+        travelled < 12_000_000,
+        "{travelled} bytes travelled: only the beginning of the large part should"
+    );
     assert!(requests.iter().any(|request| request.header("x-amz-copy-source").is_some()));
     assert!(requests.len() <= 12, "{} requests", requests.len());
 
@@ -544,11 +617,15 @@ async fn real_store_assembles_final_object_for_two_concurrent_writers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn real_failed_upload_leaves_no_object() {
     let bucket = support::Bucket::new();
-    let proxy =
-        support::Proxy::start(|request, _| match request.method == "POST" && request.path.contains("uploadId=") {
-            true => support::Fate::Fail(403, "<Error><Code>AccessDenied</Code><Message>Not you</Message></Error>"),
+    let proxy = support::Proxy::start(|request, _| {
+        match request.method == "POST" && request.path.contains("uploadId=") {
+            true => support::Fate::Fail(
+                403,
+                "<Error><Code>AccessDenied</Code><Message>Not you</Message></Error>",
+            ),
             false => support::Fate::Pass,
-        });
+        }
+    });
     let mut job = Job::on_s3(&bucket, &proxy.endpoint).await;
     commit_large(&mut job).await;
     let error = format!("{:#}", job.write().await.expect_err("the last request is rejected"));
@@ -571,7 +648,8 @@ async fn real_parquet_is_written_to_a_store_and_rows_of_a_store_to_a_folder() {
     let mut job = Job::on_s3(&bucket, &support::endpoint()).await;
     job.output.format = OutputFormat::Parquet;
     job.output.file_name = "rows.parquet".into();
-    let results = (10..12).map(|id| (id, Outcome::Part(stream(vec![("a", integers(vec![id as i64]))])), None));
+    let results = (10..12)
+        .map(|id| (id, Outcome::Part(stream(vec![("a", integers(vec![id as i64]))])), None));
     job.commit(results.collect()).await;
     job.write().await.expect("written");
     let copy = local.path().join("copy.parquet");

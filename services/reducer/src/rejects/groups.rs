@@ -67,31 +67,33 @@ impl RejectGroups {
         let mut key = (reject.status, reason(error));
         let mut message = one_line(&error.message);
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key) {
-            key.1 = reason(&ErrorReport { category: error.category.clone(), ..ErrorReport::default() });
+            key.1 =
+                reason(&ErrorReport { category: error.category.clone(), ..ErrorReport::default() });
             message.clear();
         }
         let order = self.groups.len();
         let shared = key.1.clone();
-        let Group { group, last_mini_batch, .. } = self.groups.entry(key).or_insert_with(|| Group {
-            order,
-            last_mini_batch: None,
-            group: RejectGroup {
-                items: 0,
-                mini_batches: 0,
-                reason: shared,
-                cause: reject.status.word(),
-                exception: one_line(&error.category),
-                message,
-                first: FirstReject {
-                    mini_batch: reject.mini_batch,
-                    detail: one_line(&reject.detail),
-                    values: reject.values.to_owned(),
-                    traceback: error.traceback.clone(),
-                    printed: error.printed.clone(),
-                    log: one_line(&error.log),
+        let Group { group, last_mini_batch, .. } =
+            self.groups.entry(key).or_insert_with(|| Group {
+                order,
+                last_mini_batch: None,
+                group: RejectGroup {
+                    items: 0,
+                    mini_batches: 0,
+                    reason: shared,
+                    cause: reject.status.word(),
+                    exception: one_line(&error.category),
+                    message,
+                    first: FirstReject {
+                        mini_batch: reject.mini_batch,
+                        detail: one_line(&reject.detail),
+                        values: reject.values.to_owned(),
+                        traceback: error.traceback.clone(),
+                        printed: error.printed.clone(),
+                        log: one_line(&error.log),
+                    },
                 },
-            },
-        });
+            });
         let this = Some(reject.mini_batch);
         group.items += reject.items;
         group.mini_batches += u64::from(last_mini_batch.replace(reject.mini_batch) != this);

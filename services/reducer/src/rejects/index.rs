@@ -37,10 +37,23 @@ pub(crate) struct RecordAt {
 
 impl RejectIndex {
     /// Adds an event of the ledger, after the tally. `record`: range of its record in the segment.
-    pub fn apply(&mut self, event: &Event, effect: Effect, tally: &Tally, segment: u32, record: Range<usize>) {
+    pub fn apply(
+        &mut self,
+        event: &Event,
+        effect: Effect,
+        tally: &Tally,
+        segment: u32,
+        record: Range<usize>,
+    ) {
         let event = match event {
             Event::Success(success) if success.failed() > 0 && effect == Effect::Won => {
-                return self.add(success.mini_batch, tally, segment, record, success.succeeded == 0);
+                return self.add(
+                    success.mini_batch,
+                    tally,
+                    segment,
+                    record,
+                    success.succeeded == 0,
+                );
             }
             Event::Success(_) => return,
             Event::Other(event) => &**event,
@@ -70,15 +83,23 @@ impl RejectIndex {
             }
             ResultEvent::RowsLost { mini_batches } if !self.records.is_empty() => {
                 let lost: HashSet<u64> = mini_batches.iter().copied().collect();
-                let is_lost =
-                    |record: &RecordAt| record.state == MiniBatchState::Succeeded && lost.contains(&record.mini_batch);
+                let is_lost = |record: &RecordAt| {
+                    record.state == MiniBatchState::Succeeded && lost.contains(&record.mini_batch)
+                };
                 self.records.retain(|record| !is_lost(record));
             }
             _ => {}
         }
     }
 
-    fn add(&mut self, mini_batch: u64, tally: &Tally, segment: u32, record: Range<usize>, is_named: bool) {
+    fn add(
+        &mut self,
+        mini_batch: u64,
+        tally: &Tally,
+        segment: u32,
+        record: Range<usize>,
+        is_named: bool,
+    ) {
         let narrow = |at: usize| u32::try_from(at).expect("segments are shorter than 4 GiB");
         self.had_any = true;
         self.records.push(RecordAt {
@@ -99,7 +120,10 @@ impl RejectIndex {
 
     /// Returns the mini-batches with rejects that a retry can run again.
     pub fn named(&self, tally: &Tally) -> impl Iterator<Item = u64> {
-        self.records(tally).into_iter().filter(|record| record.is_named).map(|record| record.mini_batch)
+        self.records(tally)
+            .into_iter()
+            .filter(|record| record.is_named)
+            .map(|record| record.mini_batch)
     }
 
     /// Returns the records that count, one for each mini-batch with rejects, by mini-batch.

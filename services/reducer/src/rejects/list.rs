@@ -5,15 +5,26 @@ use protocol::{Attempt, RejectedList};
 use storage::JobStore;
 
 /// Reads such an object. Fails if it is missing or damaged, or the store does not answer.
-pub(crate) async fn read_list(store: &JobStore, name: &str, bytes: u64) -> anyhow::Result<RejectedList> {
+pub(crate) async fn read_list(
+    store: &JobStore,
+    name: &str,
+    bytes: u64,
+) -> anyhow::Result<RejectedList> {
     let content = store.part(name).await.with_context(|| format!("read parts/{name}"))?;
-    ensure!(content.len() as u64 == bytes, "parts/{name} has {} bytes instead of {bytes}", content.len());
+    ensure!(
+        content.len() as u64 == bytes,
+        "parts/{name} has {} bytes instead of {bytes}",
+        content.len()
+    );
     serde_json::from_slice(&content).with_context(|| format!("read parts/{name}"))
 }
 
 /// Completes an attempt with its rejected items and pieces from such an object. Returns its size, or why it cannot be
 /// used: it is missing or damaged. Fails if the store does not answer.
-pub(super) async fn complete(store: &JobStore, attempt: &mut Attempt) -> anyhow::Result<anyhow::Result<u64>> {
+pub(super) async fn complete(
+    store: &JobStore,
+    attempt: &mut Attempt,
+) -> anyhow::Result<anyhow::Result<u64>> {
     let Some(part) = attempt.rejected_part.take() else { return Ok(Ok(0)) };
     let list = match read_list(store, &part.name, part.bytes).await {
         Err(error) => match error.downcast_ref() {
@@ -24,9 +35,14 @@ pub(super) async fn complete(store: &JobStore, attempt: &mut Attempt) -> anyhow:
         },
         Ok(list) => list,
     };
-    let items = list.rejected.iter().fold(0u64, |items, rejected| items.saturating_add(rejected.items));
+    let items =
+        list.rejected.iter().fold(0u64, |items, rejected| items.saturating_add(rejected.items));
     if items != part.items {
-        return Ok(Err(anyhow!("parts/{} names {items} items instead of {}", part.name, part.items)));
+        return Ok(Err(anyhow!(
+            "parts/{} names {items} items instead of {}",
+            part.name,
+            part.items
+        )));
     }
     (attempt.rejected, attempt.pieces) = (list.rejected, list.pieces);
     Ok(Ok(part.bytes))
@@ -35,7 +51,9 @@ pub(super) async fn complete(store: &JobStore, attempt: &mut Attempt) -> anyhow:
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use protocol::{AttemptStatus, ErrorReport, REJECTED_MAX, Rejected, ResultEvent, Rows, encode_record};
+    use protocol::{
+        AttemptStatus, ErrorReport, REJECTED_MAX, Rejected, ResultEvent, Rows, encode_record,
+    };
 
     use super::*;
     use crate::Rejects;
@@ -75,9 +93,13 @@ mod tests {
 
     async fn items(store: &JobStore) -> Vec<(Option<u64>, u64, String)> {
         let mut rejects = Rejects::find(store, "job").await.expect("readable");
-        let [mini_batch] = &rejects.next().await.expect("readable")[..] else { panic!("one mini-batch") };
+        let [mini_batch] = &rejects.next().await.expect("readable")[..] else {
+            panic!("one mini-batch")
+        };
         assert!(mini_batch.can_run_again());
-        let shown = |reject: super::super::Reject<'_>| (reject.item, reject.items, reject.error.message.clone());
+        let shown = |reject: super::super::Reject<'_>| {
+            (reject.item, reject.items, reject.error.message.clone())
+        };
         let shown = mini_batch.rejects(&[]).map(shown).collect();
         assert!(rejects.next().await.expect("readable").is_empty());
         shown
@@ -94,13 +116,26 @@ mod tests {
     #[tokio::test]
     async fn items_of_a_lost_list_are_counted() {
         let (_folder, store, content) = job().await;
-        let other = String::from_utf8(content.clone()).expect("JSON").replacen("\"items\":1", "\"items\":9", 1);
-        for damaged in [None, Some(content[1..].to_vec()), Some(vec![b'x'; content.len()]), Some(other.into_bytes())] {
+        let other = String::from_utf8(content.clone()).expect("JSON").replacen(
+            "\"items\":1",
+            "\"items\":9",
+            1,
+        );
+        for damaged in [
+            None,
+            Some(content[1..].to_vec()),
+            Some(vec![b'x'; content.len()]),
+            Some(other.into_bytes()),
+        ] {
             if let Some(damaged) = damaged {
                 store.put_part(NAME, damaged.into()).await.expect("writable");
             }
             let items = items(&store).await;
-            assert_eq!((items.len(), items[255].0), (257, Some(510)), "those of the record, and the rest");
+            assert_eq!(
+                (items.len(), items[255].0),
+                (257, Some(510)),
+                "those of the record, and the rest"
+            );
             let (item, count, message) = &items[256];
             assert_eq!((*item, *count), (None, 4744));
             assert!(message.starts_with("the list of these items cannot be read: "), "{message}");

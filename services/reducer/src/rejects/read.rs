@@ -84,7 +84,8 @@ impl Rejects {
         let mut mini_batches = Vec::with_capacity(records.len());
         let mut lists_bytes = 0;
         for RecordAt { mini_batch, .. } in records {
-            let mut attempt = attempts.remove(&mini_batch).with_context(|| format!("mini-batch {mini_batch}"))?;
+            let mut attempt =
+                attempts.remove(&mini_batch).with_context(|| format!("mini-batch {mini_batch}"))?;
             let completed = complete(&self.store, &mut attempt).await?;
             let descriptor = self.descriptor(mini_batch).await?;
             self.position += 1;
@@ -110,7 +111,11 @@ impl Rejects {
                 start..start + u64::from(record.length)
             };
             let ranges: Vec<_> = records.iter().map(range).collect();
-            let bytes = self.store.segment_ranges(u64::from(segment), &ranges).await.context("read the ledger")?;
+            let bytes = self
+                .store
+                .segment_ranges(u64::from(segment), &ranges)
+                .await
+                .context("read the ledger")?;
             for (record, bytes) in records.iter().zip(bytes) {
                 let Some(Ok(read)) = decode_records(&bytes).next() else {
                     bail!("segment {segment} of the ledger is damaged");

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use arrow::array::{ArrayRef, Int64Builder, RecordBatch, StringBuilder, TimestampMillisecondBuilder};
+use arrow::array::{
+    ArrayRef, Int64Builder, RecordBatch, StringBuilder, TimestampMillisecondBuilder,
+};
 use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 use chrono::{DateTime, SecondsFormat};
 use parquet::arrow::ArrowWriter;
@@ -87,14 +89,19 @@ enum Column {
 impl Tables {
     /// Creates or replaces two files.
     pub fn create(csv: &Path, parquet: &Path) -> anyhow::Result<Self> {
-        let create = |path: &Path| File::create(path).with_context(|| format!("create {}", path.display()));
+        let create =
+            |path: &Path| File::create(path).with_context(|| format!("create {}", path.display()));
         let mut csv = BufWriter::new(create(csv)?);
         let mut header = COLUMNS.map(|(name, _)| name).join(",");
         header.push('\n');
         csv.write_all(header.as_bytes())?;
         let field = |(name, kind): (&str, ColumnKind)| Field::new(name, kind.data_type(), true);
         let schema = Arc::new(Schema::new(COLUMNS.map(field).to_vec()));
-        let parquet = ArrowWriter::try_new(create(parquet)?, schema.clone(), Some(output::parquet_properties()))?;
+        let parquet = ArrowWriter::try_new(
+            create(parquet)?,
+            schema.clone(),
+            Some(output::parquet_properties()),
+        )?;
         let columns = COLUMNS.map(|(_, kind)| Column::new(kind)).into();
         Ok(Self {
             csv,
@@ -136,7 +143,11 @@ impl Tables {
     }
 
     /// Writes a line of the CSV file.
-    fn write_line(&mut self, mini_batch: u64, cells: &[Cell<'_>; COLUMNS.len()]) -> anyhow::Result<()> {
+    fn write_line(
+        &mut self,
+        mini_batch: u64,
+        cells: &[Cell<'_>; COLUMNS.len()],
+    ) -> anyhow::Result<()> {
         let dialect = Dialect::default();
         self.line.clear();
         if self.last.0 != mini_batch {
@@ -148,8 +159,12 @@ impl Tables {
             }
             match *cell {
                 Cell::Number(None) => {}
-                Cell::Number(Some(number)) if *kind == ColumnKind::Time => self.line.push_str(&time(number)),
-                Cell::Number(Some(number)) => self.line.push_str(itoa::Buffer::new().format(number)),
+                Cell::Number(Some(number)) if *kind == ColumnKind::Time => {
+                    self.line.push_str(&time(number))
+                }
+                Cell::Number(Some(number)) => {
+                    self.line.push_str(itoa::Buffer::new().format(number))
+                }
                 Cell::Text(text) if *kind == ColumnKind::Repeated => {
                     let last = &mut self.last.1[position];
                     if last != text {
@@ -224,18 +239,21 @@ impl Column {
         match kind {
             ColumnKind::Number => Self::Number(Int64Builder::new()),
             ColumnKind::Text | ColumnKind::Repeated => Self::Text(StringBuilder::new()),
-            ColumnKind::Time => {
-                Self::Time(TimestampMillisecondBuilder::new().with_data_type(ColumnKind::Time.data_type()))
-            }
+            ColumnKind::Time => Self::Time(
+                TimestampMillisecondBuilder::new().with_data_type(ColumnKind::Time.data_type()),
+            ),
         }
     }
 
     fn push(&mut self, cell: Cell<'_>) {
-        let signed = |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+        let signed =
+            |number: Option<u64>| number.map(|number| i64::try_from(number).unwrap_or(i64::MAX));
         match (self, cell) {
             (Self::Number(column), Cell::Number(number)) => column.append_option(signed(number)),
             (Self::Time(column), Cell::Number(number)) => column.append_option(signed(number)),
-            (Self::Text(column), Cell::Text(text)) => column.append_option(Some(text).filter(|text| !text.is_empty())),
+            (Self::Text(column), Cell::Text(text)) => {
+                column.append_option(Some(text).filter(|text| !text.is_empty()))
+            }
             _ => unreachable!("cells have the kinds of their columns"),
         }
     }

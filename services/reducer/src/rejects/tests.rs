@@ -65,11 +65,19 @@ fn each_file_of_a_failed_mini_batch_is_a_reject() {
     let mini_batch = rejected_from(failed(4, 3, true, 3), files(&["/in/a", "/in/b\n", "/in/c"]));
     let inputs = inputs();
     let rejects: Vec<_> = mini_batch.rejects(&inputs).collect();
-    let places: Vec<_> =
-        rejects.iter().map(|reject| (reject.mini_batch, reject.item, reject.items, &*reject.path)).collect();
-    assert_eq!(places, [(4, Some(0), 1, "/in/a"), (4, Some(1), 1, "/in/b\\n"), (4, Some(2), 1, "/in/c")]);
+    let places: Vec<_> = rejects
+        .iter()
+        .map(|reject| (reject.mini_batch, reject.item, reject.items, &*reject.path))
+        .collect();
+    assert_eq!(
+        places,
+        [(4, Some(0), 1, "/in/a"), (4, Some(1), 1, "/in/b\\n"), (4, Some(2), 1, "/in/c")]
+    );
     let first = &rejects[0];
-    assert_eq!((first.input, first.tries, first.node, first.process), ("second", 3, "0", "process000"));
+    assert_eq!(
+        (first.input, first.tries, first.node, first.process),
+        ("second", 3, "0", "process000")
+    );
     assert_eq!((first.status, &*first.error.category), (AttemptStatus::RunRaised, "ValueError"));
     assert_eq!((first.row, first.bytes, &*first.key), (None, None, ""));
 }
@@ -96,12 +104,20 @@ fn rows_that_failed_together_are_one_reject_with_their_place() {
     assert_eq!(text, (7, "a.csv".into(), None, Some((10, 20)), key.clone()));
     let groups = vec![block("a.parquet", group(5)), block("b.parquet", group(6))];
     let group = one(failed(0, 1, true, 0), rows(groups, Some(100)));
-    assert_eq!(group, (11, "a.parquet".into(), Some(100), None, key.clone()), "the plan counted the rows");
+    assert_eq!(
+        group,
+        (11, "a.parquet".into(), Some(100), None, key.clone()),
+        "the plan counted the rows"
+    );
     let several = vec![block("a.csv", lines), block("b.csv", lines)];
     let several = one(failed(0, 1, true, 9), rows(several, None));
     assert_eq!(several, (9, "a.csv".into(), None, None, key));
     let uncounted = one(failed(0, 1, true, 0), Work::Rank);
-    assert_eq!(uncounted, (1, String::new(), None, None, String::new()), "a mini-batch that fails has an item");
+    assert_eq!(
+        uncounted,
+        (1, String::new(), None, None, String::new()),
+        "a mini-batch that fails has an item"
+    );
 }
 
 #[test]
@@ -119,10 +135,18 @@ fn items_isolated_from_a_success_are_rejects() {
         };
         let failed: u64 = ranges.iter().map(|(_, items)| items).sum();
         let ranges = ranges.iter().map(rejected).collect();
-        let mini_batch = rejected_from(Attempt { rejected: ranges, ..succeeded(0, 3, 9, 9 - failed) }, work);
+        let mini_batch =
+            rejected_from(Attempt { rejected: ranges, ..succeeded(0, 3, 9, 9 - failed) }, work);
         let shown = |reject: Reject<'_>| {
             let item = reject.item.expect("run() got it");
-            (item, reject.items, reject.path, reject.row, reject.error.category.clone(), reject.status)
+            (
+                item,
+                reject.items,
+                reject.path,
+                reject.row,
+                reject.error.category.clone(),
+                reject.status,
+            )
         };
         mini_batch.rejects(&inputs).map(shown).collect::<Vec<_>>()
     };
@@ -160,17 +184,31 @@ fn records_that_could_not_be_read_are_rejects() {
     let inputs = inputs();
     let mini_batch = rejected_from(succeeded, lines.clone());
     let rejects: Vec<_> = mini_batch.rejects(&inputs).collect();
-    let places: Vec<_> = rejects.iter().map(|one| (one.item, one.items, &*one.path, &*one.detail)).collect();
+    let places: Vec<_> =
+        rejects.iter().map(|one| (one.item, one.items, &*one.path, &*one.detail)).collect();
     assert_eq!(
         places,
-        [(None, 1, "/in/a.csv", "/in/a.csv, line 3"), (None, 7, "/in/a.csv", "after /in/a.csv, line 3")]
+        [
+            (None, 1, "/in/a.csv", "/in/a.csv, line 3"),
+            (None, 7, "/in/a.csv", "after /in/a.csv, line 3")
+        ]
     );
     let first = &rejects[0];
-    assert_eq!((first.input, first.process, first.status), ("first", "", AttemptStatus::LoadFailed));
-    assert_eq!((&*first.error.category, &*first.error.message), ("UnreadableRecord", &*unread[0].message));
+    assert_eq!(
+        (first.input, first.process, first.status),
+        ("first", "", AttemptStatus::LoadFailed)
+    );
+    assert_eq!(
+        (&*first.error.category, &*first.error.message),
+        ("UnreadableRecord", &*unread[0].message)
+    );
     assert!(!mini_batch.can_run_again(), "its place may change with the file");
     let failed = rejected_from(Attempt { unread, ..failed(2, 1, true, 20) }, lines);
-    assert_eq!(failed.rejects(&inputs).map(|one| one.items).collect::<Vec<_>>(), [20], "no record counts twice");
+    assert_eq!(
+        failed.rejects(&inputs).map(|one| one.items).collect::<Vec<_>>(),
+        [20],
+        "no record counts twice"
+    );
 }
 
 #[test]
@@ -187,7 +225,8 @@ fn isolated_item_names_its_own_run() {
     let own = FailedRun { process: "process007".into(), started_at: 5 };
     // Builds without this field wrote the other one.
     for (run, expected) in [(Some(own), ("process007", 5)), (None, ("process000", 9))] {
-        let attempt = Attempt { rejected: vec![rejected(run)], started_at: 9, ..succeeded(0, 3, 2, 1) };
+        let attempt =
+            Attempt { rejected: vec![rejected(run)], started_at: 9, ..succeeded(0, 3, 2, 1) };
         let mini_batch = rejected_from(attempt, files(&["/in/a", "/in/b"]));
         let inputs = inputs();
         let reject = mini_batch.rejects(&inputs).next().expect("one");
@@ -208,19 +247,26 @@ async fn isolated_items_stay_rejected_until_their_mini_batch_runs_again() {
         error: ErrorReport::default(),
         run: None,
     };
-    let isolated = |number| event(Attempt { rejected: vec![rejected.clone()], ..succeeded(number, 3, 2, 1) });
+    let isolated =
+        |number| event(Attempt { rejected: vec![rejected.clone()], ..succeeded(number, 3, 2, 1) });
     job.commit([isolated(0), event(succeeded(1, 1, 1, 1)), isolated(1), isolated(2)]).await;
     assert_eq!(job.paths().await, ["/in/0", "/in/2"], "the first success counts");
     job.commit([ResultEvent::Round(protocol::Round { failed: true, ..Default::default() })]).await;
     assert_eq!(job.paths().await, ["/in/0", "/in/2"], "a success does not run again");
-    job.commit([ResultEvent::RowsLost { mini_batches: vec![0, 2] }, event(succeeded(0, 4, 2, 2)), isolated(2)]).await;
+    job.commit([
+        ResultEvent::RowsLost { mini_batches: vec![0, 2] },
+        event(succeeded(0, 4, 2, 2)),
+        isolated(2),
+    ])
+    .await;
     assert_eq!(job.paths().await, ["/in/2"]);
 }
 
 #[test]
 fn row_is_found_in_its_block() {
     let blocks = [block("a", group(2)), block("b", group(3)), block("c", BlockRange::WholeText)];
-    let found: Vec<_> = (0..6).map(|row| block_of(&blocks, row).map(|block| block.path.display())).collect();
+    let found: Vec<_> =
+        (0..6).map(|row| block_of(&blocks, row).map(|block| block.path.display())).collect();
     let name = |name: &str| Some(name.to_owned());
     assert_eq!(found, [name("a"), name("a"), name("b"), name("b"), name("b"), None]);
     assert_eq!(block_of(&blocks[2..], 99).map(|block| block.path.display()), name("c"));
@@ -231,7 +277,10 @@ fn mini_batch_without_a_plan_is_named_by_its_attempt() {
     let mini_batch = rejected_without_plan(failed(3, 2, true, 5));
     let rejects: Vec<_> = mini_batch.rejects(&[]).collect();
     let [reject] = &rejects[..] else { panic!("{rejects:?}") };
-    assert_eq!((reject.items, &*reject.detail, &*reject.path, reject.input), (5, "/data/3.png", "", ""));
+    assert_eq!(
+        (reject.items, &*reject.detail, &*reject.path, reject.input),
+        (5, "/data/3.png", "", "")
+    );
 }
 
 #[test]
@@ -239,16 +288,26 @@ fn items_that_nothing_names_are_one_reject() {
     let inputs = inputs();
     let rejects = |attempt| {
         let mini_batch = rejected_from(attempt, files(&["/in/a", "/in/b", "/in/c"]));
-        let shown =
-            |reject: Reject<'_>| (reject.item, reject.items, reject.detail.clone(), reject.error.message.clone());
+        let shown = |reject: Reject<'_>| {
+            (reject.item, reject.items, reject.detail.clone(), reject.error.message.clone())
+        };
         (mini_batch.rejects(&inputs).map(shown).collect::<Vec<_>>(), mini_batch.can_run_again())
     };
     assert_eq!(rejects(succeeded(0, 1, 3, 3)), (vec![], false));
     let silent = "run() returned no result for them, and did not say which".to_owned();
     let nothing = "run() returned nothing for its mini-batch".to_owned();
-    let each = (0..3).map(|item| (Some(item), 1, format!("/in/{}", ["a", "b", "c"][item as usize]), nothing.clone()));
-    assert_eq!(rejects(succeeded(0, 1, 3, 0)), (each.collect(), true), "all its items, so their places are known");
-    assert_eq!(rejects(succeeded(0, 1, 3, 1)), (vec![(None, 2, "2 of 3 items".into(), silent)], false));
+    let each = (0..3).map(|item| {
+        (Some(item), 1, format!("/in/{}", ["a", "b", "c"][item as usize]), nothing.clone())
+    });
+    assert_eq!(
+        rejects(succeeded(0, 1, 3, 0)),
+        (each.collect(), true),
+        "all its items, so their places are known"
+    );
+    assert_eq!(
+        rejects(succeeded(0, 1, 3, 1)),
+        (vec![(None, 2, "2 of 3 items".into(), silent)], false)
+    );
     let rejected = |item| Rejected {
         item,
         items: 1,
@@ -258,14 +317,23 @@ fn items_that_nothing_names_are_one_reject() {
         error: ErrorReport::default(),
         run: None,
     };
-    let unread =
-        UnreadRecord { path: "/in/a".into(), place: "/in/a, line 2".into(), records: 2, message: "bad".into() };
+    let unread = UnreadRecord {
+        path: "/in/a".into(),
+        place: "/in/a, line 2".into(),
+        records: 2,
+        message: "bad".into(),
+    };
     let some = (0..7).map(rejected).collect();
-    let (named, can_run_again) = rejects(Attempt { rejected: some, unread: vec![unread], ..succeeded(0, 3, 600, 547) });
+    let (named, can_run_again) =
+        rejects(Attempt { rejected: some, unread: vec![unread], ..succeeded(0, 3, 600, 547) });
     assert_eq!((named.len(), can_run_again), (9, true));
     assert_eq!(named[7].1, 2);
-    let record =
-        |place: &str| UnreadRecord { path: String::new(), place: place.into(), records: 1, message: "bad".into() };
+    let record = |place: &str| UnreadRecord {
+        path: String::new(),
+        place: place.into(),
+        records: 1,
+        message: "bad".into(),
+    };
     let unread = vec![record("/in/a, line 2"), record("")];
     let (unread, _) = rejects(Attempt { unread, ..succeeded(0, 1, 2, 0) });
     let details: Vec<_> = unread.iter().map(|(_, _, detail, _)| &**detail).collect();
@@ -318,7 +386,9 @@ impl Committed {
                 return paths;
             }
             let inputs = inputs();
-            paths.extend(mini_batches.iter().flat_map(|one| one.rejects(&inputs)).map(|reject| reject.path));
+            paths.extend(
+                mini_batches.iter().flat_map(|one| one.rejects(&inputs)).map(|reject| reject.path),
+            );
         }
     }
 }
@@ -348,13 +418,23 @@ async fn rejects_have_the_order_of_the_input() {
 async fn only_items_that_failed_for_good_are_rejected() {
     let mut job = Committed::new();
     job.plan(6).await;
-    job.commit([event(failed(0, 1, false, 1)), event(failed(1, 3, true, 1)), event(failed(2, 3, true, 1))]).await;
+    job.commit([
+        event(failed(0, 1, false, 1)),
+        event(failed(1, 3, true, 1)),
+        event(failed(2, 3, true, 1)),
+    ])
+    .await;
     assert_eq!(job.paths().await, ["/in/1", "/in/2"], "another try follows the first");
     job.commit([event(succeeded(2, 1, 1, 1)), event(failed(0, 2, true, 1))]).await;
     assert_eq!(job.paths().await, ["/in/0", "/in/1"], "a late success replaces a failure");
     job.commit([ResultEvent::Round(protocol::Round { failed: true, ..Default::default() })]).await;
     assert_eq!(job.paths().await, [""; 0], "a reopened job tries again");
-    job.commit([event(failed(1, 3, true, 1)), event(failed(1, 4, true, 1)), event(succeeded(0, 1, 1, 1))]).await;
+    job.commit([
+        event(failed(1, 3, true, 1)),
+        event(failed(1, 4, true, 1)),
+        event(succeeded(0, 1, 1, 1)),
+    ])
+    .await;
     assert_eq!(job.paths().await, ["/in/1"]);
     let last = job.segments - 1;
     let file = job.store.segment_file(last).expect("local");
@@ -375,7 +455,11 @@ async fn success_with_a_short_result_is_found_and_needs_no_rows() {
     assert_eq!((mini_batch.attempt.mini_batch, mini_batch.attempt.unnamed()), (1, 1));
     assert!(mini_batch.descriptor.is_some());
     job.commit([ResultEvent::RowsLost { mini_batches: vec![1] }]).await;
-    assert_eq!(Rejects::find(&job.store, "job").await.expect("readable").mini_batches(), 0, "it runs again");
+    assert_eq!(
+        Rejects::find(&job.store, "job").await.expect("readable").mini_batches(),
+        0,
+        "it runs again"
+    );
 }
 
 fn tables(mini_batches: &[RejectedMiniBatch]) -> (String, Vec<u8>, u64) {
@@ -409,7 +493,8 @@ fn hostile_texts_stay_in_their_cells() {
     assert_eq!(csv, expected);
     assert_eq!(items, 2);
     let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::from(parquet)).expect("Parquet");
-    let batches: Vec<_> = reader.build().expect("Parquet").collect::<Result<_, _>>().expect("readable");
+    let batches: Vec<_> =
+        reader.build().expect("Parquet").collect::<Result<_, _>>().expect("readable");
     let [batch] = &batches[..] else { panic!("{batches:?}") };
     let text = |column: &str, row: usize| {
         let column = batch.column_by_name(column).expect("a column");
@@ -417,10 +502,17 @@ fn hostile_texts_stay_in_their_cells() {
     };
     assert_eq!(batch.num_rows(), 2);
     for row in 0..2 {
-        assert_eq!(text("message", row), "=HYPERLINK(\"http://evil\")\n1,2,3", "no spreadsheet opens it");
+        assert_eq!(
+            text("message", row),
+            "=HYPERLINK(\"http://evil\")\n1,2,3",
+            "no spreadsheet opens it"
+        );
         assert_eq!(text("traceback", row), "-a\r\nb");
         assert_eq!((text("exception", row), text("row", row)), (String::new(), String::new()));
-        let started = batch.column_by_name("started_at").expect("a column").as_primitive::<TimestampMillisecondType>();
+        let started = batch
+            .column_by_name("started_at")
+            .expect("a column")
+            .as_primitive::<TimestampMillisecondType>();
         assert_eq!(started.value(row), 1_700_000_000_123);
     }
     assert_eq!(text("path", 1), "/in/\"c\"");
@@ -428,7 +520,9 @@ fn hostile_texts_stay_in_their_cells() {
 
 #[test]
 fn tables_have_the_same_bytes_each_time() {
-    let many: Vec<_> = (0..3000).map(|number| rejected_from(failed(number, 1, true, 1), files(&["/in/a"]))).collect();
+    let many: Vec<_> = (0..3000)
+        .map(|number| rejected_from(failed(number, 1, true, 1), files(&["/in/a"])))
+        .collect();
     let (csv, parquet, items) = tables(&many);
     assert_eq!(items, 3000);
     // Texts of one kind are stored once.
@@ -443,15 +537,22 @@ fn rejects_are_grouped_by_cause() {
     for number in 0..1000 {
         let mut attempt = failed(number, 1, true, 2);
         let error = attempt.error.as_mut().expect("failed");
-        error.message = if number == 5 { "other".into() } else { format!("no total in 'invoice {number}'\nsecond") };
+        error.message = if number == 5 {
+            "other".into()
+        } else {
+            format!("no total in 'invoice {number}'\nsecond")
+        };
         let mini_batch = rejected_from(attempt, files(&[&format!("/in/{number}"), "/in/x"]));
         mini_batch.rejects(&inputs).for_each(|reject| groups.add(&reject));
     }
     assert_eq!((groups.items(), groups.mini_batches()), (2000, 1000));
     let groups = groups.into_groups();
-    let shown: Vec<_> = groups.iter().map(|group| (group.items, group.mini_batches, group.error())).collect();
-    let expected =
-        [(1998, 999, "ValueError: no total in 'invoice 0'".to_owned()), (2, 1, "ValueError: other".to_owned())];
+    let shown: Vec<_> =
+        groups.iter().map(|group| (group.items, group.mini_batches, group.error())).collect();
+    let expected = [
+        (1998, 999, "ValueError: no total in 'invoice 0'".to_owned()),
+        (2, 1, "ValueError: other".to_owned()),
+    ];
     assert_eq!(shown, expected);
     assert_eq!((groups[0].first.mini_batch, &*groups[0].first.detail), (0, "/in/0"));
 }
@@ -461,7 +562,8 @@ fn number_of_groups_is_bounded() {
     let mut groups = RejectGroups::default();
     for number in 0..1000_u64 {
         let mut attempt = failed(number, 1, true, 1);
-        let word: String = number.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
+        let word: String =
+            number.to_string().bytes().map(|digit| char::from(digit - b'0' + b'a')).collect();
         attempt.error.as_mut().expect("failed").message = format!("cannot {word}");
         let mini_batch = rejected_without_plan(attempt);
         mini_batch.rejects(&[]).for_each(|reject| groups.add(&reject));

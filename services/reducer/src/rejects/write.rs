@@ -40,12 +40,21 @@ impl Reducer {
             (self.options.crash)(CrashPoint::DuringRejects);
             return Ok(None);
         }
-        self.progress.send_modify(|progress| progress.step = Some("writing the table of rejects".to_owned()));
+        self.progress.send_modify(|progress| {
+            progress.step = Some("writing the table of rejects".to_owned())
+        });
         let written = self.write_tables(Rejects::of(&self.store, records)).await;
         self.progress.send_modify(|progress| progress.step = None);
         let shown = |name: &str| self.store.shown(&format!("logs/{name}"));
-        let (items, without_place, of_failed) = written.with_context(|| format!("cannot write {}", shown(CSV)))?;
-        let tables = || RejectTables { items, without_place, of_failed, csv: shown(CSV), parquet: shown(PARQUET) };
+        let (items, without_place, of_failed) =
+            written.with_context(|| format!("cannot write {}", shown(CSV)))?;
+        let tables = || RejectTables {
+            items,
+            without_place,
+            of_failed,
+            csv: shown(CSV),
+            parquet: shown(PARQUET),
+        };
         Ok((items > 0).then(tables))
     }
 
@@ -62,8 +71,10 @@ impl Reducer {
         };
         fs::create_dir_all(&folder.path).context("create the folder of the logs")?;
         let incomplete = [CSV, PARQUET].map(|name| folder.path.join(format!(".{name}.tmp")));
-        let (inputs, runtime, files) = (self.spec.inputs.clone(), Handle::current(), incomplete.clone());
-        let writing = tokio::task::spawn_blocking(move || write(rejects, &inputs, &files, &runtime));
+        let (inputs, runtime, files) =
+            (self.spec.inputs.clone(), Handle::current(), incomplete.clone());
+        let writing =
+            tokio::task::spawn_blocking(move || write(rejects, &inputs, &files, &runtime));
         let written = match writing.await {
             Ok(written) => written,
             Err(error) => match error.try_into_panic() {
@@ -91,7 +102,8 @@ impl Reducer {
             }
             match folder.temporary {
                 None => {
-                    fs::rename(file, folder.path.join(name)).with_context(|| format!("give {name} its name"))?;
+                    fs::rename(file, folder.path.join(name))
+                        .with_context(|| format!("give {name} its name"))?;
                 }
                 Some(_) => self.store.move_log_file(name, file).await?,
             }

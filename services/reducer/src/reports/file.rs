@@ -27,7 +27,8 @@ impl ReportFile {
 
     /// Continues at the end of the file.
     pub fn append(path: PathBuf) -> Self {
-        let file = with_folder(&path, |path| OpenOptions::new().create(true).append(true).open(path));
+        let file =
+            with_folder(&path, |path| OpenOptions::new().create(true).append(true).open(path));
         Self { path, file, buffer: String::new(), bytes_left: u64::MAX }
     }
 
@@ -108,7 +109,10 @@ mod tests {
         (0..10).for_each(|_| file.write("some line\n"));
         file.flush();
         let text = fs::read_to_string(path).expect("written");
-        assert_eq!(text, "some line\nsome line\nThis file has reached its limit; further lines are dropped.\n");
+        assert_eq!(
+            text,
+            "some line\nsome line\nThis file has reached its limit; further lines are dropped.\n"
+        );
     }
 
     #[test]
@@ -117,7 +121,13 @@ mod tests {
         let mut file = ReportFile::create(folder.path().join("overview.txt"));
         file.line("Node 0\n2026-11-21T00:00:00.000000 The job ended: Completed.");
         file.flush();
-        assert_eq!(fs::read_to_string(folder.path().join("overview.txt")).expect("written").lines().count(), 1);
+        assert_eq!(
+            fs::read_to_string(folder.path().join("overview.txt"))
+                .expect("written")
+                .lines()
+                .count(),
+            1
+        );
     }
 
     #[test]

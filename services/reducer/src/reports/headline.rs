@@ -25,10 +25,13 @@ pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<St
         _ => why(tally.failures()),
     };
     let see = match causes.first() {
-        Some(_) if mini_batches.failed > 0 || tally.items_rejected() > 0 => "; see logs/job_error.txt",
+        Some(_) if mini_batches.failed > 0 || tally.items_rejected() > 0 => {
+            "; see logs/job_error.txt"
+        }
         _ => "; see logs/rejects.csv",
     };
-    let allowed = if is_limited(thresholds) { "this is within the limits of the job" } else { KEYS };
+    let allowed =
+        if is_limited(thresholds) { "this is within the limits of the job" } else { KEYS };
     Some(format!("completed with failures: {failed} ({why}){see}; {allowed}"))
 }
 
@@ -36,7 +39,9 @@ fn why(failures: &Failures) -> String {
     match &failures.kinds()[..] {
         [] => "for an unknown cause".to_owned(),
         [only] => clause(only).to_owned(),
-        [first, others @ ..] => format!("{} and {}", clause(first), counted(others.len() as u64, "other cause")),
+        [first, others @ ..] => {
+            format!("{} and {}", clause(first), counted(others.len() as u64, "other cause"))
+        }
     }
 }
 
@@ -54,8 +59,12 @@ mod tests {
     use super::*;
     use crate::fixtures::{failed, succeeded};
 
-    const OFF: ErrorThresholds =
-        ErrorThresholds { error_threshold: -1, allowed_failed_count: -1, allowed_failed_percent: 100.0, fail_fast: 0 };
+    const OFF: ErrorThresholds = ErrorThresholds {
+        error_threshold: -1,
+        allowed_failed_count: -1,
+        allowed_failed_percent: 100.0,
+        fail_fast: 0,
+    };
 
     fn tally(attempts: impl IntoIterator<Item = protocol::Attempt>, mini_batches: u64) -> Tally {
         let mut tally = Tally::default();
@@ -91,7 +100,9 @@ mod tests {
         };
         let text = headline(&tally([of_row(0, 7), of_row(1, 8)], 3), &OFF).expect("two failed");
         assert!(
-            text.starts_with("completed with failures: 2 of 3 mini-batches failed (ValueError: row 7 is bad);"),
+            text.starts_with(
+                "completed with failures: 2 of 3 mini-batches failed (ValueError: row 7 is bad);"
+            ),
             "{text}"
         );
     }
@@ -101,7 +112,9 @@ mod tests {
         let short = tally([succeeded(0, 1, 10, 9)], 1);
         let text = headline(&short, &OFF).expect("one item failed");
         assert!(
-            text.starts_with("completed with failures: 1 of 10 items failed (run() returned fewer results"),
+            text.starts_with(
+                "completed with failures: 1 of 10 items failed (run() returned fewer results"
+            ),
             "{text}"
         );
         assert!(text.contains("; see logs/rejects.csv; "), "{text}");

@@ -29,7 +29,8 @@ pub(super) struct AttemptKind<'a> {
 }
 
 impl AttemptKind<'_> {
-    pub const SUCCESS: Self = Self { status: AttemptStatus::Succeeded, error: None, is_copy: false };
+    pub const SUCCESS: Self =
+        Self { status: AttemptStatus::Succeeded, error: None, is_copy: false };
 }
 
 impl<'a> From<&'a Attempt> for AttemptKind<'a> {
@@ -52,7 +53,8 @@ impl Processed {
     pub fn create(path: PathBuf) -> Self {
         let mut file = ReportFile::create(path);
         file.write(HEADER);
-        let texts = Texts { dialect: Dialect::default(), second: (i64::MIN, String::new()), process: None };
+        let texts =
+            Texts { dialect: Dialect::default(), second: (i64::MIN, String::new()), process: None };
         Self { file, texts }
     }
 
@@ -105,7 +107,9 @@ impl Texts {
         self.text(attempt.detail, row);
         let ProcessName { node, process } = attempt.process;
         match &self.process {
-            Some((last, cells)) if last.process == process && last.node == node => row.push_str(cells),
+            Some((last, cells)) if last.process == process && last.node == node => {
+                row.push_str(cells)
+            }
             _ => {
                 let mut cells = String::new();
                 for name in [node, process] {
@@ -113,7 +117,10 @@ impl Texts {
                     self.text(name, &mut cells);
                 }
                 row.push_str(&cells);
-                self.process = Some((ProcessName { node: node.to_owned(), process: process.to_owned() }, cells));
+                self.process = Some((
+                    ProcessName { node: node.to_owned(), process: process.to_owned() },
+                    cells,
+                ));
             }
         }
         push_phases(row, attempt);
@@ -149,7 +156,8 @@ fn push_phases(row: &mut String, attempt: &AttemptRef) {
         return row.push_str(",,,,");
     }
     let reported = phases.reported_seconds(attempt.elapsed_seconds, attempt.run_seconds);
-    let before = [phases.waited_seconds, phases.prepared_seconds, phases.loaded_seconds].map(f64::from);
+    let before =
+        [phases.waited_seconds, phases.prepared_seconds, phases.loaded_seconds].map(f64::from);
     for seconds in before.into_iter().chain([reported]) {
         row.push(',');
         push_seconds(row, seconds);
@@ -218,13 +226,17 @@ mod tests {
         for formula in ["=HYPERLINK(\"http://evil\")", "+1", "-1", "@SUM(A1)"] {
             let mut attempt = failed(0, 1, true, 1);
             attempt.error.as_mut().expect("failed").message = formula.into();
-            (attempt.detail, attempt.node, attempt.process) = (formula.into(), formula.into(), formula.into());
+            (attempt.detail, attempt.node, attempt.process) =
+                (formula.into(), formula.into(), formula.into());
             add(&mut processed, &attempt, None);
         }
         processed.flush();
         let text = std::fs::read_to_string(path).expect("written");
         for cell in text.lines().skip(1).flat_map(|line| line.split(',').skip(11)) {
-            assert!(!cell.trim_start_matches('"').starts_with(['=', '+', '-', '@']), "{cell} in {text}");
+            assert!(
+                !cell.trim_start_matches('"').starts_with(['=', '+', '-', '@']),
+                "{cell} in {text}"
+            );
         }
     }
 

@@ -87,7 +87,8 @@ impl Summaries {
         work.process_seconds += attempt.process_seconds;
         work.run_seconds += attempt.run_seconds;
         work.add_phases(attempt);
-        let ended_at = attempt.started_at.saturating_add((attempt.elapsed_seconds.max(0.0) * 1000.0) as u64);
+        let ended_at =
+            attempt.started_at.saturating_add((attempt.elapsed_seconds.max(0.0) * 1000.0) as u64);
         process.seen_at = process.seen_at.max(ended_at);
         if process.first_run.is_none_or(|(began, _)| attempt.started_at < began) {
             process.first_run = Some((attempt.started_at, attempt.run_seconds));
@@ -104,7 +105,10 @@ impl Summaries {
                 if position == self.processes.len() {
                     self.processes.push(Process::default());
                 }
-                self.last = Some((ProcessName { node: node.to_owned(), process: process.to_owned() }, position));
+                self.last = Some((
+                    ProcessName { node: node.to_owned(), process: process.to_owned() },
+                    position,
+                ));
                 position
             }
         };
@@ -119,9 +123,12 @@ impl Summaries {
             for (name, &position) in processes {
                 let process = &self.processes[position];
                 let pid = process.pid.map_or_else(String::new, |pid| pid.to_string());
-                let init = process.init_seconds.map_or_else(String::new, |seconds| format!("{seconds:.6}"));
+                let init = process
+                    .init_seconds
+                    .map_or_else(String::new, |seconds| format!("{seconds:.6}"));
                 let code = process.return_code.map_or_else(String::new, |code| code.to_string());
-                let (work, start, phases) = (process.work.csv(), process.start_csv(), process.work.phases_csv());
+                let (work, start, phases) =
+                    (process.work.csv(), process.start_csv(), process.work.phases_csv());
                 let _ = writeln!(text, "{node},{name},{pid},{init},{code},{work},{start},{phases}");
             }
         }
@@ -131,15 +138,19 @@ impl Summaries {
     /// Returns lines for `job_result.txt`: how long the parts of a start took, and how long GPUs were busy and idle.
     pub fn starts(&self) -> String {
         let mut text = String::new();
-        let ready: Vec<&Process> = self.processes.iter().filter(|process| process.init_seconds.is_some()).collect();
+        let ready: Vec<&Process> =
+            self.processes.iter().filter(|process| process.init_seconds.is_some()).collect();
         let mean = |seconds: fn(&Process) -> f64| {
             ready.iter().map(|process| seconds(process)).sum::<f64>() / ready.len() as f64
         };
         if !ready.is_empty() {
-            let runs: Vec<f64> = ready.iter().filter_map(|process| Some(process.first_run?.1)).collect();
+            let runs: Vec<f64> =
+                ready.iter().filter_map(|process| Some(process.first_run?.1)).collect();
             let first_run = match runs.as_slice() {
                 [] => String::new(),
-                runs => format!(", first run() {:.3} s", runs.iter().sum::<f64>() / runs.len() as f64),
+                runs => {
+                    format!(", first run() {:.3} s", runs.iter().sum::<f64>() / runs.len() as f64)
+                }
             };
             let _ = writeln!(
                 text,
@@ -152,7 +163,8 @@ impl Summaries {
         }
         let gpus: Vec<[f64; 2]> = self.processes.iter().filter_map(Process::gpu_seconds).collect();
         if !gpus.is_empty() {
-            let [busy, idle] = [0, 1].map(|part| gpus.iter().map(|seconds| seconds[part]).sum::<f64>());
+            let [busy, idle] =
+                [0, 1].map(|part| gpus.iter().map(|seconds| seconds[part]).sum::<f64>());
             let _ = writeln!(text, "Processes with GPUs: {busy:.1} s in run(), {idle:.1} s idle.");
         }
         text
@@ -185,7 +197,9 @@ impl Process {
     }
 
     fn start_csv(&self) -> String {
-        let seconds = |seconds: Option<f64>| seconds.map_or_else(String::new, |seconds| format!("{seconds:.6}"));
+        let seconds = |seconds: Option<f64>| {
+            seconds.map_or_else(String::new, |seconds| format!("{seconds:.6}"))
+        };
         let of_start = |part: f64| seconds(self.init_seconds.map(|_| part));
         let [busy, idle] = [0, 1].map(|part| seconds(self.gpu_seconds().map(|gpu| gpu[part])));
         let numbers = self.gpus.iter().flat_map(GpuSet::numbers).map(u32::to_string);
@@ -271,11 +285,9 @@ mod tests {
         let processes = summaries.process_csv();
         let work = "\n0,process000,17,,-9,1,0,10,9,1,0.250000,0.125000,0.200000,,,,0.200000,,,,1.500000,0.500000,0.000000,0.050000\n";
         assert!(processes.contains(work), "{processes}");
-        assert!(
-            summaries
-                .node_csv()
-                .ends_with("\n0,2,1,1,15,9,6,0.500000,0.250000,0.400000,3.000000,1.000000,0.000000,0.100000\n")
-        );
+        assert!(summaries.node_csv().ends_with(
+            "\n0,2,1,1,15,9,6,0.500000,0.250000,0.400000,3.000000,1.000000,0.000000,0.100000\n"
+        ));
     }
 
     #[test]
@@ -292,7 +304,13 @@ mod tests {
         });
         let start = Start { interpreter_seconds: 0.05, import_seconds: 1.5 };
         let (init_seconds, notice) = (4.0, String::new());
-        summaries.event(&ResultEvent::ProcessReady { node: node(), process: process(), init_seconds, start, notice });
+        summaries.event(&ResultEvent::ProcessReady {
+            node: node(),
+            process: process(),
+            init_seconds,
+            start,
+            notice,
+        });
         summaries.attempt(&succeeded(0, 1, 10, 10).core(), true);
         let processes = summaries.process_csv();
         assert!(

@@ -28,14 +28,20 @@ pub(super) fn progress(tally: &Tally, elapsed: Duration, remaining: Option<Durat
     }
     let elapsed = duration(elapsed);
     let Some(planned) = tally.planned() else {
-        return format!("Processed {} in {elapsed}. Scheduling continues.", counted(ended, "mini batch"));
+        return format!(
+            "Processed {} in {elapsed}. Scheduling continues.",
+            counted(ended, "mini batch")
+        );
     };
     let rest = match remaining {
         Some(_) if ended >= planned.mini_batches => String::new(),
         Some(remaining) => format!(" Estimated remaining time {}.", duration(remaining)),
         None => String::new(),
     };
-    format!("Processed {ended} of {} in {elapsed}.{rest}", counted(planned.mini_batches, "mini batch"))
+    format!(
+        "Processed {ended} of {} in {elapsed}.{rest}",
+        counted(planned.mini_batches, "mini batch")
+    )
 }
 
 /// `job_result.txt`.
@@ -54,11 +60,23 @@ pub(super) fn job_result(
         let _ = writeln!(text, "The job {}", sentence(headline));
     }
     for (name, counts) in [("Mini-batches", result.mini_batches), ("Items", result.items)] {
-        let total = if counts.total == 0 { "not all known".to_owned() } else { format!("{} in all", counts.total) };
-        let _ = writeln!(text, "{name}: {total}, {} succeeded, {} failed.", counts.succeeded, counts.failed);
+        let total = if counts.total == 0 {
+            "not all known".to_owned()
+        } else {
+            format!("{} in all", counts.total)
+        };
+        let _ = writeln!(
+            text,
+            "{name}: {total}, {} succeeded, {} failed.",
+            counts.succeeded, counts.failed
+        );
     }
     if result.retrying > 0 {
-        let _ = writeln!(text, "Failed a try and had tries left: {}.", counted(result.retrying, "mini-batch"));
+        let _ = writeln!(
+            text,
+            "Failed a try and had tries left: {}.",
+            counted(result.retrying, "mini-batch")
+        );
     }
     let _ = writeln!(
         text,
@@ -68,9 +86,13 @@ pub(super) fn job_result(
         result.duplicates_dropped
     );
     if result.extra_runs > 0 {
-        let (runs, items) = (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
+        let (runs, items) =
+            (counted(result.extra_runs, "extra run"), counted(result.items_rejected, "item"));
         let pieces = result.divided.sentence();
-        let _ = writeln!(text, "Isolation of failing items: {runs} of pieces of {pieces}; {items} failed alone.");
+        let _ = writeln!(
+            text,
+            "Isolation of failing items: {runs} of pieces of {pieces}; {items} failed alone."
+        );
     } else if result.items_rejected > 0 {
         let _ = writeln!(text, "Items rejected: {}.", result.items_rejected);
     }
@@ -81,7 +103,11 @@ pub(super) fn job_result(
         let _ = writeln!(text, "Its processes {waits}.");
     }
     if result.copies != Default::default() {
-        let _ = writeln!(text, "Mini-batches that ran far longer than others: {}.", result.copies.sentence());
+        let _ = writeln!(
+            text,
+            "Mini-batches that ran far longer than others: {}.",
+            result.copies.sentence()
+        );
     }
     let elapsed = Duration::try_from_secs_f64(result.elapsed_seconds).unwrap_or_default();
     let _ = writeln!(text, "Elapsed: {}.", duration(elapsed));
@@ -93,7 +119,8 @@ pub(super) fn job_result(
         let _ = writeln!(text, "Output: {output}");
     }
     if let Some(rejects) = &result.rejects {
-        let _ = writeln!(text, "Rejected: {}, see {}.", counted(rejects.items, "item"), rejects.csv);
+        let _ =
+            writeln!(text, "Rejected: {}, see {}.", counted(rejects.items, "item"), rejects.csv);
     }
     write_given_up(tally, &mut text);
     write_waiting(waits, &mut text);
@@ -107,7 +134,10 @@ pub(super) fn job_result(
         }
         if tally.warnings().count() > 0 {
             let count = counted(tally.warnings().count(), "warning");
-            let _ = writeln!(text, "  {count} of mini-batches, see logs/sys/warning/mini-batch_warnings.txt");
+            let _ = writeln!(
+                text,
+                "  {count} of mini-batches, see logs/sys/warning/mini-batch_warnings.txt"
+            );
         }
     }
     if !tally.failures().groups().is_empty() {
@@ -165,14 +195,21 @@ pub(super) fn job_error(tally: &Tally) -> String {
     };
     let total: u64 = groups.iter().map(|group| group.count).sum();
     let (errors, kinds) = (counted(total, "error"), counted(groups.len() as u64, "kind"));
-    let order =
-        if first.ended_job { "the one that ended the job and then the most frequent" } else { "the most frequent" };
+    let order = if first.ended_job {
+        "the one that ended the job and then the most frequent"
+    } else {
+        "the most frequent"
+    };
     let mut text = format!("{errors} of {kinds}, {order} first.\n");
     for group in groups {
-        let message = if group.message.is_empty() { "(many different messages)" } else { &group.message };
+        let message =
+            if group.message.is_empty() { "(many different messages)" } else { &group.message };
         let _ = writeln!(text, "\n{} {}: {message}", counted(group.count, "time"), group.category);
         if group.has_others {
-            let _ = writeln!(text, "  this is the first message; the others differ in numbers, paths or quoted texts");
+            let _ = writeln!(
+                text,
+                "  this is the first message; the others differ in numbers, paths or quoted texts"
+            );
         }
         if group.ended_job {
             let _ = writeln!(text, "  it ended the job");
@@ -231,7 +268,8 @@ mod tests {
         assert_eq!(progress(&tally, elapsed, None), planning);
         tally.apply(&ResultEvent::Planned(Planned { mini_batches: 5, items: None }));
         assert_eq!(progress(&tally, elapsed, None), "Processed 2 of 5 mini batches in 0:00:10.");
-        let expected = "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:15.";
+        let expected =
+            "Processed 2 of 5 mini batches in 0:00:10. Estimated remaining time 0:00:15.";
         assert_eq!(progress(&tally, elapsed, Some(Duration::from_secs(15))), expected);
     }
 
@@ -264,7 +302,10 @@ mod tests {
             ..JobResult::new("digits".into(), JobState::Failed, "/jobs/digits/logs".into())
         };
         let text = job_result(&result, &tally, "", &[], &["a warning".into()]);
-        assert!(text.starts_with("Job digits ended: Failed.\nCause: The number of failed items is 2"), "{text}");
+        assert!(
+            text.starts_with("Job digits ended: Failed.\nCause: The number of failed items is 2"),
+            "{text}"
+        );
         let failed = "  mini-batch 1 (/data/1.png), tries: 3, ValueError: bad value. Open \
                       logs/user/error/0/process000.txt.\n";
         assert!(text.contains(failed), "{text}");

@@ -90,8 +90,12 @@ impl Upload {
 
     async fn begin(&mut self, which: Which) {
         let sent = std::mem::take(self.sent().await);
-        self.copying =
-            Copying::UnderWay(tokio::spawn(copy(self.folder.path().to_owned(), self.store.clone(), sent, which)));
+        self.copying = Copying::UnderWay(tokio::spawn(copy(
+            self.folder.path().to_owned(),
+            self.store.clone(),
+            sent,
+            which,
+        )));
     }
 
     /// Returns the sent files once no copy is running.
@@ -131,7 +135,8 @@ async fn copy(folder: PathBuf, store: JobStore, mut sent: Sent, which: Which) ->
         }
         let (store, folder) = (store.clone(), folder.clone());
         puts.spawn(async move {
-            let relative = file.strip_prefix(&folder).expect("found below it").to_string_lossy().into_owned();
+            let relative =
+                file.strip_prefix(&folder).expect("found below it").to_string_lossy().into_owned();
             let put = match hash {
                 Some(_) => store.put_log_file(&relative, &file).await,
                 None => store.move_log_file(&relative, &file).await,

@@ -91,7 +91,8 @@ impl Ord for Candidate {
     /// Compares weight / (2 · slots + 1), without fractions. Of equals, a job that had the slot before is greater, and
     /// then the first.
     fn cmp(&self, other: &Self) -> Ordering {
-        let of = |one: &Self, other: &Self| u64::from(one.weight) * (2 * u64::from(other.slots) + 1);
+        let of =
+            |one: &Self, other: &Self| u64::from(one.weight) * (2 * u64::from(other.slots) + 1);
         let tie = || self.had_more.cmp(&other.had_more).then(other.job.cmp(&self.job));
         of(self, other).cmp(&of(other, self)).then_with(tie)
     }
@@ -143,7 +144,8 @@ impl<'a> Fill<'a> {
             .collect();
         let mut owners: Vec<Owner> = Vec::new();
         let mut owner_at: HashMap<&str, usize> = HashMap::new();
-        let all_slots: u64 = states.iter().filter(|node| node.accepts_work).map(|node| u64::from(slots(node))).sum();
+        let all_slots: u64 =
+            states.iter().filter(|node| node.accepts_work).map(|node| u64::from(slots(node))).sum();
         let all_weights: u64 = demands.iter().map(|job| u64::from(job.priority.weight())).sum();
         let jobs = demands.iter().zip(occupied).enumerate().map(|(number, (job, occupied))| {
             let owner = *owner_at.entry(&job.owner).or_insert_with(|| {
@@ -183,8 +185,19 @@ impl<'a> Fill<'a> {
         let open = eligible.iter().map(Vec::len).collect();
         let closed = vec![vec![false; states.len()]; bounds.len()];
         let nodes = nodes.collect();
-        let mut fill =
-            Self { states, jobs, nodes, owners, bounds, kinds, exceptions, eligible, closed, open, epoch: 0 };
+        let mut fill = Self {
+            states,
+            jobs,
+            nodes,
+            owners,
+            bounds,
+            kinds,
+            exceptions,
+            eligible,
+            closed,
+            open,
+            epoch: 0,
+        };
         fill.reserve(held);
         fill
     }
@@ -193,7 +206,8 @@ impl<'a> Fill<'a> {
         for (job, held) in held.iter().enumerate() {
             for (node, processes) in held {
                 let Some(bounds) = self.bounds(job, *node) else { continue };
-                let slots = bounds.slots_of((*processes).min(bounds.processes_max)).min(bounds.slots_max);
+                let slots =
+                    bounds.slots_of((*processes).min(bounds.processes_max)).min(bounds.slots_max);
                 self.jobs[job].before.push((*node, slots));
                 self.nodes[*node].before.push(job);
                 self.nodes[*node].reserved += slots;
@@ -243,7 +257,9 @@ impl<'a> Fill<'a> {
         let mut gpus_used: HashMap<usize, u32> = HashMap::new();
         for (number, (job, held)) in self.jobs.iter().zip(held).enumerate() {
             let nodes: BTreeSet<usize> = held.keys().copied().collect();
-            if held.values().sum::<u32>() != job.processes || nodes.union(&job.occupied).count() > job.node_count {
+            if held.values().sum::<u32>() != job.processes
+                || nodes.union(&job.occupied).count() > job.node_count
+            {
                 return false;
             }
             for (node, processes) in held {
@@ -268,14 +284,16 @@ impl<'a> Fill<'a> {
     /// Whether a job has no slot because nodes have processes of it that may not work on it.
     pub fn waits_for_earlier_nodes(&self, job: usize) -> bool {
         let Job { occupied, node_count, .. } = &self.jobs[job];
-        occupied.len() >= *node_count && occupied.iter().all(|node| self.bounds(job, *node).is_none())
+        occupied.len() >= *node_count
+            && occupied.iter().all(|node| self.bounds(job, *node).is_none())
     }
 
     fn bounds(&self, job: usize, node: usize) -> Option<Bounds> {
         if !self.states[node].accepts_work {
             return None;
         }
-        let exception = if self.exceptions.is_empty() { None } else { self.exceptions.get(&(job, node)) };
+        let exception =
+            if self.exceptions.is_empty() { None } else { self.exceptions.get(&(job, node)) };
         exception.copied().unwrap_or_else(|| self.bounds[self.jobs[job].group][self.kinds[node]])
     }
 
@@ -283,12 +301,15 @@ impl<'a> Fill<'a> {
     fn grant(&mut self, number: usize) -> bool {
         let job = &self.jobs[number];
         let owner = &self.owners[job.owner];
-        if job.processes >= job.wanted || owner.limit.is_some_and(|limit| owner.processes >= limit) {
+        if job.processes >= job.wanted || owner.limit.is_some_and(|limit| owner.processes >= limit)
+        {
             return false;
         }
         if !job.needs_moves {
             let own = self.held_before(number).or_else(|| self.current(number));
-            let found = own.or_else(|| self.without_reservation(number)).or_else(|| self.reserved_for_others(number));
+            let found = own
+                .or_else(|| self.without_reservation(number))
+                .or_else(|| self.reserved_for_others(number));
             if let Some(node) = found {
                 self.place(number, node);
                 return true;
@@ -302,7 +323,8 @@ impl<'a> Fill<'a> {
     fn held_before(&self, number: usize) -> Option<usize> {
         let job = &self.jobs[number];
         let has = |node: &usize| job.nodes.get(node).map_or(0, |held| held.slots);
-        let unused = job.before.iter().filter(|(node, before)| has(node) < *before).map(|(node, _)| *node);
+        let unused =
+            job.before.iter().filter(|(node, before)| has(node) < *before).map(|(node, _)| *node);
         unused.into_iter().find(|node| self.fits(number, *node))
     }
 
@@ -318,16 +340,22 @@ impl<'a> Fill<'a> {
             return None;
         }
         let likely = job.expected.saturating_sub(job.slots).min(job.wanted - job.processes).max(1);
-        let free = || self.eligible[job.group].iter().copied().filter(|node| self.unreserved(*node) > 0);
+        let free =
+            || self.eligible[job.group].iter().copied().filter(|node| self.unreserved(*node) > 0);
         let preference = |node: &usize| {
             let room = self.unreserved(*node);
             // A node on which it works has its model already.
             let is_other = !job.nodes.contains_key(node);
-            if room >= likely { (0, is_other, room, *node) } else { (1, is_other, u32::MAX - room, *node) }
+            if room >= likely {
+                (0, is_other, room, *node)
+            } else {
+                (1, is_other, u32::MAX - room, *node)
+            }
         };
         // Mostly the first choice fits, and looking at the numbers of free slots is quick.
         let first = free().min_by_key(preference).filter(|node| self.fits(number, *node));
-        let found = first.or_else(|| free().filter(|node| self.fits(number, *node)).min_by_key(preference));
+        let found =
+            first.or_else(|| free().filter(|node| self.fits(number, *node)).min_by_key(preference));
         if found.is_none() {
             self.jobs[number].searched = Some(self.epoch);
         }
@@ -343,7 +371,8 @@ impl<'a> Fill<'a> {
         fitting.max_by_key(|node| {
             let unused = |other: &usize| {
                 let other = &self.jobs[*other];
-                let before = other.before.iter().find(|(at, _)| at == node).map_or(0, |(_, slots)| *slots);
+                let before =
+                    other.before.iter().find(|(at, _)| at == node).map_or(0, |(_, slots)| *slots);
                 let has = other.nodes.get(node).map_or(0, |held| held.slots);
                 (!other.is_done && before > has).then_some((other.rank, u32::MAX - before))
             };
@@ -378,7 +407,8 @@ impl<'a> Fill<'a> {
             if job.nodes.keys().filter(|at| !is_left(at)).count() >= job.node_count {
                 return None;
             }
-            let others = job.nodes.keys().filter(|at| !job.occupied.contains(at) && !is_left(at)).count();
+            let others =
+                job.nodes.keys().filter(|at| !job.occupied.contains(at) && !is_left(at)).count();
             if !job.occupied.contains(&node) && job.occupied.len() + others >= job.node_count {
                 return None;
             }
@@ -396,7 +426,10 @@ impl<'a> Fill<'a> {
         let job = &mut self.jobs[number];
         let owner = &mut self.owners[job.owner];
         let held = job.nodes.entry(node).or_default();
-        let left = owner.limit.map_or(u32::MAX, |limit| limit - owner.processes).min(job.wanted - job.processes);
+        let left = owner
+            .limit
+            .map_or(u32::MAX, |limit| limit - owner.processes)
+            .min(job.wanted - job.processes);
         let more = (bounds.processes(held.slots + 1) - held.processes).min(left);
         let gpus = bounds.gpus(held.processes + more) - bounds.gpus(held.processes);
         held.slots += 1;
@@ -480,7 +513,10 @@ impl<'a> Fill<'a> {
                 }
                 reached[node] = Some(job);
                 for (other, held) in &self.nodes[node].jobs {
-                    if *other == number || leaves.contains_key(other) || !self.is_movable(*other, node) {
+                    if *other == number
+                        || leaves.contains_key(other)
+                        || !self.is_movable(*other, node)
+                    {
                         continue;
                     }
                     let theirs = self.bounds(*other, node).expect("it was placed");
@@ -531,7 +567,12 @@ fn kinds(states: &[NodeState]) -> (Vec<usize>, Vec<NodeState>) {
     let kinds = states.iter().map(|node| {
         *known.entry((&node.offer, node.process_count)).or_insert_with(|| {
             let (offer, process_count) = (node.offer.clone(), node.process_count);
-            examples.push(NodeState { offer, process_count, accepts_work: true, ..NodeState::default() });
+            examples.push(NodeState {
+                offer,
+                process_count,
+                accepts_work: true,
+                ..NodeState::default()
+            });
             examples.len() - 1
         })
     });

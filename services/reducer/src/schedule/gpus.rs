@@ -17,7 +17,9 @@ pub(super) fn assigned(
 ) -> Vec<Allocation> {
     let mut of_node: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
     for (job, share) in shares.iter().enumerate() {
-        share.iter().for_each(|(node, processes)| of_node.entry(*node).or_default().push((job, *processes)));
+        share.iter().for_each(|(node, processes)| {
+            of_node.entry(*node).or_default().push((job, *processes))
+        });
     }
     let with_gpus = previous.allocations.iter().filter(|before| !before.gpus.is_empty());
     let before: HashMap<(&str, &str), &[u32]> =
@@ -26,7 +28,9 @@ pub(super) fn assigned(
     for (at, jobs) in of_node {
         let node = &nodes[at];
         let none = BTreeSet::new();
-        let failing = |job: usize| node.jobs.get(&demands[job].job_id).map_or(&none, |running| &running.failing_gpus);
+        let failing = |job: usize| {
+            node.jobs.get(&demands[job].job_id).map_or(&none, |running| &running.failing_gpus)
+        };
         let had = |job: usize| {
             let key = (node.name.as_str(), demands[job].job_id.as_str());
             before.get(&key).copied().unwrap_or_default()

@@ -29,39 +29,57 @@ pub(super) fn shares(nodes: &[NodeState], previous: &Schedule, now: u64) -> Vec<
     for node in nodes {
         for (job_id, running) in &node.jobs {
             let Some(need) = running.limits else { continue };
-            let before = before.get(&(&**job_id, &*node.name)).copied().filter(|share| share.id == need.id);
-            let lent = before.map_or(0, |share| if node.schedule < share.since { share.lent } else { share.parts });
-            jobs.entry(job_id).or_default().push(Contender { node: &node.name, need, before, lent });
+            let before =
+                before.get(&(&**job_id, &*node.name)).copied().filter(|share| share.id == need.id);
+            let lent = before.map_or(0, |share| {
+                if node.schedule < share.since { share.lent } else { share.parts }
+            });
+            jobs.entry(job_id).or_default().push(Contender {
+                node: &node.name,
+                need,
+                before,
+                lent,
+            });
         }
     }
     let number = previous.number + 1;
-    let mut shares: Vec<LimitShare> =
-        jobs.into_iter().flat_map(|(job_id, contenders)| divided(job_id, contenders, number, now)).collect();
-    shares.sort_unstable_by(|one, other| (&one.job_id, &one.node).cmp(&(&other.job_id, &other.node)));
+    let mut shares: Vec<LimitShare> = jobs
+        .into_iter()
+        .flat_map(|(job_id, contenders)| divided(job_id, contenders, number, now))
+        .collect();
+    shares
+        .sort_unstable_by(|one, other| (&one.job_id, &one.node).cmp(&(&other.job_id, &other.node)));
     shares
 }
 
 /// Divides the limits of one job.
-fn divided(job_id: &str, mut contenders: Vec<Contender<'_>>, number: u64, now: u64) -> Vec<LimitShare> {
+fn divided(
+    job_id: &str,
+    mut contenders: Vec<Contender<'_>>,
+    number: u64,
+    now: u64,
+) -> Vec<LimitShare> {
     contenders.sort_by_cached_key(|contender| contender.turn(now));
     let needs: Vec<LimitNeed> = contenders.iter().map(|contender| contender.need).collect();
     let parts_before: Vec<u32> = contenders.iter().map(|contender| contender.parts()).collect();
     let lent: Vec<u32> = contenders.iter().map(|contender| contender.lent).collect();
     let parts = divide_limits(&needs, &parts_before, &lent);
-    let shares = contenders.iter().zip(parts).zip(parts_before).map(|((contender, parts), parts_before)| {
-        let before = contender.before;
-        let since = before.filter(|_| parts >= parts_before).map_or(number, |share| share.since);
-        let is_same_turn = |share: &&LimitShare| (share.parts > 0) == (parts > 0);
-        LimitShare {
-            node: contender.node.to_owned(),
-            job_id: job_id.to_owned(),
-            id: contender.need.id,
-            parts,
-            lent: contender.lent.max(parts),
-            since,
-            turn_since: before.filter(is_same_turn).map_or(now, |share| share.turn_since),
-        }
-    });
+    let shares =
+        contenders.iter().zip(parts).zip(parts_before).map(|((contender, parts), parts_before)| {
+            let before = contender.before;
+            let since =
+                before.filter(|_| parts >= parts_before).map_or(number, |share| share.since);
+            let is_same_turn = |share: &&LimitShare| (share.parts > 0) == (parts > 0);
+            LimitShare {
+                node: contender.node.to_owned(),
+                job_id: job_id.to_owned(),
+                id: contender.need.id,
+                parts,
+                lent: contender.lent.max(parts),
+                since,
+                turn_since: before.filter(is_same_turn).map_or(now, |share| share.turn_since),
+            }
+        });
     shares.collect()
 }
 

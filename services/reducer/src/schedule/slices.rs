@@ -36,16 +36,26 @@ pub(super) fn order(
     slots: u32,
     now: u64,
 ) -> Vec<usize> {
-    let of = |job: usize| Job { demand: demands[job], state: states[job], has_slots: !held[job].is_empty(), now };
+    let of = |job: usize| Job {
+        demand: demands[job],
+        state: states[job],
+        has_slots: !held[job].is_empty(),
+        now,
+    };
     let mut order: Vec<usize> = (0..demands.len()).collect();
     let firsts = order.iter().filter(|job| of(**job).is_in_first_slice()).count();
     let firsts_max = (slots / SLOTS_PER_FIRST).max(1) as usize;
-    let mut new: Vec<usize> = order.iter().filter(|job| of(**job).begins_at_once()).copied().collect();
+    let mut new: Vec<usize> =
+        order.iter().filter(|job| of(**job).begins_at_once()).copied().collect();
     new.sort_by_key(|job| (Reverse(of(*job).urgency()), *job));
     // However many new jobs come, one other job at least is in its slice.
     let in_later_slice = order.iter().any(|job| of(*job).is_in_later_slice());
     let waits_in_line = order.iter().any(|job| of(*job).waits_in_line());
-    new.truncate(if waits_in_line && !in_later_slice { 0 } else { firsts_max.saturating_sub(firsts) });
+    new.truncate(if waits_in_line && !in_later_slice {
+        0
+    } else {
+        firsts_max.saturating_sub(firsts)
+    });
     order.sort_by_cached_key(|job| {
         let at = of(*job);
         let tier = match at.has_slots {
@@ -84,7 +94,8 @@ impl Job<'_> {
     /// Whether it has just begun a first slice, or has just continued a slice, and cannot lose its slots yet.
     fn is_protected(&self) -> bool {
         let Some(state) = self.state else { return true };
-        let has_just_begun = !state.has_ended_one || self.now.saturating_sub(self.served_since()) < FIRST_SLICE;
+        let has_just_begun =
+            !state.has_ended_one || self.now.saturating_sub(self.served_since()) < FIRST_SLICE;
         has_just_begun && (!state.had_slice || state.was_interrupted)
     }
 
@@ -112,7 +123,8 @@ impl Job<'_> {
 
     /// Returns for how long it has waited.
     fn waited(&self) -> u64 {
-        let since = self.state.and_then(|state| state.waits_since).unwrap_or(self.demand.enqueued_at);
+        let since =
+            self.state.and_then(|state| state.waits_since).unwrap_or(self.demand.enqueued_at);
         self.now.saturating_sub(since)
     }
 
@@ -133,8 +145,11 @@ fn needs_gpus(job: &Demand) -> bool {
 }
 
 fn slice_is_over(job: &Demand, state: &ScheduledJob, now: u64) -> bool {
-    let length =
-        if state.had_slice || needs_gpus(job) { SLICE * u64::from(job.priority.weight()) } else { FIRST_SLICE };
+    let length = if state.had_slice || needs_gpus(job) {
+        SLICE * u64::from(job.priority.weight())
+    } else {
+        FIRST_SLICE
+    };
     let served = state.served_since.map_or(0, |since| state.served + now.saturating_sub(since));
     state.has_ended_one && served >= length
 }
@@ -153,14 +168,16 @@ pub(super) fn state(
     let had_processes = before.admitted_in.is_some() && before.waits_since.is_none();
     let lost = had_processes && !has_processes;
     let is_over = slice_is_over(job, &before, now);
-    let was_interrupted = if lost { before.had_slice && !is_over } else { before.was_interrupted && !is_over };
+    let was_interrupted =
+        if lost { before.had_slice && !is_over } else { before.was_interrupted && !is_over };
     let served = match before.served_since {
         Some(since) if lost && was_interrupted => before.served + now.saturating_sub(since),
         _ if lost => 0,
         _ => before.served,
     };
     let Demand { job_id, owner, priority, is_canceled, .. } = job;
-    let (job_id, owner, priority, is_canceled) = (job_id.clone(), owner.clone(), *priority, *is_canceled);
+    let (job_id, owner, priority, is_canceled) =
+        (job_id.clone(), owner.clone(), *priority, *is_canceled);
     let had_slice = before.had_slice || (lost && before.has_ended_one);
     if !has_processes {
         let began = if before.admitted_in.is_some() { now } else { job.enqueued_at.min(now) };
@@ -179,7 +196,8 @@ pub(super) fn state(
             ..ScheduledJob::default()
         };
     }
-    let running = || nodes.iter().filter_map(|node| node.jobs.get(&job.job_id)).filter(|_| had_processes);
+    let running =
+        || nodes.iter().filter_map(|node| node.jobs.get(&job.job_id)).filter(|_| had_processes);
     let is_ready = || running().any(|running| running.is_ready);
     ScheduledJob {
         job_id,

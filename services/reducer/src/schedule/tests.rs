@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use protocol::{
-    Allocation, Demand, Full, GpuDemand, NodeState, Offer, OwnerQuota, Priority, Quotas, Requirements, Running,
-    Schedule, ScheduledJob, Unfit, WaitsFor,
+    Allocation, Demand, Full, GpuDemand, NodeState, Offer, OwnerQuota, Priority, Quotas,
+    Requirements, Running, Schedule, ScheduledJob, Unfit, WaitsFor,
 };
 
 use super::slices::{FIRST_SLICE, SLICE};
@@ -17,7 +17,12 @@ const MINUTE: u64 = 60_000;
 
 fn node(number: usize, processors: u32, gpus: u32) -> NodeState {
     let offer = Offer { processors, gpus, ..Offer::default() };
-    NodeState { name: format!("node-{number:04}"), offer, accepts_work: true, ..NodeState::default() }
+    NodeState {
+        name: format!("node-{number:04}"),
+        offer,
+        accepts_work: true,
+        ..NodeState::default()
+    }
 }
 
 fn nodes(count: usize, processors: u32) -> Vec<NodeState> {
@@ -74,9 +79,14 @@ impl Fleet {
     fn follow(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         node.schedule = self.schedule.number;
-        let own = self.schedule.allocations.iter().filter(|allocation| allocation.node == node.name);
+        let own =
+            self.schedule.allocations.iter().filter(|allocation| allocation.node == node.name);
         let running = own.map(|Allocation { job_id, processes, .. }| {
-            let failing_gpus = node.jobs.get(job_id).map(|running| running.failing_gpus.clone()).unwrap_or_default();
+            let failing_gpus = node
+                .jobs
+                .get(job_id)
+                .map(|running| running.failing_gpus.clone())
+                .unwrap_or_default();
             let running = Running {
                 processes: *processes,
                 is_ready: true,
@@ -143,10 +153,17 @@ fn job_alone_has_every_process() {
 fn weights_hold_over_the_fleet() {
     let of = |priority| Demand { priority, ..job(0) };
     let jobs = [Priority::High, Priority::Normal, Priority::Normal].map(of);
-    let jobs = jobs.into_iter().enumerate().map(|(number, demand)| Demand { job_id: job(number).job_id, ..demand });
+    let jobs = jobs
+        .into_iter()
+        .enumerate()
+        .map(|(number, demand)| Demand { job_id: job(number).job_id, ..demand });
     assert_eq!(processes(nodes(3, 2), jobs.collect()), [4, 1, 1]);
     let small = Demand { unfinished: 3, ..job(0) };
-    assert_eq!(processes(nodes(2, 8), vec![small, job(1), job(2)]), [3, 7, 6], "others take what a job does not need");
+    assert_eq!(
+        processes(nodes(2, 8), vec![small, job(1), job(2)]),
+        [3, 7, 6],
+        "others take what a job does not need"
+    );
 }
 
 #[test]
@@ -184,7 +201,9 @@ fn requirements_are_exact() {
     assert!(matches!(&reason, WaitsFor::FittingWorker(Unfit { nodes: 2, .. })), "{reason:?}");
     let text = reason.to_string();
     assert!(
-        text.starts_with("none of the 2 workers meets `requires` (label pool=spot); node-0000 comes nearest"),
+        text.starts_with(
+            "none of the 2 workers meets `requires` (label pool=spot); node-0000 comes nearest"
+        ),
         "{text}"
     );
 }
@@ -215,7 +234,11 @@ fn shares_and_process_counts_are_exact() {
     let some = Demand { unfinished: 10, ..many.clone() };
     assert_eq!(processes(nodes(1, 8), vec![some, job(1)]), [10, 5]);
     let of_operator = NodeState { process_count: Some(4), ..node(0, 8, 0) };
-    assert_eq!(processes(vec![of_operator], vec![many]), [4], "the worker's own number comes first");
+    assert_eq!(
+        processes(vec![of_operator], vec![many]),
+        [4],
+        "the worker's own number comes first"
+    );
 }
 
 #[test]
@@ -223,7 +246,8 @@ fn job_on_a_node_that_comes_back_gets_no_more_nodes_than_node_count() {
     let mut fleet = Fleet::new(nodes(2, 2), vec![Demand { node_count: Some(1), ..job(0) }]);
     fleet.step();
     let [first] = fleet.of(0)[..] else { panic!("one node") };
-    let first = fleet.nodes.iter().position(|node| node.name == first.node).expect("it is one of the two");
+    let first =
+        fleet.nodes.iter().position(|node| node.name == first.node).expect("it is one of the two");
     let unseen = fleet.nodes.remove(first);
     fleet.step();
     // It still runs what it began.
@@ -308,7 +332,8 @@ fn gpus_belong_to_one_job() {
     fleet.jobs.push(each(1, 1));
     fleet.step();
     assert_eq!(fleet.all_processes(), [1, 2]);
-    let gpus: Vec<u32> = fleet.schedule.allocations.iter().flat_map(|allocation| allocation.gpus.clone()).collect();
+    let gpus: Vec<u32> =
+        fleet.schedule.allocations.iter().flat_map(|allocation| allocation.gpus.clone()).collect();
     assert_eq!(gpus.iter().collect::<BTreeSet<_>>().len(), 4, "{gpus:?}");
     assert_eq!(fleet.of(0)[0].gpus, [0, 1], "a job keeps those that it has");
     let shared = Demand { gpus: GpuDemand::Shared(3), ..job(2) };
@@ -334,7 +359,10 @@ fn failing_gpu_is_given_to_another_job() {
     fleet.nodes[0].jobs.get_mut("job-0000").expect("it runs").failing_gpus.extend([0, 1]);
     fleet.step();
     assert_eq!(fleet.all_processes(), [0, 2]);
-    assert_eq!(fleet.waits_for(0), Some(WaitsFor::AbleWorker { workers: 1, reason: String::new() }));
+    assert_eq!(
+        fleet.waits_for(0),
+        Some(WaitsFor::AbleWorker { workers: 1, reason: String::new() })
+    );
 }
 
 #[test]
@@ -348,7 +376,8 @@ fn canceled_job_is_admitted_whatever_the_limits_and_gets_no_process() {
     for _ in 0..2 {
         fleet.step();
         assert_eq!(fleet.all_processes(), [2, 0, 0]);
-        let admitted: Vec<bool> = fleet.schedule.jobs.iter().map(|job| job.admitted_in.is_some()).collect();
+        let admitted: Vec<bool> =
+            fleet.schedule.jobs.iter().map(|job| job.admitted_in.is_some()).collect();
         assert_eq!(admitted, [true, true, false]);
     }
     cancel(&mut fleet.jobs[0]);
@@ -390,10 +419,14 @@ fn node_that_leaves_moves_nothing_else() {
     let before = fleet.schedule.allocations.clone();
     let gone = fleet.nodes.remove(3).name;
     fleet.step();
-    let lost: BTreeSet<&String> =
-        before.iter().filter(|allocation| allocation.node == gone).map(|allocation| &allocation.job_id).collect();
+    let lost: BTreeSet<&String> = before
+        .iter()
+        .filter(|allocation| allocation.node == gone)
+        .map(|allocation| &allocation.job_id)
+        .collect();
     let kept = |allocation: &&Allocation| fleet.schedule.allocations.contains(allocation);
-    let changed = before.iter().filter(|allocation| allocation.node != gone && !kept(allocation)).count();
+    let changed =
+        before.iter().filter(|allocation| allocation.node != gone && !kept(allocation)).count();
     assert!(changed <= 4, "{lost:?} lose {gone}; of the others, {changed} change");
 }
 
@@ -431,9 +464,13 @@ fn jobs_wait_in_line_with_their_place() {
     let mut fleet = Fleet::new(nodes(1, 1), (0..3).map(job).collect());
     fleet.step();
     let running = (0..3).position(|job| fleet.processes(job) == 1).expect("one runs");
-    let reasons: Vec<_> = (0..3).filter(|job| *job != running).filter_map(|job| fleet.waits_for(job)).collect();
+    let reasons: Vec<_> =
+        (0..3).filter(|job| *job != running).filter_map(|job| fleet.waits_for(job)).collect();
     let ahead = [0, 1].map(|ahead| WaitsFor::OtherJobs { ahead });
-    assert!(reasons.len() == 2 && ahead.iter().all(|reason| reasons.contains(reason)), "{reasons:?}");
+    assert!(
+        reasons.len() == 2 && ahead.iter().all(|reason| reasons.contains(reason)),
+        "{reasons:?}"
+    );
 }
 
 #[test]
@@ -484,11 +521,22 @@ fn any_job() -> impl Strategy<Value = Demand> {
         1 => (1..3_u32).prop_map(GpuDemand::Each),
         1 => (1..4_u32).prop_map(GpuDemand::Shared),
     ];
-    let limits = (option::weighted(0.3, 1..3_u32), option::weighted(0.2, 10..100_u32), option::weighted(0.3, 1..9_u32));
+    let limits = (
+        option::weighted(0.3, 1..3_u32),
+        option::weighted(0.2, 10..100_u32),
+        option::weighted(0.3, 1..9_u32),
+    );
     let label = option::weighted(0.3, prop::sample::select(vec!["a", "b"]));
     let unfinished = prop_oneof![1 => 0..4_u64, 2 => Just(1_000_u64)];
     (prop::sample::select(vec!["ana", "bo"]), 0..3_usize, limits, gpus, label, unfinished).prop_map(
-        |(owner, priority, (node_count, max_share, process_count_per_node), gpus, label, unfinished)| Demand {
+        |(
+            owner,
+            priority,
+            (node_count, max_share, process_count_per_node),
+            gpus,
+            label,
+            unfinished,
+        )| Demand {
             owner: owner.to_owned(),
             priority: Priority::ALL[priority],
             requires: label.map(labelled).unwrap_or_default(),
@@ -503,11 +551,13 @@ fn any_job() -> impl Strategy<Value = Demand> {
 }
 
 fn any_quotas() -> impl Strategy<Value = Quotas> {
-    (option::weighted(0.2, 1..6_u32), option::weighted(0.4, 1..8_u32)).prop_map(|(max_jobs, max_in_flight)| Quotas {
-        max_jobs,
-        each_owner: OwnerQuota { max_in_flight, ..OwnerQuota::default() },
-        ..Quotas::default()
-    })
+    (option::weighted(0.2, 1..6_u32), option::weighted(0.4, 1..8_u32)).prop_map(
+        |(max_jobs, max_in_flight)| Quotas {
+            max_jobs,
+            each_owner: OwnerQuota { max_in_flight, ..OwnerQuota::default() },
+            ..Quotas::default()
+        },
+    )
 }
 
 /// What happens to a fleet between two schedules.
@@ -555,7 +605,11 @@ impl Fleet {
             }
             Change::Enqueue(new) => {
                 self.now += 1;
-                self.jobs.push(Demand { job_id: job(self.now as usize).job_id, enqueued_at: self.now, ..new });
+                self.jobs.push(Demand {
+                    job_id: job(self.now as usize).job_id,
+                    enqueued_at: self.now,
+                    ..new
+                });
             }
             Change::Passes(time) => self.now += time,
             Change::Leaves(node) if nodes > 0 => drop(self.nodes.remove(node % nodes)),
@@ -567,7 +621,9 @@ impl Fleet {
                 running.into_iter().for_each(|running| running.failing_gpus.extend([gpu]));
             }
             Change::Unable(node, job) if nodes > 0 && jobs > 0 => {
-                self.nodes[node % nodes].unable.insert(self.jobs[job % jobs].job_id.clone(), String::new());
+                self.nodes[node % nodes]
+                    .unable
+                    .insert(self.jobs[job % jobs].job_id.clone(), String::new());
             }
             _ => {}
         }
@@ -575,8 +631,10 @@ impl Fleet {
 
     /// Checks every limit, also against what nodes still run that follow an earlier schedule.
     fn check(&self) {
-        let node_at: BTreeMap<&str, &NodeState> = self.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
-        let demand_at: BTreeMap<&str, &Demand> = self.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
+        let node_at: BTreeMap<&str, &NodeState> =
+            self.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+        let demand_at: BTreeMap<&str, &Demand> =
+            self.jobs.iter().map(|job| (job.job_id.as_str(), job)).collect();
         let mut used: BTreeMap<&str, (u64, BTreeSet<u32>)> = BTreeMap::new();
         for Allocation { node, job_id, processes, gpus } in &self.schedule.allocations {
             let (state, demand) = (node_at[node.as_str()], demand_at[job_id.as_str()]);
@@ -585,9 +643,16 @@ impl Fleet {
             assert_eq!(gpus.len(), bounds.gpus(*processes) as usize);
             let (slots_used, gpus_used) = used.entry(node).or_default();
             *slots_used += u64::from(bounds.slots_of(*processes));
-            let failing = state.jobs.get(job_id).map(|running| running.failing_gpus.clone()).unwrap_or_default();
+            let failing = state
+                .jobs
+                .get(job_id)
+                .map(|running| running.failing_gpus.clone())
+                .unwrap_or_default();
             for gpu in gpus {
-                assert!(gpus_used.insert(*gpu) && *gpu < state.offer.gpus && !failing.contains(gpu), "GPU {gpu}");
+                assert!(
+                    gpus_used.insert(*gpu) && *gpu < state.offer.gpus && !failing.contains(gpu),
+                    "GPU {gpu}"
+                );
             }
         }
         for (node, (slots_used, _)) in used {
@@ -597,10 +662,15 @@ impl Fleet {
         for (number, demand) in self.jobs.iter().enumerate() {
             let own = self.of(number);
             assert!(u64::from(self.processes(number)) <= demand.unfinished, "{demand:?}");
-            let has = |node: &NodeState| own.iter().find(|own| own.node == node.name).map_or(0, |own| own.processes);
-            let runs = |node: &NodeState| node.jobs.get(&demand.job_id).map_or(0, |running| running.processes);
+            let has = |node: &NodeState| {
+                own.iter().find(|own| own.node == node.name).map_or(0, |own| own.processes)
+            };
+            let runs = |node: &NodeState| {
+                node.jobs.get(&demand.job_id).map_or(0, |running| running.processes)
+            };
             if let Some(count) = demand.node_count {
-                let working = self.nodes.iter().filter(|node| has(node) > 0 || runs(node) > 0).count();
+                let working =
+                    self.nodes.iter().filter(|node| has(node) > 0 || runs(node) > 0).count();
                 assert!(working <= count as usize, "{demand:?} on {working} nodes");
             }
             let all: u32 = self.nodes.iter().map(|node| has(node).max(runs(node))).sum();
@@ -613,7 +683,10 @@ impl Fleet {
             );
         }
         for (owner, processes) in in_flight {
-            assert!(self.quotas.of(owner).max_in_flight.is_none_or(|limit| processes <= limit), "{owner}: {processes}");
+            assert!(
+                self.quotas.of(owner).max_in_flight.is_none_or(|limit| processes <= limit),
+                "{owner}: {processes}"
+            );
         }
         let admitted = self.schedule.jobs.iter().filter(|job| job.admitted_in.is_some()).count();
         assert!(self.quotas.max_jobs.is_none_or(|max| admitted <= max as usize));
@@ -624,7 +697,11 @@ impl Fleet {
     fn check_fairness(&self) {
         let slots_of = |job: usize| u64::from(self.processes(job));
         let may_grow = |job: usize, node: &NodeState| {
-            let has = self.of(job).iter().find(|own| own.node == node.name).map_or(0, |own| own.processes);
+            let has = self
+                .of(job)
+                .iter()
+                .find(|own| own.node == node.name)
+                .map_or(0, |own| own.processes);
             Bounds::of(&self.jobs[job], node).is_some_and(|bounds| has < bounds.processes_max)
         };
         let on = |node: &NodeState| {
@@ -636,16 +713,25 @@ impl Fleet {
             while let Some(mover) = queue.pop_front() {
                 for node in self.nodes.iter().filter(|node| may_grow(mover, node)) {
                     let others = on(node);
-                    let of_node = self.schedule.allocations.iter().filter(|own| own.node == node.name);
+                    let of_node =
+                        self.schedule.allocations.iter().filter(|own| own.node == node.name);
                     let used: u32 = of_node.map(|own| own.processes).sum();
-                    assert!(used >= slots(node), "job {job} could use a free slot of {}", node.name);
+                    assert!(
+                        used >= slots(node),
+                        "job {job} could use a free slot of {}",
+                        node.name
+                    );
                     for other in others.into_iter().filter(|other| seen.insert(*other)) {
                         let weight = |job: usize| u64::from(self.jobs[job].priority.weight());
-                        let comes_first =
-                            weight(job) * (2 * (slots_of(other) - 1) + 1) > weight(other) * (2 * slots_of(job) + 1);
+                        let comes_first = weight(job) * (2 * (slots_of(other) - 1) + 1)
+                            > weight(other) * (2 * slots_of(job) + 1);
                         let takes_first = slots_of(job) == 0;
                         let is_fair = slots_of(other) == 1 || !(comes_first || takes_first);
-                        assert!(is_fair, "job {job} should have a process of job {other}: {:?}", self.all_processes());
+                        assert!(
+                            is_fair,
+                            "job {job} should have a process of job {other}: {:?}",
+                            self.all_processes()
+                        );
                         queue.push_back(other);
                     }
                 }
@@ -798,14 +884,20 @@ fn one_schedule_of_a_thousand_nodes_and_jobs() {
         node.offer.gpus = if number % 4 == 3 { 4 } else { 0 };
     });
     let mixed = (0..1000).map(|number| Demand {
-        requires: if number % 3 == 0 { labelled(["a", "b", "c", "d"][number % 4]) } else { Requirements::default() },
+        requires: if number % 3 == 0 {
+            labelled(["a", "b", "c", "d"][number % 4])
+        } else {
+            Requirements::default()
+        },
         node_count: (number % 7 == 0).then_some(3),
         gpus: if number % 11 == 0 { GpuDemand::Each(1) } else { GpuDemand::WherePresent },
         priority: Priority::ALL[number % 3],
         ..job(number)
     });
     let plain = (0..1000).map(job).collect::<Vec<_>>();
-    for (name, nodes, jobs) in [("plain", nodes(1000, 16), plain), ("mixed", with_labels, mixed.collect())] {
+    for (name, nodes, jobs) in
+        [("plain", nodes(1000, 16), plain), ("mixed", with_labels, mixed.collect())]
+    {
         let mut fleet = Fleet::new(nodes, jobs);
         for what in ["first", "same again", "a job ends", "a node leaves"] {
             match what {

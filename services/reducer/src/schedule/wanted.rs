@@ -7,7 +7,11 @@ use telemetry::metrics::{ANY, GPU};
 
 /// Returns the processes that the admitted jobs could use, by what the jobs require of a node; [`ANY`]: nothing. An owner
 /// counts with as many as may be in flight.
-pub(crate) fn wanted(jobs: &[Demand], schedule: &Schedule, quotas: &Quotas) -> BTreeMap<String, u64> {
+pub(crate) fn wanted(
+    jobs: &[Demand],
+    schedule: &Schedule,
+    quotas: &Quotas,
+) -> BTreeMap<String, u64> {
     let admitted = schedule.jobs.iter().filter(|job| job.admitted_in.is_some());
     let admitted: HashSet<&str> = admitted.map(|job| job.job_id.as_str()).collect();
     let mut left: HashMap<&str, u64> = HashMap::new();
@@ -55,7 +59,8 @@ mod tests {
             admitted_in: (job.job_id != "waits").then_some(1),
             ..ScheduledJob::default()
         };
-        let schedule = Schedule { jobs: jobs.iter().map(admitted).collect(), ..Schedule::default() };
+        let schedule =
+            Schedule { jobs: jobs.iter().map(admitted).collect(), ..Schedule::default() };
         wanted(jobs, &schedule, quotas).into_iter().collect()
     }
 
@@ -63,7 +68,9 @@ mod tests {
     fn admitted_jobs_want_a_process_for_each_mini_batch_up_to_their_limits() {
         let jobs = [
             job("one", 10, |_| ()),
-            job("two", 100, |spec| (spec.node_count, spec.process_count_per_node) = (Some(3), Some(4))),
+            job("two", 100, |spec| {
+                (spec.node_count, spec.process_count_per_node) = (Some(3), Some(4))
+            }),
             job("three", 7, |spec| spec.requires.gpus = 1),
             job("four", 5, |spec| spec.gpus_per_process = Some(1)),
             job("waits", 1000, |_| ()),

@@ -49,7 +49,8 @@ mod tests {
     #[test]
     fn attempts_that_count_add_their_waits_and_successes_what_was_kept() {
         let waited = |limits_milliseconds| Waited { limits_milliseconds, services_milliseconds: 1 };
-        let failure = Attempt { waited: waited(100), items_kept: 3, extra_runs: 1, ..failed(0, 1, false, 9) };
+        let failure =
+            Attempt { waited: waited(100), items_kept: 3, extra_runs: 1, ..failed(0, 1, false, 9) };
         let success = Attempt { waited: waited(20), items_kept: 4, ..succeeded(0, 2, 9, 9) };
         let mut tally = Tally::default();
         for attempt in [&failure, &failure, &success, &success] {
@@ -63,8 +64,12 @@ mod tests {
             waited: Waited { limits_milliseconds: 120, services_milliseconds: 2 },
         };
         assert_eq!(tally.effort(), expected);
-        let again =
-            |mini_batch| ResultEvent::Attempt(Box::new(Attempt { extra_runs: 1, ..failed(mini_batch, 3, true, 9) }));
+        let again = |mini_batch| {
+            ResultEvent::Attempt(Box::new(Attempt {
+                extra_runs: 1,
+                ..failed(mini_batch, 3, true, 9)
+            }))
+        };
         let mut many = Tally::default();
         for round in 0..2 {
             for mini_batch in 0..9 {
@@ -74,7 +79,11 @@ mod tests {
                 many.apply(&ResultEvent::Round(Round { failed: true, ..Round::default() }));
             }
         }
-        assert_eq!((many.effort().extra_runs, many.effort().divided.mini_batches), (18, 9), "in both rounds");
+        assert_eq!(
+            (many.effort().extra_runs, many.effort().divided.mini_batches),
+            (18, 9),
+            "in both rounds"
+        );
         tally.apply(&ResultEvent::RowsLost { mini_batches: vec![0] });
         assert_eq!(tally.effort(), expected, "it was done all the same");
     }

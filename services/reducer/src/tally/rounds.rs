@@ -52,7 +52,11 @@ impl Tally {
         self.rounds.last_mut().expect("it has one").result = last;
         let failed = self.failed;
         let has_begun_anew = !(round.goes_on || round.is_live);
-        let planned = self.planned.as_ref().filter(|_| has_begun_anew).map_or(0, |planned| planned.mini_batches);
+        let planned = self
+            .planned
+            .as_ref()
+            .filter(|_| has_begun_anew)
+            .map_or(0, |planned| planned.mini_batches);
         let unfinished = planned.saturating_sub(self.succeeded + failed);
         let number = u32::try_from(self.rounds.len()).unwrap_or(u32::MAX);
         if !round.goes_on {
@@ -80,13 +84,23 @@ impl Tally {
     /// Returns the mini-batches that run again in rounds after this one that have begun while the job ran.
     pub(crate) fn run_again_since(&self, round: u64) -> Vec<u64> {
         let is_later = |again: &RunsAgain| again.is_live && u64::from(again.round) > round;
-        self.again.iter().filter(|(_, again)| is_later(again)).map(|(mini_batch, _)| *mini_batch).collect()
+        self.again
+            .iter()
+            .filter(|(_, again)| is_later(again))
+            .map(|(mini_batch, _)| *mini_batch)
+            .collect()
     }
 
     /// Returns the number of items without a result of the successes that a round runs as a whole.
     fn lacking(&self, round: u32) -> u64 {
-        let is_whole = |again: &&RunsAgain| again.earlier.as_ref().is_some_and(|earlier| !earlier.is_kept);
-        self.again.values().filter(|again| again.round == round).filter(is_whole).map(|again| again.lacks).sum()
+        let is_whole =
+            |again: &&RunsAgain| again.earlier.as_ref().is_some_and(|earlier| !earlier.is_kept);
+        self.again
+            .values()
+            .filter(|again| again.round == round)
+            .filter(is_whole)
+            .map(|again| again.lacks)
+            .sum()
     }
 
     /// Returns what the last round has come to. `open`: its state if no event has ended the job, and not all has ended.
@@ -124,7 +138,8 @@ impl Tally {
                     let lacks = u64::from(entry.total);
                     self.items_failed -= lacks;
                     self.items_again += lacks;
-                    let again = RunsAgain { round: number, earlier: None, lacks, is_live: round.is_live };
+                    let again =
+                        RunsAgain { round: number, earlier: None, lacks, is_live: round.is_live };
                     self.again.insert(mini_batch, again);
                 }
                 MiniBatchState::Failed | MiniBatchState::Succeeded => continue,
@@ -138,8 +153,11 @@ impl Tally {
             self.warnings.reopen();
         }
         for (mini_batches, is_kept) in [(&round.rejects, true), (&round.whole, false)] {
-            let again = RunsAgain { round: number, earlier: None, lacks: 0, is_live: round.is_live };
-            mini_batches.iter().for_each(|&mini_batch| self.run_again(mini_batch, again.clone(), is_kept));
+            let again =
+                RunsAgain { round: number, earlier: None, lacks: 0, is_live: round.is_live };
+            mini_batches
+                .iter()
+                .for_each(|&mini_batch| self.run_again(mini_batch, again.clone(), is_kept));
         }
         if !round.is_live {
             self.retrying = 0;
@@ -149,7 +167,9 @@ impl Tally {
 
     fn run_again(&mut self, mini_batch: u64, again: RunsAgain, is_kept: bool) {
         let entry = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get_mut(index));
-        let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else { return };
+        let Some(entry) = entry.filter(|entry| entry.state == MiniBatchState::Succeeded) else {
+            return;
+        };
         let counts = std::mem::take(entry);
         self.succeeded -= 1;
         let lacks = u64::from(counts.total - counts.succeeded);
@@ -174,7 +194,8 @@ impl Tally {
             && self.entry(mini_batch).state != MiniBatchState::Succeeded
             && let Some(RunsAgain { earlier, lacks, .. }) = self.again.remove(&mini_batch)
         {
-            self.items_succeeded -= earlier.map_or(0, |earlier| u64::from(earlier.counts.succeeded));
+            self.items_succeeded -=
+                earlier.map_or(0, |earlier| u64::from(earlier.counts.succeeded));
             self.items_again -= lacks;
         }
     }
@@ -182,7 +203,9 @@ impl Tally {
     /// Lets what a mini-batch had before count again, because it has failed. Returns whether it had anything.
     pub(super) fn takes_back(&mut self, index: usize, attempt: &Attempt) -> bool {
         let mini_batch = attempt.mini_batch;
-        let Some(RunsAgain { earlier, lacks, .. }) = self.again.remove(&mini_batch) else { return false };
+        let Some(RunsAgain { earlier, lacks, .. }) = self.again.remove(&mini_batch) else {
+            return false;
+        };
         self.items_again -= lacks;
         let Some(earlier) = earlier else { return false };
         self.take_back(index, earlier);
@@ -197,7 +220,8 @@ impl Tally {
 
     /// Lets what the mini-batches had before count again that have not ended: no other attempt of the round counts.
     pub(super) fn take_all_back(&mut self) {
-        let earlier: Vec<_> = self.again.extract_if(.., |_, again| again.earlier.is_some()).collect();
+        let earlier: Vec<_> =
+            self.again.extract_if(.., |_, again| again.earlier.is_some()).collect();
         for (mini_batch, RunsAgain { earlier, lacks, .. }) in earlier {
             self.items_again -= lacks;
             let index = usize::try_from(mini_batch).expect("64-bit machine");
@@ -210,7 +234,8 @@ impl Tally {
         let Earlier { counts, items_rejected, is_partly_failed, .. } = earlier;
         let tried = self.entries[index];
         // The spent tries stay, so that a message that is delivered twice changes nothing.
-        self.entries[index] = MiniBatchCounts { tries: tried.tries, retries: tried.retries, ..counts };
+        self.entries[index] =
+            MiniBatchCounts { tries: tried.tries, retries: tried.retries, ..counts };
         self.entries[index].deliveries_lost = counts.deliveries_lost.max(tried.deliveries_lost);
         self.succeeded += 1;
         self.items_failed += u64::from(counts.total - counts.succeeded);

@@ -1,7 +1,9 @@
 //! The tally is the same for any order of events and any duplicates.
 
 use proptest::prelude::*;
-use protocol::{Again, ColumnType, Kept, Planned, Rejected, Round, RoundResult, Warning, WarningKind};
+use protocol::{
+    Again, ColumnType, Kept, Planned, Rejected, Round, RoundResult, Warning, WarningKind,
+};
 
 use super::*;
 use crate::batch::Batch;
@@ -31,7 +33,11 @@ fn warning_kinds_are_counted_and_quote_the_lowest_mini_batch() {
             remedy: format!("set {column_type:?}"),
             column_type: Some(column_type),
         };
-        event(Attempt { warning_kinds: vec![kind], warnings_total: count, ..succeeded(mini_batch, 1, 1, 1) })
+        event(Attempt {
+            warning_kinds: vec![kind],
+            warnings_total: count,
+            ..succeeded(mini_batch, 1, 1, 1)
+        })
     };
     let tally = fold(&[
         warned(2, "a", 5, ColumnType::Integer),
@@ -41,7 +47,8 @@ fn warning_kinds_are_counted_and_quote_the_lowest_mini_batch() {
         warned(4, "a", 1, ColumnType::Float),
     ]);
     let kinds = tally.warnings().kinds();
-    let shown: Vec<_> = kinds.iter().map(|kind| (kind.count, kind.first.as_str(), kind.remedy.as_str())).collect();
+    let shown: Vec<_> =
+        kinds.iter().map(|kind| (kind.count, kind.first.as_str(), kind.remedy.as_str())).collect();
     assert_eq!(shown, [(8, "line 1", "set Text"), (1, "line 3", "set Integer")]);
     assert_eq!(tally.warnings().count(), 9, "an attempt that is announced twice warns once");
 }
@@ -57,7 +64,8 @@ fn warnings_of_a_mini_batch_that_fails_count_once_until_it_runs_again() {
             remedy: String::new(),
             column_type: None,
         };
-        let warnings = vec![Warning { message: kind.to_string() }, Warning { message: "slow".to_owned() }];
+        let warnings =
+            vec![Warning { message: kind.to_string() }, Warning { message: "slow".to_owned() }];
         event(Attempt { warning_kinds: vec![kind], warnings, warnings_total: 2, ..attempt })
     };
     let mut tally = fold(&[
@@ -68,14 +76,25 @@ fn warnings_of_a_mini_batch_that_fails_count_once_until_it_runs_again() {
         event(failed(5, 2, true, 4)),
     ]);
     let shown = |tally: &Tally| {
-        let kinds = tally.warnings().kinds().iter().map(|kind| (kind.count, kind.first.clone())).collect::<Vec<_>>();
+        let kinds = tally
+            .warnings()
+            .kinds()
+            .iter()
+            .map(|kind| (kind.count, kind.first.clone()))
+            .collect::<Vec<_>>();
         (tally.warnings().count(), tally.warnings().first().collect::<Vec<_>>(), kinds)
     };
-    assert_eq!(shown(&tally), (4, vec!["mini-batch 1: slow".to_owned()], vec![(2, "line 1".to_owned())]));
+    assert_eq!(
+        shown(&tally),
+        (4, vec!["mini-batch 1: slow".to_owned()], vec![(2, "line 1".to_owned())])
+    );
     tally.apply(&warned(succeeded(1, 1, 4, 4)));
     assert_eq!(shown(&tally).0, 4, "its copy has succeeded");
     tally.apply(&round(true, &[], &[]));
-    assert_eq!(shown(&tally), (2, vec!["mini-batch 3: slow".to_owned()], vec![(1, "line 3".to_owned())]));
+    assert_eq!(
+        shown(&tally),
+        (2, vec!["mini-batch 3: slow".to_owned()], vec![(1, "line 3".to_owned())])
+    );
 }
 
 #[test]
@@ -89,10 +108,19 @@ fn rejected_items_are_failed_items_of_a_success() {
         error: *failed(0, 1, true, 1).error.expect("failed"),
         run: None,
     };
-    let isolated = event(Attempt { rejected: vec![rejected], extra_runs: 6, ..succeeded(0, 3, 10, 9) });
-    let mut tally = fold(&[event(failed(0, 2, false, 10)), isolated.clone(), isolated, event(succeeded(1, 1, 10, 10))]);
+    let isolated =
+        event(Attempt { rejected: vec![rejected], extra_runs: 6, ..succeeded(0, 3, 10, 9) });
+    let mut tally = fold(&[
+        event(failed(0, 2, false, 10)),
+        isolated.clone(),
+        isolated,
+        event(succeeded(1, 1, 10, 10)),
+    ]);
     assert_eq!(tally.items(), Counts { total: 20, succeeded: 19, failed: 1 });
-    assert_eq!((tally.mini_batches().failed, tally.effort().extra_runs, tally.items_rejected()), (0, 6, 1));
+    assert_eq!(
+        (tally.mini_batches().failed, tally.effort().extra_runs, tally.items_rejected()),
+        (0, 6, 1)
+    );
     assert_eq!(tally.failures().groups()[0].count, 2, "the failed try, and the item");
     assert_eq!(tally.failures().given_up_first().count(), 0);
     tally.apply(&ResultEvent::RowsLost { mini_batches: vec![0] });
@@ -139,7 +167,11 @@ fn reopening_makes_failures_pending_and_keeps_successes() {
     tally.apply(&round(true, &[], &[]));
     assert_eq!((tally.state(1), tally.tries_spent(1)), (MiniBatchState::Pending, 0));
     assert_eq!((tally.state(2), tally.tries_spent(2)), (MiniBatchState::Pending, 0));
-    assert_eq!(tally.items(), Counts { total: 7, succeeded: 1, failed: 1 }, "those of the failed one are known");
+    assert_eq!(
+        tally.items(),
+        Counts { total: 7, succeeded: 1, failed: 1 },
+        "those of the failed one are known"
+    );
     assert_eq!((tally.currently_failed(), tally.ended()), (0, 1));
     tally.apply(&event(succeeded(1, 1, 5, 5)));
     tally.apply(&event(failed(2, 3, true, 5)));
@@ -160,11 +192,20 @@ fn mini_batch_that_runs_its_rejects_again_keeps_its_other_items() {
     let first = event(succeeded(0, 1, 10, 7));
     let mut tally = fold(&[first.clone(), event(succeeded(1, 1, 10, 10)), round(true, &[0], &[])]);
     let again = Again { round: 1, kept: Some(Kept::name(0, "a")) };
-    assert_eq!((tally.state(0), tally.again(0), tally.again(1)), (MiniBatchState::Pending, Some(again), None));
-    assert_eq!((tally.mini_batches().succeeded, tally.items()), (1, Counts { total: 20, succeeded: 17, failed: 0 }));
+    assert_eq!(
+        (tally.state(0), tally.again(0), tally.again(1)),
+        (MiniBatchState::Pending, Some(again), None)
+    );
+    assert_eq!(
+        (tally.mini_batches().succeeded, tally.items()),
+        (1, Counts { total: 20, succeeded: 17, failed: 0 })
+    );
     assert_eq!(tally.apply(&first), Effect::Nothing, "it was counted in the first round");
     assert_eq!(tally.apply(&of_round(1, succeeded(0, 1, 10, 9))), Effect::Won);
-    assert_eq!((tally.mini_batches().succeeded, tally.items()), (2, Counts { total: 20, succeeded: 19, failed: 1 }));
+    assert_eq!(
+        (tally.mini_batches().succeeded, tally.items()),
+        (2, Counts { total: 20, succeeded: 19, failed: 1 })
+    );
     assert_eq!(tally.apply(&of_round(1, succeeded(0, 1, 10, 9))), Effect::Nothing);
 }
 
@@ -184,7 +225,13 @@ fn rounds_tell_what_they_ran_and_what_came_of_it() {
     tally.apply(&ResultEvent::Round(Round { at: 4, goes_on: true, ..Round::default() }));
     tally.apply(&of_round(1, failed(1, 3, true, 5)));
     tally.apply(&ended(JobState::Failed));
-    tally.apply(&ResultEvent::Round(Round { at: 5, rejects: vec![0], items: 1, is_live: true, ..Round::default() }));
+    tally.apply(&ResultEvent::Round(Round {
+        at: 5,
+        rejects: vec![0],
+        items: 1,
+        is_live: true,
+        ..Round::default()
+    }));
     let told: Vec<_> = tally.round_results().iter().map(RoundResult::sentence).collect();
     assert_eq!(
         told,
@@ -207,15 +254,26 @@ fn rounds_tell_what_they_ran_and_what_came_of_it() {
 
 #[test]
 fn round_that_begins_while_the_job_runs_leaves_what_runs_alone() {
-    let mut tally = fold(&[event(failed(0, 1, false, 5)), event(failed(1, 3, true, 5)), event(succeeded(2, 1, 5, 4))]);
+    let mut tally = fold(&[
+        event(failed(0, 1, false, 5)),
+        event(failed(1, 3, true, 5)),
+        event(succeeded(2, 1, 5, 4)),
+    ]);
     let live = Round { failed: true, rejects: vec![2], is_live: true, ..Round::default() };
     tally.apply(&ResultEvent::Round(live));
-    assert_eq!((tally.state(0), tally.tries_spent(0), tally.retrying()), (MiniBatchState::Retrying, 1, 1));
+    assert_eq!(
+        (tally.state(0), tally.tries_spent(0), tally.retrying()),
+        (MiniBatchState::Retrying, 1, 1)
+    );
     assert_eq!((tally.run_again_since(0), tally.run_again_since(1)), (vec![1, 2], vec![]));
     tally.apply(&of_round(1, succeeded(1, 1, 5, 5)));
     assert_eq!(tally.run_again_since(0), [2]);
     tally.apply(&round(true, &[], &[]));
-    assert_eq!((tally.run_again_since(0), tally.retrying()), (vec![], 0), "the whole job is published");
+    assert_eq!(
+        (tally.run_again_since(0), tally.retrying()),
+        (vec![], 0),
+        "the whole job is published"
+    );
 }
 
 #[test]
@@ -241,18 +299,32 @@ fn mini_batch_that_fails_in_a_later_round_has_what_it_had() {
     let first = tally.unimproved().first.clone().expect("one");
     assert_eq!((tally.unimproved().count, first.0), (1, 0));
     tally.apply(&last);
-    assert_eq!((tally.unimproved().count, tally.items().failed), (1, 3), "its message is delivered again");
+    assert_eq!(
+        (tally.unimproved().count, tally.items().failed),
+        (1, 3),
+        "its message is delivered again"
+    );
 }
 
 #[test]
 fn what_a_failed_round_has_not_run_is_rejected_as_before() {
-    let before = [event(succeeded(0, 1, 10, 7)), event(succeeded(1, 1, 10, 8)), event(failed(2, 3, true, 5))];
+    let before = [
+        event(succeeded(0, 1, 10, 7)),
+        event(succeeded(1, 1, 10, 8)),
+        event(failed(2, 3, true, 5)),
+    ];
     let mut tally = fold(&before);
     tally.apply(&round(true, &[0, 1], &[]));
     tally.apply(&of_round(1, failed(0, 1, false, 10)));
-    assert_eq!((tally.items(), tally.retrying()), (Counts { total: 25, succeeded: 15, failed: 0 }, 1));
+    assert_eq!(
+        (tally.items(), tally.retrying()),
+        (Counts { total: 25, succeeded: 15, failed: 0 }, 1)
+    );
     tally.apply(&ended(JobState::Failed));
-    assert_eq!((tally.items(), tally.retrying()), (Counts { total: 25, succeeded: 15, failed: 5 }, 0));
+    assert_eq!(
+        (tally.items(), tally.retrying()),
+        (Counts { total: 25, succeeded: 15, failed: 5 }, 0)
+    );
     assert_eq!((tally.state(0), tally.state(1), tally.state(2)), {
         (MiniBatchState::Succeeded, MiniBatchState::Succeeded, MiniBatchState::Pending)
     });
@@ -265,7 +337,8 @@ fn what_a_failed_round_has_not_run_is_rejected_as_before() {
 
 #[test]
 fn round_that_begins_before_the_last_one_has_ended_continues_it() {
-    let mut tally = fold(&[event(succeeded(0, 1, 10, 7)), round(true, &[0], &[]), round(true, &[0], &[])]);
+    let mut tally =
+        fold(&[event(succeeded(0, 1, 10, 7)), round(true, &[0], &[]), round(true, &[0], &[])]);
     assert_eq!(tally.again(0).expect("pending").round, 1);
     tally.apply(&of_round(1, succeeded(0, 1, 10, 10)));
     assert_eq!(tally.items(), Counts { total: 10, succeeded: 10, failed: 0 });
@@ -282,7 +355,11 @@ fn lost_rows_of_an_earlier_round_are_not_kept() {
 
 #[test]
 fn failed_mini_batches_stay_if_a_round_does_not_run_them() {
-    let mut tally = fold(&[event(failed(0, 3, true, 5)), event(succeeded(1, 1, 5, 4)), round(false, &[1], &[])]);
+    let mut tally = fold(&[
+        event(failed(0, 3, true, 5)),
+        event(succeeded(1, 1, 5, 4)),
+        round(false, &[1], &[]),
+    ]);
     assert_eq!((tally.state(0), tally.mini_batches().failed), (MiniBatchState::Failed, 1));
     tally.apply(&of_round(1, succeeded(1, 1, 5, 5)));
     assert_eq!(tally.items(), Counts { total: 10, succeeded: 5, failed: 5 });
@@ -318,14 +395,17 @@ fn mini_batch_outside_the_plan_is_ignored() {
 /// Generates attempts like those of real jobs: all attempts of a mini-batch agree on its items, the successful ones on
 /// the number of successes, and the third try is final.
 fn attempts() -> impl Strategy<Value = Vec<ResultEvent>> {
-    let one = (0..12u64, 1..=3u32, prop::bool::weighted(0.4), 0..3u32).prop_map(|(mini_batch, number, good, lost)| {
-        let total = mini_batch % 4;
-        let status = if good { AttemptStatus::Succeeded } else { AttemptStatus::RunRaised };
-        let succeeded = if good { total / 2 } else { 0 };
-        let mut attempt = attempt(mini_batch, number, status, good || number == 3, total, succeeded);
-        attempt.deliveries_lost = lost;
-        event(attempt)
-    });
+    let one = (0..12u64, 1..=3u32, prop::bool::weighted(0.4), 0..3u32).prop_map(
+        |(mini_batch, number, good, lost)| {
+            let total = mini_batch % 4;
+            let status = if good { AttemptStatus::Succeeded } else { AttemptStatus::RunRaised };
+            let succeeded = if good { total / 2 } else { 0 };
+            let mut attempt =
+                attempt(mini_batch, number, status, good || number == 3, total, succeeded);
+            attempt.deliveries_lost = lost;
+            event(attempt)
+        },
+    );
     prop::collection::vec(one, 0..60)
 }
 
@@ -338,7 +418,9 @@ fn standing(tally: &Tally) -> Standing {
         tally.currently_failed(),
         tally.retries(),
         tally.deliveries_lost_total(),
-        (0..12).map(|id| (tally.state(id), tally.tries_spent(id), tally.deliveries_lost(id))).collect(),
+        (0..12)
+            .map(|id| (tally.state(id), tally.tries_spent(id), tally.deliveries_lost(id)))
+            .collect(),
     )
 }
 

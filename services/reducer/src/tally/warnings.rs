@@ -48,11 +48,14 @@ impl Warnings {
 
     /// Returns the first distinct warnings, one line each.
     pub fn first(&self) -> impl Iterator<Item = String> + '_ {
-        let mut both: Vec<_> = self.of_successes.first.iter().chain(&self.of_failures.first).collect();
+        let mut both: Vec<_> =
+            self.of_successes.first.iter().chain(&self.of_failures.first).collect();
         both.sort_by_key(|(mini_batch, _)| *mini_batch);
         let mut lines = HashSet::new();
         both.retain(|(_, line)| lines.insert(line));
-        both.into_iter().take(NAMED_MAX).map(|(mini_batch, line)| format!("mini-batch {mini_batch}: {line}"))
+        both.into_iter()
+            .take(NAMED_MAX)
+            .map(|(mini_batch, line)| format!("mini-batch {mini_batch}: {line}"))
     }
 
     /// Returns the warnings by kind, each with the first in the order of the mini-batches.
@@ -105,7 +108,8 @@ impl Counted {
 
     fn add_kind(&mut self, kind: &WarningKind, mini_batch: u64) {
         kind.clone().add_to(&mut self.kinds);
-        let is_same = |known: &WarningKind| known.column == kind.column && known.problem == kind.problem;
+        let is_same =
+            |known: &WarningKind| known.column == kind.column && known.problem == kind.problem;
         let Some(index) = self.kinds.iter().position(is_same) else { return };
         if self.first_in.len() == index {
             self.first_in.push(mini_batch);

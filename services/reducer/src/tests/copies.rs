@@ -54,7 +54,10 @@ impl Slow {
         let wait = Duration::from_secs(20);
         let request = Receive { messages_max: count, visibility: Duration::from_secs(60), wait };
         let deliveries = self.tasks.receive(request).await.expect("memory is always there");
-        deliveries.iter().map(|delivery| serde_json::from_slice(&delivery.body).expect("a descriptor")).collect()
+        deliveries
+            .iter()
+            .map(|delivery| serde_json::from_slice(&delivery.body).expect("a descriptor"))
+            .collect()
     }
 
     async fn copy_succeeds(&self, mini_batch: u64) {
@@ -68,7 +71,8 @@ async fn slow_mini_batch_is_started_once_more() {
     let slow = Slow::new(6, 1).await;
     let running = tokio::spawn(slow.job.open().await.run(CancellationToken::new()));
     let copies = slow.copies(9).await;
-    let facts: Vec<_> = copies.iter().map(|copy| (copy.mini_batch, copy.copy, &copy.work)).collect();
+    let facts: Vec<_> =
+        copies.iter().map(|copy| (copy.mini_batch, copy.copy, &copy.work)).collect();
     assert_eq!(facts, [(5, true, &Work::Planned { chunk: 0, line: 5 })]);
     assert_eq!(slow.job.store.copies(0).await.expect("readable"), Some(vec![5]));
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -130,13 +134,23 @@ async fn rejects_of_the_slower_start_do_not_count() {
     assert_eq!(slow.copies(9).await.len(), 2);
     slow.copy_succeeds(38).await;
     let (status, error) = (AttemptStatus::RunRaised, ErrorReport::default());
-    let rejected =
-        vec![Rejected { item: 0, items: 1, detail: "/38".into(), values: String::new(), status, error, run: None }];
+    let rejected = vec![Rejected {
+        item: 0,
+        items: 1,
+        detail: "/38".into(),
+        values: String::new(),
+        status,
+        error,
+        run: None,
+    }];
     let isolated = Attempt { rejected, extra_runs: 2, rows: Rows::None, ..succeeded(38, 3, 1, 0) };
     slow.job.send_event(event(isolated)).await;
     slow.job.send_rows(39, "row 39\n").await;
     let result = running.await.expect("no panic").expect("the job ends");
-    assert_eq!((result.state, result.rejects, result.items_rejected), (JobState::Completed, None, 0));
+    assert_eq!(
+        (result.state, result.rejects, result.items_rejected),
+        (JobState::Completed, None, 0)
+    );
     assert_eq!((result.items.succeeded, result.extra_runs), (40, 0));
 }
 

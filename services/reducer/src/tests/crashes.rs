@@ -49,8 +49,9 @@ async fn crash_at(point: CrashPoint) -> (Job, JobResult, bool) {
 
 /// Returns the bytes of the tables of rejects.
 fn rejects(job: &Job) -> [Vec<u8>; 2] {
-    ["rejects.csv", "rejects.parquet"]
-        .map(|name| fs::read(job.folder.path().join("job/logs").join(name)).expect("the table exists"))
+    ["rejects.csv", "rejects.parquet"].map(|name| {
+        fs::read(job.folder.path().join("job/logs").join(name)).expect("the table exists")
+    })
 }
 
 #[tokio::test]
@@ -70,10 +71,14 @@ async fn next_reducer_finishes_after_a_kill_at_any_step() {
         let processed = job.log("sys/job_report/processed_mini-batches.csv");
         assert_eq!(processed.lines().count(), 1 + 8, "{point:?}: each attempt has one row");
         let parts = job.folder.path().join("job/parts");
-        assert!(parts.exists(), "{point:?}: a retry of what has failed needs the rows of the others");
+        assert!(
+            parts.exists(),
+            "{point:?}: a retry of what has failed needs the rows of the others"
+        );
         let logs = fs::read_dir(job.folder.path().join("job/logs")).expect("there");
         let is_temporary = |name: &str| name.ends_with(".tmp");
-        let mut names = logs.map(|entry| entry.expect("readable").file_name().into_string().expect("text"));
+        let mut names =
+            logs.map(|entry| entry.expect("readable").file_name().into_string().expect("text"));
         assert!(!names.any(|name| is_temporary(&name)), "{point:?} left a temporary table");
         assert_eq!(rejects(&job), rejects(&undisturbed), "{point:?}");
     }
@@ -82,7 +87,8 @@ async fn next_reducer_finishes_after_a_kill_at_any_step() {
 /// Announces a job of which an item and a mini-batch fail.
 async fn announce_with_reject(job: &Job) {
     let error = failed(0, 1, true, 1).error.map(|error| *error).expect("it failed");
-    let (detail, values, status, run) = ("/in/b".into(), String::new(), AttemptStatus::RunRaised, None);
+    let (detail, values, status, run) =
+        ("/in/b".into(), String::new(), AttemptStatus::RunRaised, None);
     let rejected = vec![Rejected { item: 1, items: 1, detail, values, status, error, run }];
     let pieces = vec![(0, 2), (2, 2)];
     let with_reject = Attempt { rejected, pieces, rows: Rows::Inline, ..succeeded(0, 1, 3, 2) };
@@ -97,7 +103,10 @@ async fn announce_round(job: &Job, reducer: &Reducer) {
     if let Some(Again { round, kept }) = reducer.tally().again(0) {
         let content = job.store.part(&kept.expect("it has rows")).await.expect("they are kept");
         let (kept, rows) = Kept::decode(&content).expect("whole");
-        assert_eq!((&kept.ranges[..], kept.succeeded, &content[rows..]), (&[(1, 2)][..], 2, &b"a\nc\n"[..]));
+        assert_eq!(
+            (&kept.ranges[..], kept.succeeded, &content[rows..]),
+            (&[(1, 2)][..], 2, &b"a\nc\n"[..])
+        );
         let again = Attempt { round, rows: Rows::Inline, ..succeeded(0, 1, 3, 3) };
         job.send(&[(event(again), b"a\nb\nc\n")]).await;
     }
@@ -113,7 +122,10 @@ async fn round_goes_on_after_a_kill_at_any_step() {
         let mut job = Job::new();
         job.options.visibility = Duration::from_millis(50);
         announce_with_reject(&job).await;
-        assert_eq!((job.run().await.state, job.output()), (JobState::Completed, "a\nc\ne\n".to_owned()));
+        assert_eq!(
+            (job.run().await.state, job.output()),
+            (JobState::Completed, "a\nc\ne\n".to_owned())
+        );
         let is_killed = Arc::new(AtomicBool::new(false));
         let killed = is_killed.clone();
         job.options.crash = Arc::new(move |at| {
@@ -140,9 +152,20 @@ async fn round_goes_on_after_a_kill_at_any_step() {
             ended = tokio::spawn(job.open().await.run(CancellationToken::new())).await.is_ok();
         }
         let result = job.store.result().await.expect("readable").expect("it has ended");
-        assert!(is_killed.load(Ordering::SeqCst) || point == CrashPoint::DuringRejects, "{point:?} was not reached");
-        assert_eq!((result.state, job.output()), (JobState::Completed, "a\nb\nc\nd\ne\n".to_owned()), "{point:?}");
-        assert_eq!((result.items.failed, result.mini_batches.succeeded, result.rejects), (0, 3, None), "{point:?}");
+        assert!(
+            is_killed.load(Ordering::SeqCst) || point == CrashPoint::DuringRejects,
+            "{point:?} was not reached"
+        );
+        assert_eq!(
+            (result.state, job.output()),
+            (JobState::Completed, "a\nb\nc\nd\ne\n".to_owned()),
+            "{point:?}"
+        );
+        assert_eq!(
+            (result.items.failed, result.mini_batches.succeeded, result.rejects),
+            (0, 3, None),
+            "{point:?}"
+        );
     }
 }
 
@@ -159,7 +182,11 @@ async fn repeated_attempt_is_not_committed_again() {
     job.send_rows(0, "zero\n").await;
     job.send_rows(1, "one\n").await;
     reducer.drain().await.expect("committed");
-    assert_eq!((reducer.ledger.segments(), reducer.tally().duplicates()), (2, 1), "the ledger counts the duplicates");
+    assert_eq!(
+        (reducer.ledger.segments(), reducer.tally().duplicates()),
+        (2, 1),
+        "the ledger counts the duplicates"
+    );
     assert_eq!(job.open().await.tally().duplicates(), 1);
 }
 

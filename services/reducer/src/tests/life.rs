@@ -18,11 +18,17 @@ async fn complete_job_has_its_rows_in_order() {
     let result = run.await.expect("no panic").expect("the job ends");
     assert_eq!((result.state, &result.cause), (JobState::Completed, &None));
     assert_eq!(result.items, protocol::Counts { total: 3, succeeded: 3, failed: 0 });
-    assert_eq!(result.output, Some(job.folder.path().join("out/parallel_run_step.txt").display().to_string()));
+    assert_eq!(
+        result.output,
+        Some(job.folder.path().join("out/parallel_run_step.txt").display().to_string())
+    );
     assert_eq!(job.output(), "row 0\nrow 1\nrow 2\n");
     assert_eq!(job.results.depth().await.expect("there").total(), 0, "everything is acknowledged");
     assert_eq!(job.store.result().await.expect("readable"), Some(result));
-    assert_eq!(job.store.progress().await.expect("readable").expect("written").mini_batches.succeeded, 3);
+    assert_eq!(
+        job.store.progress().await.expect("readable").expect("written").mini_batches.succeeded,
+        3
+    );
     assert_eq!(job.run().await.state, JobState::Completed, "an ended job stays ended");
 }
 
@@ -39,7 +45,8 @@ async fn reports_describe_the_whole_job() {
     .await;
     let mut warned = succeeded(0, 1, 1, 1);
     warned.rows = Rows::Inline;
-    warned.warnings = vec![protocol::Warning { message: "line 3 of a.csv: 'x' is not a number".into() }];
+    warned.warnings =
+        vec![protocol::Warning { message: "line 3 of a.csv: 'x' is not a number".into() }];
     warned.warnings_total = 4;
     job.send(&[(event(warned), b"zero\n"), (event(failed(1, 1, false, 1)), b"")]).await;
     job.send_event(event(failed(1, 3, true, 1))).await;
@@ -58,7 +65,10 @@ async fn reports_describe_the_whole_job() {
     assert!(overview.contains("Processed 2 of 2 mini batches in 0:0"), "{overview}");
     assert!(overview.contains("The job ended: Completed."), "{overview}");
     let result = job.log("job_result.txt");
-    assert!(result.contains("Failed mini-batches (1), the first:\n  mini-batch 1 (/data/1.png)"), "{result}");
+    assert!(
+        result.contains("Failed mini-batches (1), the first:\n  mini-batch 1 (/data/1.png)"),
+        "{result}"
+    );
     assert!(job.log("job_error.txt").contains("2 times ValueError: bad value"));
     assert!(job.log("user/error.txt").contains("Traceback: bad value"));
     assert!(job.log("readme.txt").contains("processed_mini-batches.csv"));
@@ -75,7 +85,10 @@ async fn exceeded_threshold_fails_the_job_at_once() {
     let result = job.run().await;
     assert_eq!(result.state, JobState::Failed);
     let cause = result.cause.expect("failed");
-    assert!(cause.starts_with("The number of failed items is 2, which exceeds error threshold 1."), "{cause}");
+    assert!(
+        cause.starts_with("The number of failed items is 2, which exceeds error threshold 1."),
+        "{cause}"
+    );
     assert!(job.log("job_result.txt").contains(&cause));
     assert!(!job.folder.path().join("out").exists(), "there is no output");
 }
@@ -86,13 +99,21 @@ async fn job_without_results_fails_only_with_append_row() {
     job.send_event(event(succeeded(0, 1, 5, 0))).await;
     job.planned(1).await;
     let result = job.run().await;
-    assert!(result.cause.expect("failed").starts_with("run() returned no results: 0 of 1 item succeeded."));
+    assert!(
+        result
+            .cause
+            .expect("failed")
+            .starts_with("run() returned no results: 0 of 1 item succeeded.")
+    );
     job.spec.output.action = OutputAction::SummaryOnly;
     let mut reducer = job.open().await;
     reopen(&mut reducer).await;
     job.send_event(event(Attempt { round: 1, ..succeeded(0, 1, 5, 0) })).await;
     let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
-    assert_eq!((result.state, result.output), (JobState::Completed, Some(job.spec.output.folder.display())));
+    assert_eq!(
+        (result.state, result.output),
+        (JobState::Completed, Some(job.spec.output.folder.display()))
+    );
 }
 
 #[tokio::test]
@@ -130,7 +151,10 @@ async fn reopened_job_runs_successes_again_whose_missing_items_fail_it() {
     assert_eq!(reopen(&mut reducer).await.whole, 1);
     for reducer in [&reducer, &job.open().await] {
         let tally = reducer.tally();
-        assert_eq!((tally.state(0), tally.state(1)), (MiniBatchState::Succeeded, MiniBatchState::Pending));
+        assert_eq!(
+            (tally.state(0), tally.state(1)),
+            (MiniBatchState::Succeeded, MiniBatchState::Pending)
+        );
         assert_eq!((tally.items().failed, tally.rounds()), (0, 1));
     }
     let again = Attempt { round: 1, rows: Rows::Inline, ..succeeded(1, 1, 1, 1) };
@@ -149,7 +173,10 @@ async fn table_of_rejects_follows_the_end_of_the_job() {
     job.planned(2).await;
     let result = job.run().await;
     let tables = result.rejects.expect("one item was rejected");
-    assert_eq!((tables.items, fs::read_to_string(&tables.csv).expect("there")), (2, job.log("rejects.csv")));
+    assert_eq!(
+        (tables.items, fs::read_to_string(&tables.csv).expect("there")),
+        (2, job.log("rejects.csv"))
+    );
     assert!(fs::exists(&tables.parquet).expect("readable"));
     assert_eq!(job.log("rejects.csv").lines().count(), 2, "a header and one range of items");
     assert!(job.log("job_result.txt").contains("Rejected: 2 items, see "));
@@ -175,12 +202,16 @@ async fn unwritable_table_of_rejects_changes_only_the_warnings() {
     assert_eq!((result.state, result.cause, result.rejects), (JobState::Completed, None, None));
     let [warning] = &result.first_warnings[..] else { panic!("{:?}", result.first_warnings) };
     assert!(
-        warning.starts_with("cannot write ") && warning.ends_with("can still be counted by their causes"),
+        warning.starts_with("cannot write ")
+            && warning.ends_with("can still be counted by their causes"),
         "{warning}"
     );
     assert_eq!((result.warnings, warning.lines().count()), (1, 1));
     assert_eq!(job.output(), "zero\n");
-    assert!(!fs::exists(job.folder.path().join("job/logs/rejects.csv")).expect("readable"), "both or none");
+    assert!(
+        !fs::exists(job.folder.path().join("job/logs/rejects.csv")).expect("readable"),
+        "both or none"
+    );
 }
 
 #[tokio::test]
@@ -196,7 +227,11 @@ async fn unwritable_output_fails_the_job_and_loses_nothing() {
     let result = job.run().await;
     assert_eq!(result.state, JobState::Failed);
     let cause = result.cause.expect("failed");
-    assert!(cause.contains("create output folder") && cause.ends_with("retry the job: no result is lost."), "{cause}");
+    assert!(
+        cause.contains("create output folder")
+            && cause.ends_with("retry the job: no result is lost."),
+        "{cause}"
+    );
     fs::remove_file(&obstacle).expect("removable");
     let mut reducer = job.open().await;
     reopen(&mut reducer).await;
@@ -232,7 +267,10 @@ async fn canceled_job_keeps_announced_results() {
     let job = Job::new();
     job.store.request_cancel("no longer needed").await.expect("writable");
     let result = job.run().await;
-    assert_eq!((result.state, result.cause.as_deref()), (JobState::Canceled, Some("no longer needed")));
+    assert_eq!(
+        (result.state, result.cause.as_deref()),
+        (JobState::Canceled, Some("no longer needed"))
+    );
 }
 
 #[tokio::test]
@@ -253,14 +291,21 @@ async fn other_roles_can_fail_the_job() {
 #[tokio::test]
 async fn stopped_node_fails_the_job() {
     let job = Job::new();
-    let error = ErrorReport { category: "ImportError".into(), message: "no x".into(), ..ErrorReport::default() };
+    let error = ErrorReport {
+        category: "ImportError".into(),
+        message: "no x".into(),
+        ..ErrorReport::default()
+    };
     let (node, process) = ("0".into(), "process000".into());
     job.send_event(ResultEvent::InitFailed { node, process, error: error.into() }).await;
     let cause = Some("init() failed 6 times: ImportError: no x".into());
     job.send_event(ResultEvent::NodeStopped { node: "0".into(), cause }).await;
     let cause = job.run().await.cause.expect("failed");
     assert_eq!(cause, "Node 0 stopped: init() failed 6 times: ImportError: no x");
-    assert!(job.overview().contains("process000 on node 0 failed before its first mini batch: ImportError: no x"));
+    assert!(
+        job.overview()
+            .contains("process000 on node 0 failed before its first mini batch: ImportError: no x")
+    );
     assert!(job.log("job_error.txt").contains("in init()"));
 }
 
@@ -290,7 +335,10 @@ async fn failed_job_does_not_signal_all_ended() {
     job.send_event(ResultEvent::PlanFailed { cause: "no input".into() }).await;
     let reducer = job.open().await;
     let all_ended = reducer.all_ended();
-    assert_eq!(reducer.run(CancellationToken::new()).await.expect("the job ends").state, JobState::Failed);
+    assert_eq!(
+        reducer.run(CancellationToken::new()).await.expect("the job ends").state,
+        JobState::Failed
+    );
     assert!(!all_ended.is_cancelled());
 }
 
@@ -306,7 +354,9 @@ async fn complete_job_does_not_wait_for_more_results() {
     for mini_batch in 0..3 {
         job.send_rows(mini_batch, "row\n").await;
     }
-    let ended = tokio::time::timeout(Duration::from_secs(60), run).await.expect("the job does not wait for an hour");
+    let ended = tokio::time::timeout(Duration::from_secs(60), run)
+        .await
+        .expect("the job does not wait for an hour");
     assert_eq!(ended.expect("no panic").expect("the job ends").state, JobState::Completed);
     assert_eq!(job.output(), "row\nrow\nrow\n");
 }
@@ -329,14 +379,17 @@ async fn stalled_job_fails_and_names_the_process_it_waits_for() {
     let mut other = succeeded(5, 1, 1, 1);
     other.process = "process001".into();
     let started = crate::fixtures::started("0", "process000");
-    job.send(&[(started, b""), (ResultEvent::Waiting(waiting.into()), b""), (event(other), b"")]).await;
+    job.send(&[(started, b""), (ResultEvent::Waiting(waiting.into()), b""), (event(other), b"")])
+        .await;
     let result = job.run().await;
     let cause = result.cause.expect("failed");
     let expected = "No progress update in 0 seconds. Waiting for mini-batch 0 on node 0, process000, in run() for 30 s, \
                     at \"score.py\", line 7, in run.";
     assert_eq!(cause, expected);
     assert_eq!(result.failures[0].printed, "connecting");
-    assert!(job.log("job_result.txt").contains("Still waiting for mini-batch 0 on node 0, process000"));
+    assert!(
+        job.log("job_result.txt").contains("Still waiting for mini-batch 0 on node 0, process000")
+    );
     let failure = "1 time NoProgress: mini-batch 0 on node 0, process000, in run() for 30 s, at \"score.py\", line 7, \
                    in run\n  it ended the job\n  printed last:\n    connecting\n";
     assert!(job.log("job_error.txt").contains(failure), "{}", job.log("job_error.txt"));
@@ -376,6 +429,8 @@ async fn unreadable_message_is_kept_for_inspection() {
     job.send_rows(0, "zero\n").await;
     job.planned(1).await;
     assert_eq!(job.run().await.state, JobState::Completed);
-    assert!(job.log("sys/error/messages.txt").contains("A result message of 8 bytes cannot be read"));
+    assert!(
+        job.log("sys/error/messages.txt").contains("A result message of 8 bytes cannot be read")
+    );
     assert_eq!(job.results.depth().await.expect("there").total(), 0);
 }

@@ -8,8 +8,9 @@ use futures::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as StoreResult,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result as StoreResult,
 };
 
 use super::*;
@@ -24,7 +25,10 @@ struct FailingStore {
 
 impl FailingStore {
     fn answer(&self) -> StoreResult<()> {
-        match self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)) {
+        match self
+            .failures
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+        {
             Ok(_) => Err((self.error)()),
             Err(_) => Ok(()),
         }
@@ -39,7 +43,12 @@ impl fmt::Display for FailingStore {
 
 #[async_trait]
 impl ObjectStore for FailingStore {
-    async fn put_opts(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> StoreResult<PutResult> {
+    async fn put_opts(
+        &self,
+        path: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> StoreResult<PutResult> {
         self.answer()?;
         self.memory.put_opts(path, payload, options).await
     }
@@ -72,7 +81,12 @@ impl ObjectStore for FailingStore {
         self.memory.list_with_delimiter(prefix).await
     }
 
-    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> StoreResult<()> {
+    async fn copy_opts(
+        &self,
+        from: &ObjectPath,
+        to: &ObjectPath,
+        options: CopyOptions,
+    ) -> StoreResult<()> {
         self.memory.copy_opts(from, to, options).await
     }
 }
@@ -86,13 +100,18 @@ fn denied() -> Error {
 }
 
 /// Returns a job that is complete except for its output, and the store of the output.
-async fn complete_job(peers: Peers, failures: usize, error: fn() -> Error) -> (Job, Arc<FailingStore>) {
+async fn complete_job(
+    peers: Peers,
+    failures: usize,
+    error: fn() -> Error,
+) -> (Job, Arc<FailingStore>) {
     let mut job = Job::new();
     job.options.peers = peers;
     job.spec.output.folder = "gs://bucket/out".into();
     job.send_rows(0, "zero\n").await;
     job.planned(1).await;
-    let store = Arc::new(FailingStore { memory: InMemory::new(), failures: failures.into(), error });
+    let store =
+        Arc::new(FailingStore { memory: InMemory::new(), failures: failures.into(), error });
     job.store.stores().stand_in(&"gs://bucket".parse().expect("a URL"), store.clone());
     (job, store)
 }
@@ -104,10 +123,17 @@ async fn job_stays_open_until_the_store_of_its_output_answers() {
         let reducer = job.open().await;
         let mut progress = reducer.progress();
         let run = tokio::spawn(reducer.run(CancellationToken::new()));
-        let seen = progress.wait_for(|progress| progress.trouble.is_some()).await.expect("it waits").clone();
+        let seen = progress
+            .wait_for(|progress| progress.trouble.is_some())
+            .await
+            .expect("it waits")
+            .clone();
         let trouble = seen.trouble.expect("waited for");
         let reason = trouble.reason;
-        assert!(reason.starts_with("the output cannot be written yet") && reason.contains("503"), "{reason}");
+        assert!(
+            reason.starts_with("the output cannot be written yet") && reason.contains("503"),
+            "{reason}"
+        );
         let result = run.await.expect("no panic").expect("the job ends");
         assert_eq!((result.state, result.cause), (JobState::Completed, None), "{peers:?}");
         let rows = store.memory.get(&"out/parallel_run_step.txt".into()).await.expect("written");
@@ -144,12 +170,20 @@ async fn job_that_waits_for_the_store_of_its_output_can_be_canceled_and_retried(
         assert_eq!(result.state, JobState::Canceled);
         let cause = result.cause.expect("canceled");
         let reason = if by_token { "canceled;" } else { "wrong bucket;" };
-        assert!(cause.starts_with(reason) && cause.contains("503") && cause.ends_with("No result is lost."), "{cause}");
+        assert!(
+            cause.starts_with(reason)
+                && cause.contains("503")
+                && cause.ends_with("No result is lost."),
+            "{cause}"
+        );
 
         store.failures.store(0, Ordering::SeqCst);
         let mut reducer = job.open().await;
         reopen(&mut reducer).await;
-        assert_eq!(reducer.run(CancellationToken::new()).await.expect("ends").state, JobState::Completed);
+        assert_eq!(
+            reducer.run(CancellationToken::new()).await.expect("ends").state,
+            JobState::Completed
+        );
     }
 }
 

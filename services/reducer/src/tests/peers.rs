@@ -11,10 +11,12 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result as StoreResult,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as StoreResult,
 };
-use protocol::{Activity, Progress, Running, RunningMiniBatch, SlotPhase, milliseconds_since_epoch};
+use protocol::{
+    Activity, Progress, Running, RunningMiniBatch, SlotPhase, milliseconds_since_epoch,
+};
 use tokio::sync::{Notify, watch};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -64,7 +66,11 @@ async fn elapsed_time_goes_on_with_another_reducer_and_stands_still_between_an_e
     let result = job.run().await;
     assert_eq!(result.state, JobState::Failed);
     assert!((3660.0..3760.0).contains(&result.elapsed_seconds), "{}", result.elapsed_seconds);
-    assert!((40.0..140.0).contains(&result.worked_seconds), "no worker was there: {}", result.worked_seconds);
+    assert!(
+        (40.0..140.0).contains(&result.worked_seconds),
+        "no worker was there: {}",
+        result.worked_seconds
+    );
     let ended = store.progress().await.expect("readable").expect("written");
     assert_eq!(ended.elapsed_seconds, result.elapsed_seconds);
     let ended = Progress { at: hour_ago, ..ended };
@@ -75,7 +81,10 @@ async fn elapsed_time_goes_on_with_another_reducer_and_stands_still_between_an_e
     job.send_rows(0, "zero\n").await;
     let result = job.run().await;
     assert_eq!(result.state, JobState::Completed);
-    assert!((ended.elapsed_seconds..ended.elapsed_seconds + 100.0).contains(&result.elapsed_seconds), "{result:?}");
+    assert!(
+        (ended.elapsed_seconds..ended.elapsed_seconds + 100.0).contains(&result.elapsed_seconds),
+        "{result:?}"
+    );
 }
 
 /// Lets another reducer commit a second row and end the job, of which the reducer `behind` knows only the first row.
@@ -113,7 +122,8 @@ async fn late_copy_of_a_report_is_replaced_by_a_complete_one() {
     let late = Arc::new(LateStore::below(&job.folder.path().join("job"), PROCESSED));
     job.open().await;
     let store = JobStore::new(late.clone(), ObjectPath::default());
-    let mut behind = Reducer::open(store, job.results.clone(), job.options.clone()).await.expect("readable");
+    let mut behind =
+        Reducer::open(store, job.results.clone(), job.options.clone()).await.expect("readable");
     job.send_rows(0, "zero\n").await;
     behind.drain().await.expect("committed");
     behind.report().await.expect("written");
@@ -169,9 +179,17 @@ impl fmt::Display for LateStore {
 
 #[async_trait]
 impl ObjectStore for LateStore {
-    async fn put_opts(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> StoreResult<PutResult> {
+    async fn put_opts(
+        &self,
+        path: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> StoreResult<PutResult> {
         if path.as_ref().ends_with(self.late) && self.fails.load(Ordering::SeqCst) {
-            return Err(object_store::Error::Generic { store: "a test", source: "no answer".into() });
+            return Err(object_store::Error::Generic {
+                store: "a test",
+                source: "no answer".into(),
+            });
         }
         if path.as_ref().ends_with(self.late) && self.is_first.swap(false, Ordering::SeqCst) {
             self.has_begun.notify_one();
@@ -210,7 +228,12 @@ impl ObjectStore for LateStore {
         self.folder.list_with_delimiter(prefix).await
     }
 
-    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> StoreResult<()> {
+    async fn copy_opts(
+        &self,
+        from: &ObjectPath,
+        to: &ObjectPath,
+        options: CopyOptions,
+    ) -> StoreResult<()> {
         self.folder.copy_opts(from, to, options).await
     }
 }
@@ -226,7 +249,8 @@ async fn reducer_that_leaves_a_silent_output_has_applied_each_event_once() {
     let mut job = Job::new();
     (job.options.peers, job.options.output_grace) = (Peers::Many, Duration::ZERO);
     let (silent, answers) = std::sync::mpsc::channel::<()>();
-    let (writing, answers, stop) = (CancellationToken::new(), std::sync::Mutex::new(answers), CancellationToken::new());
+    let (writing, answers, stop) =
+        (CancellationToken::new(), std::sync::Mutex::new(answers), CancellationToken::new());
     let (is_writing, stopping) = (writing.clone(), stop.clone());
     job.options.crash = Arc::new(move |point| {
         if point == CrashPoint::DuringOutput {
@@ -246,7 +270,13 @@ async fn reducer_that_leaves_a_silent_output_has_applied_each_event_once() {
     reducer.drain().await.expect("committed");
     let state = |reducer: &Reducer| {
         let tally = reducer.tally();
-        (reducer.ledger.segments(), tally.duplicates(), tally.items(), tally.retrying(), tally.effort().extra_runs)
+        (
+            reducer.ledger.segments(),
+            tally.duplicates(),
+            tally.items(),
+            tally.retrying(),
+            tally.effort().extra_runs,
+        )
     };
     // A thread that blocks holds the paused clock. It goes on for as long as the reducer waits, which may begin late.
     let advancing = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -255,7 +285,8 @@ async fn reducer_that_leaves_a_silent_output_has_applied_each_event_once() {
             tokio::time::advance(Duration::from_secs(1)).await;
         }
     }));
-    let finished = reducer.finish(End::Complete, &CancellationToken::new(), &stop).await.expect("no error");
+    let finished =
+        reducer.finish(End::Complete, &CancellationToken::new(), &stop).await.expect("no error");
     assert_eq!(finished, None);
     drop(advancing);
     let before = state(&reducer);
@@ -282,7 +313,10 @@ async fn idle_reducer_ends_job_that_another_left() {
         other.append(batch).await.expect("committed");
     }
     put_plan(&job.store, 3, Some(3)).await;
-    other.append_event(&ResultEvent::Planned(Planned { mini_batches: 3, items: Some(3) })).await.expect("committed");
+    other
+        .append_event(&ResultEvent::Planned(Planned { mini_batches: 3, items: Some(3) }))
+        .await
+        .expect("committed");
     drop(other);
     let result = quiet.await.expect("no panic").expect("ends");
     assert_eq!((result.state, job.output().as_str()), (JobState::Completed, "0\n1\n2\n"));
@@ -295,7 +329,10 @@ async fn first_committed_end_decides() {
     job.send_rows(0, "zero\n").await;
     job.planned(1).await;
     let mut first = job.open().await;
-    first.append_event(&End::Canceled(Some("by the user".into())).event()).await.expect("committed");
+    first
+        .append_event(&End::Canceled(Some("by the user".into())).event())
+        .await
+        .expect("committed");
     let result = job.run().await;
     assert_eq!((result.state, result.cause.as_deref()), (JobState::Canceled, Some("by the user")));
     assert_eq!(result.mini_batches.succeeded, 0, "events after the end do not count");
@@ -303,7 +340,10 @@ async fn first_committed_end_decides() {
 
     let mut reducer = job.open().await;
     reopen(&mut reducer).await;
-    assert_eq!(reducer.run(CancellationToken::new()).await.expect("ends").state, JobState::Completed);
+    assert_eq!(
+        reducer.run(CancellationToken::new()).await.expect("ends").state,
+        JobState::Completed
+    );
     assert_eq!(job.output(), "zero\n");
 }
 
@@ -312,7 +352,10 @@ async fn job_that_ends_meanwhile_is_reopened() {
     let mut job = Job::new();
     job.options.peers = Peers::Many;
     let (mut retry, mut reducer) = (job.open().await, job.open().await);
-    reducer.append_event(&End::Canceled(Some("by the user".into())).event()).await.expect("committed");
+    reducer
+        .append_event(&End::Canceled(Some("by the user".into())).event())
+        .await
+        .expect("committed");
     reopen(&mut retry).await;
     assert_eq!(retry.tally().ended_as(), None);
     assert_eq!(job.open().await.tally().ended_as(), None, "the ledger says so");
@@ -354,7 +397,10 @@ async fn reopened_behind_a_reducer() -> (Job, Reducer) {
 async fn end_decided_before_a_retry_does_not_end_the_reopened_job() {
     let (job, mut behind) = reopened_behind_a_reducer().await;
     let end = End::Failed("decided before the retry".to_owned());
-    let finished = behind.finish(end, &CancellationToken::new(), &CancellationToken::new()).await.expect("readable");
+    let finished = behind
+        .finish(end, &CancellationToken::new(), &CancellationToken::new())
+        .await
+        .expect("readable");
     assert_eq!(finished, None);
     assert_eq!(job.store.result().await.expect("readable"), None, "the job is open");
     assert_eq!(job.open().await.tally().ended_as(), None);
@@ -371,7 +417,10 @@ async fn result_of_an_earlier_run_is_not_written_although_the_job_has_ended_agai
     let end = || End::Failed("in the first run".to_owned());
     paused.append_event(&end().event()).await.expect("committed");
     reopen(&mut other).await;
-    other.append_event(&End::Failed("in the second run".to_owned()).event()).await.expect("committed");
+    other
+        .append_event(&End::Failed("in the second run".to_owned()).event())
+        .await
+        .expect("committed");
     let never = CancellationToken::new();
     assert_eq!(paused.write_end(end(), &never, &never).await.expect("readable"), None);
     assert_eq!(job.store.result().await.expect("readable"), None);
@@ -383,7 +432,10 @@ async fn failure_in_a_reopened_job_is_not_taken_for_one_of_its_first_run() {
     job.send_event(event(failed(0, 3, true, 1))).await;
     behind.drain().await.expect("committed");
     assert_eq!(job.open().await.tally().state(0), MiniBatchState::Failed);
-    assert_eq!(behind.run(CancellationToken::new()).await.expect("the job ends").state, JobState::Failed);
+    assert_eq!(
+        behind.run(CancellationToken::new()).await.expect("the job ends").state,
+        JobState::Failed
+    );
 }
 
 #[tokio::test]
@@ -449,8 +501,13 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
         .wait_for(|progress| progress.nodes == 1 && progress.silent_since.is_none())
         .await
         .expect("a worker is present");
-    progress.wait_for(|progress| progress.silent_since.is_some()).await.expect("the worker is absent");
-    let written = async || job.store.progress().await.expect("readable").and_then(|written| written.silent_since);
+    progress
+        .wait_for(|progress| progress.silent_since.is_some())
+        .await
+        .expect("the worker is absent");
+    let written = async || {
+        job.store.progress().await.expect("readable").and_then(|written| written.silent_since)
+    };
     while written().await.is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -478,18 +535,22 @@ async fn progress_shows_the_processes_and_mini_batches_of_which_nodes_tell() {
         phase: SlotPhase::Run,
         since,
     };
-    let activity = Activity { held: 3, running: vec![running(5, 20), running(3, 10)], usage: vec![] };
+    let activity =
+        Activity { held: 3, running: vec![running(5, 20), running(3, 10)], usage: vec![] };
     let of_node = Running { processes: 2, activity, ..Running::default() };
     let nodes = BTreeMap::from([("b".to_owned(), of_node), ("c".to_owned(), Running::default())]);
     let mut job = Job::new();
-    let workers = Arc::new(move || Arc::new(Workers { nodes: nodes.clone(), held: 3, ..Workers::default() }));
-    job.options = Options { progress_interval: Duration::from_millis(10), workers, ..Options::shared() };
+    let workers =
+        Arc::new(move || Arc::new(Workers { nodes: nodes.clone(), held: 3, ..Workers::default() }));
+    job.options =
+        Options { progress_interval: Duration::from_millis(10), workers, ..Options::shared() };
     let reducer = job.open().await;
     let mut progress = reducer.progress();
     let _run = AbortOnDropHandle::new(tokio::spawn(reducer.run(CancellationToken::new())));
     // This node was killed: no event tells the end of its process.
     job.send_event(crate::fixtures::started("a", "process000")).await;
-    let seen = progress.wait_for(|progress| progress.nodes == 1).await.expect("its event arrives").clone();
+    let seen =
+        progress.wait_for(|progress| progress.nodes == 1).await.expect("its event arrives").clone();
     assert_eq!((seen.processes, seen.nodes_at_work), (2, 1));
     assert_eq!(seen.running.iter().map(|running| running.mini_batch).collect::<Vec<_>>(), [3, 5]);
 }
@@ -513,7 +574,8 @@ async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
             }
         };
         let lives = Duration::from_secs(60) + lives * PERIOD / 8;
-        let worker = async { tokio::time::timeout(lives, beating).await.expect_err("it never ends") };
+        let worker =
+            async { tokio::time::timeout(lives, beating).await.expect_err("it never ends") };
         let run = async {
             tokio::time::sleep(first_look * PERIOD / 8).await;
             job.send_event(crate::fixtures::started("a", "process000")).await;
@@ -521,10 +583,19 @@ async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
         };
         let looking = async {
             worker.await;
-            let written = async || job.store.progress().await.expect("readable").expect("written").silent_since;
-            assert_eq!(written().await, None, "a worker that lives is not absent ({first_look}, {lives:?})");
+            let written = async || {
+                job.store.progress().await.expect("readable").expect("written").silent_since
+            };
+            assert_eq!(
+                written().await,
+                None,
+                "a worker that lives is not absent ({first_look}, {lives:?})"
+            );
             tokio::time::sleep(Duration::from_secs(10)).await;
-            assert!(written().await.is_some(), "ten seconds after the kill ({first_look}, {lives:?})");
+            assert!(
+                written().await.is_some(),
+                "ten seconds after the kill ({first_look}, {lives:?})"
+            );
         };
         tokio::select! {
             result = run => panic!("the job goes on: {result:?}"),
@@ -540,7 +611,11 @@ async fn repeated_attempts_are_progress() {
     job.spec.progress_update_timeout_seconds = 2;
     let reducer = job.open().await;
     let run = tokio::spawn(reducer.run(CancellationToken::new()));
-    job.send(&[(crate::fixtures::started("a", "process000"), b""), (event(succeeded(0, 1, 1, 0)), b"")]).await;
+    job.send(&[
+        (crate::fixtures::started("a", "process000"), b""),
+        (event(succeeded(0, 1, 1, 0)), b""),
+    ])
+    .await;
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         job.send(&[(event(succeeded(0, 1, 1, 0)), b"")]).await;

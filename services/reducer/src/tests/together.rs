@@ -115,7 +115,8 @@ impl Job {
     }
 
     fn output(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("out/parallel_run_step.txt")).expect("the final file")
+        std::fs::read_to_string(self.folder.path().join("out/parallel_run_step.txt"))
+            .expect("the final file")
     }
 }
 
@@ -158,8 +159,10 @@ async fn run(steps: &[Step]) {
     // The messages of killed reducers become visible again.
     tokio::time::advance(job.options.visibility).await;
     tokio::time::resume();
-    let running: Vec<_> =
-        reducers.into_iter().map(|(reducer, _)| tokio::spawn(reducer.run(CancellationToken::new()))).collect();
+    let running: Vec<_> = reducers
+        .into_iter()
+        .map(|(reducer, _)| tokio::spawn(reducer.run(CancellationToken::new())))
+        .collect();
     let mut results = Vec::new();
     for reducer in running {
         results.push(reducer.await.expect("no panic").expect("the job ends"));
@@ -168,7 +171,10 @@ async fn run(steps: &[Step]) {
     let result = &results[0];
     let failed_ids = (0..MINI_BATCHES).filter(|id| id % 5 == 4).count() as u64;
     assert_eq!((result.state, &result.cause), (JobState::Completed, &None));
-    assert_eq!((result.mini_batches.succeeded, result.mini_batches.failed), (MINI_BATCHES - failed_ids, failed_ids));
+    assert_eq!(
+        (result.mini_batches.succeeded, result.mini_batches.failed),
+        (MINI_BATCHES - failed_ids, failed_ids)
+    );
     assert_eq!(job.output(), expected());
 
     // The ledger holds every attempt once.

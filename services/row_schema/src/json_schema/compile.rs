@@ -45,11 +45,20 @@ struct Compiler<'a> {
 impl JsonSchema {
     pub fn new(schema: &Value) -> Result<Self, InvalidSchema> {
         let known = HashMap::from([(String::new(), 0)]);
-        let mut compiler = Compiler { root: schema, nodes: Vec::new(), places: Vec::new(), known, place: Vec::new() };
+        let mut compiler = Compiler {
+            root: schema,
+            nodes: Vec::new(),
+            places: Vec::new(),
+            known,
+            place: Vec::new(),
+        };
         compiler.node(schema)?;
         if let Some(node) = endless(&compiler.nodes) {
             let message = "it refers to itself without looking into the value, so that no check of it would end";
-            return Err(InvalidSchema { place: compiler.places.swap_remove(node), message: message.to_owned() });
+            return Err(InvalidSchema {
+                place: compiler.places.swap_remove(node),
+                message: message.to_owned(),
+            });
         }
         Ok(Self { nodes: compiler.nodes })
     }
@@ -57,8 +66,10 @@ impl JsonSchema {
 
 /// Returns a node that checks a value by checking the same value against itself.
 fn endless(nodes: &[Vec<Rule>]) -> Option<Node> {
-    let next: Vec<Vec<Node>> =
-        nodes.iter().map(|rules| rules.iter().flat_map(Rule::of_the_same_value).collect()).collect();
+    let next: Vec<Vec<Node>> = nodes
+        .iter()
+        .map(|rules| rules.iter().flat_map(Rule::of_the_same_value).collect())
+        .collect();
     let mut before = vec![Vec::new(); nodes.len()];
     for (node, next) in next.iter().enumerate() {
         next.iter().for_each(|next| before[*next].push(node));
@@ -76,7 +87,8 @@ fn endless(nodes: &[Vec<Rule>]) -> Option<Node> {
     }
     // From a node that does not end, this way leads into the circle.
     let first = open.iter().position(|open| *open > 0)?;
-    (0..nodes.len()).try_fold(first, |node, _| next[node].iter().copied().find(|next| open[*next] > 0))
+    (0..nodes.len())
+        .try_fold(first, |node, _| next[node].iter().copied().find(|next| open[*next] > 0))
 }
 
 impl Rule {
@@ -105,7 +117,11 @@ impl Compiler<'_> {
     }
 
     /// Compiles a part of the schema below `key`.
-    fn below<T>(&mut self, key: &str, compile: impl FnOnce(&mut Self) -> Compiled<T>) -> Compiled<T> {
+    fn below<T>(
+        &mut self,
+        key: &str,
+        compile: impl FnOnce(&mut Self) -> Compiled<T>,
+    ) -> Compiled<T> {
         self.place.push(key.to_owned());
         let compiled = compile(self)?;
         self.place.pop();
@@ -128,14 +144,20 @@ impl Compiler<'_> {
     }
 
     fn nodes_of(&mut self, schemas: &Value) -> Compiled<Vec<Node>> {
-        let Value::Array(schemas) = schemas else { return self.expected("a list of schemas", schemas) };
+        let Value::Array(schemas) = schemas else {
+            return self.expected("a list of schemas", schemas);
+        };
         let schemas = schemas.iter().enumerate();
         schemas.map(|(at, schema)| self.below(&at.to_string(), |this| this.node(schema))).collect()
     }
 
     fn named_nodes(&mut self, schemas: &Value) -> Compiled<Vec<(String, Node)>> {
-        let Value::Object(schemas) = schemas else { return self.expected("schemas by name", schemas) };
-        let node = |(name, schema): (&String, &Value)| Ok((name.clone(), self.below(name, |this| this.node(schema))?));
+        let Value::Object(schemas) = schemas else {
+            return self.expected("schemas by name", schemas);
+        };
+        let node = |(name, schema): (&String, &Value)| {
+            Ok((name.clone(), self.below(name, |this| this.node(schema))?))
+        };
         schemas.iter().map(node).collect()
     }
 
@@ -143,7 +165,10 @@ impl Compiler<'_> {
         let mut rules = Vec::new();
         // The plainest reason first.
         let is_first = |keyword: &&String| ["type", "required"].contains(&keyword.as_str());
-        let in_order = keywords.keys().filter(is_first).chain(keywords.keys().filter(|keyword| !is_first(keyword)));
+        let in_order = keywords
+            .keys()
+            .filter(is_first)
+            .chain(keywords.keys().filter(|keyword| !is_first(keyword)));
         for keyword in in_order {
             let value = &keywords[keyword];
             rules.extend(self.below(keyword, |this| this.rule(keyword, value, keywords))?);
@@ -151,7 +176,12 @@ impl Compiler<'_> {
         Ok(rules)
     }
 
-    fn rule(&mut self, keyword: &str, value: &Value, all: &Map<String, Value>) -> Compiled<Option<Rule>> {
+    fn rule(
+        &mut self,
+        keyword: &str,
+        value: &Value,
+        all: &Map<String, Value>,
+    ) -> Compiled<Option<Rule>> {
         if let Some(bound) = BOUNDS.iter().find(|bound| bound.keyword == keyword) {
             return Ok(Some(Rule::Bound(self.number(value)?, bound)));
         }
@@ -166,11 +196,17 @@ impl Compiler<'_> {
                 unit if unit.as_f64().is_some_and(|unit| unit > 0.0) => Rule::MultipleOf(unit),
                 _ => return self.expected("a number above 0", value),
             },
-            "minLength" => Rule::Length { of: Type::String, min: self.count(value)?, max: usize::MAX },
+            "minLength" => {
+                Rule::Length { of: Type::String, min: self.count(value)?, max: usize::MAX }
+            }
             "maxLength" => Rule::Length { of: Type::String, min: 0, max: self.count(value)? },
-            "minItems" => Rule::Length { of: Type::Array, min: self.count(value)?, max: usize::MAX },
+            "minItems" => {
+                Rule::Length { of: Type::Array, min: self.count(value)?, max: usize::MAX }
+            }
             "maxItems" => Rule::Length { of: Type::Array, min: 0, max: self.count(value)? },
-            "minProperties" => Rule::Length { of: Type::Object, min: self.count(value)?, max: usize::MAX },
+            "minProperties" => {
+                Rule::Length { of: Type::Object, min: self.count(value)?, max: usize::MAX }
+            }
             "maxProperties" => Rule::Length { of: Type::Object, min: 0, max: self.count(value)? },
             "pattern" => match value {
                 Value::String(pattern) => Rule::Pattern(self.pattern(pattern)?),
@@ -203,11 +239,14 @@ impl Compiler<'_> {
                 }
                 _ => {
                     let rest = Some(self.node(value)?);
-                    let first = all.get("prefixItems").map(|first| self.nodes_of(first)).transpose()?;
+                    let first =
+                        all.get("prefixItems").map(|first| self.nodes_of(first)).transpose()?;
                     Rule::Items { first: first.unwrap_or_default(), rest }
                 }
             },
-            "prefixItems" if !all.contains_key("items") => Rule::Items { first: self.nodes_of(value)?, rest: None },
+            "prefixItems" if !all.contains_key("items") => {
+                Rule::Items { first: self.nodes_of(value)?, rest: None }
+            }
             "uniqueItems" => match value {
                 Value::Bool(true) => Rule::Unique,
                 Value::Bool(false) => return Ok(None),
@@ -219,13 +258,23 @@ impl Compiler<'_> {
             "not" => Rule::Not(self.node(value)?),
             "if" => {
                 let condition = self.node(value)?;
-                Rule::If { condition, then: self.optional("then", all)?, otherwise: self.optional("else", all)? }
+                Rule::If {
+                    condition,
+                    then: self.optional("then", all)?,
+                    otherwise: self.optional("else", all)?,
+                }
             }
             "$ref" => Rule::All(vec![self.reference(value)?]),
-            _ if COMPANIONS.contains(&keyword) || ANNOTATIONS.contains(&keyword) || keyword.starts_with("x-") => {
+            _ if COMPANIONS.contains(&keyword)
+                || ANNOTATIONS.contains(&keyword)
+                || keyword.starts_with("x-") =>
+            {
                 return Ok(None);
             }
-            _ => return self.invalid("not a keyword of JSON Schema, or one that Gristmill does not check"),
+            _ => {
+                return self
+                    .invalid("not a keyword of JSON Schema, or one that Gristmill does not check");
+            }
         }))
     }
 
@@ -234,21 +283,29 @@ impl Compiler<'_> {
     }
 
     fn properties(&mut self, [named, patterns, others]: [Option<&Value>; 3]) -> Compiled<Rule> {
-        let named = named.map(|named| self.below("properties", |this| this.named_nodes(named))).transpose()?;
-        let by_pattern = patterns.map(|found| self.below("patternProperties", |this| this.named_nodes(found)));
+        let named = named
+            .map(|named| self.below("properties", |this| this.named_nodes(named)))
+            .transpose()?;
+        let by_pattern =
+            patterns.map(|found| self.below("patternProperties", |this| this.named_nodes(found)));
         let mut patterns = Vec::new();
         for (pattern, node) in by_pattern.transpose()?.unwrap_or_default() {
-            let pattern =
-                self.below("patternProperties", |this| this.below(&pattern, |this| this.pattern(&pattern)))?;
+            let pattern = self.below("patternProperties", |this| {
+                this.below(&pattern, |this| this.pattern(&pattern))
+            })?;
             patterns.push((pattern, node));
         }
-        let others = others.map(|others| self.below("additionalProperties", |this| this.node(others))).transpose()?;
+        let others = others
+            .map(|others| self.below("additionalProperties", |this| this.node(others)))
+            .transpose()?;
         Ok(Rule::Properties { named: named.unwrap_or_default(), patterns, others })
     }
 
     fn reference(&mut self, value: &Value) -> Compiled<Node> {
         let pointer = value.as_str().and_then(|text| text.strip_prefix('#'));
-        let Some(pointer) = pointer.filter(|pointer| pointer.is_empty() || pointer.starts_with('/')) else {
+        let Some(pointer) =
+            pointer.filter(|pointer| pointer.is_empty() || pointer.starts_with('/'))
+        else {
             return self.expected("a part of this schema, such as \"#/$defs/name\"", value);
         };
         if let Some(node) = self.known.get(pointer) {
@@ -259,7 +316,10 @@ impl Compiler<'_> {
         };
         // Known before its own references are followed.
         self.known.insert(pointer.to_owned(), self.nodes.len());
-        let here = std::mem::replace(&mut self.place, pointer.split('/').skip(1).map(str::to_owned).collect());
+        let here = std::mem::replace(
+            &mut self.place,
+            pointer.split('/').skip(1).map(str::to_owned).collect(),
+        );
         let node = self.node(schema)?;
         self.place = here;
         Ok(node)
@@ -270,15 +330,21 @@ impl Compiler<'_> {
             Value::Array(words) if !words.is_empty() => &words[..],
             word => std::slice::from_ref(word),
         };
-        let known = |word: &Value| Type::ALL.iter().find(|(_, known)| word == known).map(|(kind, _)| *kind);
+        let known =
+            |word: &Value| Type::ALL.iter().find(|(_, known)| word == known).map(|(kind, _)| *kind);
         match words.iter().map(known).collect() {
             Some(types) => Ok(types),
-            None => self.expected(&format!("{}, or a list of them", Type::ALL.map(|(_, word)| word).join(", ")), value),
+            None => self.expected(
+                &format!("{}, or a list of them", Type::ALL.map(|(_, word)| word).join(", ")),
+                value,
+            ),
         }
     }
 
     fn names(&self, value: &Value) -> Compiled<Vec<String>> {
-        let names = value.as_array().map(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect());
+        let names = value
+            .as_array()
+            .map(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect());
         names.flatten().map_or_else(|| self.expected("a list of names", value), Ok)
     }
 
@@ -292,6 +358,7 @@ impl Compiler<'_> {
     }
 
     fn pattern(&self, pattern: &str) -> Compiled<Regex> {
-        Regex::new(pattern).or_else(|error| self.invalid(format!("not a regular expression: {error}")))
+        Regex::new(pattern)
+            .or_else(|error| self.invalid(format!("not a regular expression: {error}")))
     }
 }

@@ -46,7 +46,11 @@ async fn bucket(ahead: i64, objects: Objects) -> TargetStore {
         while let Ok((mut connection, _)) = listener.accept().await {
             let mut request = vec![0; 8192];
             let length = connection.read(&mut request).await.unwrap_or(0);
-            let line = String::from_utf8_lossy(&request[..length]).lines().next().unwrap_or_default().to_owned();
+            let line = String::from_utf8_lossy(&request[..length])
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             let _ = connection.write_all(&answer(&line, ahead, &objects)).await;
         }
     });
@@ -72,7 +76,10 @@ fn answer(request: &str, ahead: i64, objects: &Objects) -> Vec<u8> {
     let written = |age: i64| now - chrono::Duration::seconds(age);
     let (status, modified, body) = match objects.get(path.trim_start_matches("/bucket/target/")) {
         _ if query.contains("list-type=2") => {
-            let prefix = query.split('&').find_map(|part| part.strip_prefix("prefix=target%2F")).unwrap_or_default();
+            let prefix = query
+                .split('&')
+                .find_map(|part| part.strip_prefix("prefix=target%2F"))
+                .unwrap_or_default();
             let prefix = prefix.replace("%2F", "/");
             let listed = objects.iter().filter(|(name, _)| name.starts_with(&prefix)).map(|(name, (body, age))| {
                 let (size, written) = (body.len(), written(*age).format("%Y-%m-%dT%H:%M:%S.000Z"));
@@ -82,7 +89,9 @@ fn answer(request: &str, ahead: i64, objects: &Objects) -> Vec<u8> {
                 )
             });
             let listed: String = listed.collect();
-            let page = format!("<ListBucketResult><IsTruncated>false</IsTruncated>{listed}</ListBucketResult>");
+            let page = format!(
+                "<ListBucketResult><IsTruncated>false</IsTruncated>{listed}</ListBucketResult>"
+            );
             ("200 OK", now, page.into_bytes())
         }
         Some((body, age)) => ("200 OK", written(*age), body.clone()),
@@ -104,7 +113,8 @@ fn answer(request: &str, ahead: i64, objects: &Objects) -> Vec<u8> {
 async fn worker_that_renews_its_entry_is_listed_by_any_clock() {
     for ahead in [-HOUR, 0, HOUR] {
         let entry = |age| (b"{\"offer\": {\"gpus\": 1}}".to_vec(), age);
-        let objects = Objects::from([("workers/alive", entry(20)), ("workers/killed", entry(1000))]);
+        let objects =
+            Objects::from([("workers/alive", entry(20)), ("workers/killed", entry(1000))]);
         let target = bucket(ahead, objects).await;
         assert_eq!(target.worker_names().await.expect("readable"), ["alive"], "{ahead}");
         assert_eq!(target.workers().await.expect("readable").len(), 1, "{ahead}");
@@ -116,7 +126,8 @@ async fn entry_of_a_folder_is_stale_by_the_clock_of_its_server() {
     for ahead in [-HOUR, HOUR] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let url = url::Url::from_file_path(folder.path()).expect("absolute");
-        let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        let target =
+            TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
         let now = Utc::now() + chrono::Duration::seconds(ahead);
         target.clock.tell(now);
         for (name, age) in [("alive", 20), ("killed", 1000)] {
@@ -124,7 +135,8 @@ async fn entry_of_a_folder_is_stale_by_the_clock_of_its_server() {
                 .put_worker(&protocol::NodeState { name: name.to_owned(), ..Default::default() })
                 .await
                 .expect("writable");
-            let entry = std::fs::File::options().write(true).open(folder.path().join("workers").join(name));
+            let entry =
+                std::fs::File::options().write(true).open(folder.path().join("workers").join(name));
             let written = SystemTime::from(now - chrono::Duration::seconds(age));
             entry.and_then(|entry| entry.set_modified(written)).expect("settable");
         }
@@ -143,7 +155,8 @@ async fn announced_removal_counts_for_its_time_by_the_clock_of_the_store() {
         let announced = async |age| {
             let job = "jobs/a-20261121-100203-ab12/spec.json";
             let removing = "jobs/a-20261121-100203-ab12/control/removing";
-            let objects = Objects::from([(job, (spec.clone(), 5000)), (removing, (Vec::new(), age))]);
+            let objects =
+                Objects::from([(job, (spec.clone(), 5000)), (removing, (Vec::new(), age))]);
             bucket(ahead, objects).await.is_being_removed(JOB).await.expect("readable")
         };
         assert!(announced(60).await, "{ahead}");
@@ -157,13 +170,16 @@ async fn job_that_is_just_being_submitted_is_not_removed() {
     for ahead in [-HOUR, HOUR] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let url = url::Url::from_file_path(folder.path()).expect("absolute");
-        let target = TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        let target =
+            TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
         let now = Utc::now() + chrono::Duration::seconds(ahead);
         target.clock.tell(now);
         let job = target.job(JOB);
         let left = async |name: &str, age| {
             job.put(name, bytes::Bytes::new()).await.expect("writable");
-            let object = std::fs::File::options().write(true).open(job.folder().expect("a folder").join(name));
+            let object = std::fs::File::options()
+                .write(true)
+                .open(job.folder().expect("a folder").join(name));
             let written = SystemTime::from(now - chrono::Duration::seconds(age));
             object.and_then(|object| object.set_modified(written)).expect("settable");
         };
@@ -175,10 +191,16 @@ async fn job_that_is_just_being_submitted_is_not_removed() {
         );
         left("control/removing", 60).await;
         target.finish_old_removal(JOB, recently).await.expect("removable");
-        assert!(target.job_ids().await.expect("readable").is_empty(), "{ahead}: its removal was announced");
+        assert!(
+            target.job_ids().await.expect("readable").is_empty(),
+            "{ahead}: its removal was announced"
+        );
         left("inputs/table", 4000).await;
         target.finish_old_removal(JOB, recently).await.expect("removable");
-        assert!(target.job_ids().await.expect("readable").is_empty(), "{ahead}: nobody submits it any more");
+        assert!(
+            target.job_ids().await.expect("readable").is_empty(),
+            "{ahead}: nobody submits it any more"
+        );
     }
 }
 
@@ -193,11 +215,16 @@ async fn progress_has_its_age_by_the_clock_of_the_store() {
         let name = "jobs/a-20261121-100203-ab12/progress.json";
         let objects = Objects::from([(name, (progress.clone().into_bytes(), 20))]);
         let read = bucket(ahead, objects).await.job(JOB).progress().await.expect("readable");
-        let age = read.and_then(|Progress { age, .. }| age).expect("the store tells the time").as_secs();
+        let age =
+            read.and_then(|Progress { age, .. }| age).expect("the store tells the time").as_secs();
         assert!((18..30).contains(&age), "{ahead}: {age}");
     }
     let folder = tempfile::tempdir().expect("temporary folder");
     std::fs::write(folder.path().join("progress.json"), progress).expect("writable");
-    let local = crate::JobStore::local(folder.path()).expect("it is there").progress().await.expect("readable");
+    let local = crate::JobStore::local(folder.path())
+        .expect("it is there")
+        .progress()
+        .await
+        .expect("readable");
     assert_eq!(local.expect("written").age, None, "a local job has the clock of this machine");
 }

@@ -33,11 +33,18 @@ impl JobStore {
     /// Returns whether there are any, in a store without folders.
     pub async fn has_checkpoints(&self) -> Result<bool> {
         let found = self.store.list(Some(&self.path(FOLDER))).try_next().await;
-        found.map(|found| found.is_some()).map_err(|error| Error::from_store(&self.name(FOLDER), error))
+        found
+            .map(|found| found.is_some())
+            .map_err(|error| Error::from_store(&self.name(FOLDER), error))
     }
 
     /// Writes a piece of a file.
-    pub async fn put_checkpoint(&self, mini_batch: u64, piece: &CheckpointPiece, bytes: Bytes) -> Result<()> {
+    pub async fn put_checkpoint(
+        &self,
+        mini_batch: u64,
+        piece: &CheckpointPiece,
+        bytes: Bytes,
+    ) -> Result<()> {
         self.put(&name(mini_batch, piece), bytes).await
     }
 
@@ -47,15 +54,18 @@ impl JobStore {
         let prefix = self.path(&folder);
         let pieces = self.store.list(Some(&prefix)).try_filter_map(|meta| {
             let parts = meta.location.prefix_match(&prefix);
-            let parts = parts.map(|parts| parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>());
+            let parts =
+                parts.map(|parts| parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>());
             let piece = parts.and_then(|parts| match <[String; 2]>::try_from(parts) {
                 Ok([file, offset]) => Some(CheckpointPiece { file, offset: offset.parse().ok()? }),
                 Err(_) => None,
             });
             async { Ok(piece) }
         });
-        let mut pieces: Vec<_> =
-            pieces.try_collect().await.map_err(|error| Error::from_store(&self.name(&folder), error))?;
+        let mut pieces: Vec<_> = pieces
+            .try_collect()
+            .await
+            .map_err(|error| Error::from_store(&self.name(&folder), error))?;
         pieces.sort();
         Ok(pieces)
     }
@@ -80,7 +90,8 @@ impl JobStore {
 
     async fn delete_below(&self, folder: &str) -> Result<()> {
         let objects = self.store.list(Some(&self.path(folder))).map_ok(|meta| meta.location);
-        let deleted = self.store.delete_stream(Box::pin(objects)).try_for_each(|_| async { Ok(()) }).await;
+        let deleted =
+            self.store.delete_stream(Box::pin(objects)).try_for_each(|_| async { Ok(()) }).await;
         match deleted {
             // Another role deletes them, too.
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),

@@ -20,7 +20,12 @@ struct Started {
 impl JobStore {
     /// Records that a reducer is about to start these mini-batches a second time. `Lost` means that another reducer has
     /// used this epoch.
-    pub async fn create_copies(&self, epoch: u64, writer: &str, mini_batches: &[u64]) -> Result<Commit> {
+    pub async fn create_copies(
+        &self,
+        epoch: u64,
+        writer: &str,
+        mini_batches: &[u64],
+    ) -> Result<Commit> {
         let started = Started { writer: writer.to_owned(), mini_batches: mini_batches.to_owned() };
         self.create(&epoch_of(epoch), json(&started).into()).await
     }

@@ -36,7 +36,9 @@ impl JobStore {
         let Some(bytes) = optional(self.get(&name).await)? else { return Ok(None) };
         match records_of(&bytes) {
             Some(records) => Ok(Some(records)),
-            None => Err(Error::damaged(self.name(&name), "it is shorter than it was, or was changed")),
+            None => {
+                Err(Error::damaged(self.name(&name), "it is shorter than it was, or was changed"))
+            }
         }
     }
 
@@ -63,12 +65,14 @@ impl JobStore {
         let Some(folder) = self.folder.clone() else { return Ok(()) };
         blocking(move || {
             let plan = folder.join("plan");
-            let entries =
-                std::fs::read_dir(&plan).map_err(|error| Error::unavailable(&plan.display().to_string(), error))?;
+            let entries = std::fs::read_dir(&plan)
+                .map_err(|error| Error::unavailable(&plan.display().to_string(), error))?;
             let is_chunk = |path: &PathBuf| {
-                path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+                path.file_name()
+                    .is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
             };
-            let mut removed: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_chunk).collect();
+            let mut removed: Vec<PathBuf> =
+                entries.flatten().map(|entry| entry.path()).filter(is_chunk).collect();
             removed.push(folder.join("ledger"));
             remove_after_result(&folder, &removed)
         })

@@ -35,7 +35,10 @@ impl JobStore {
     /// Makes all written parts as durable as the job requires: one call for many parts, which forces everything
     /// to disk that the file system of the job's folder holds in memory.
     pub async fn commit_parts(&self) -> Result<()> {
-        let Some(folder) = self.folder.as_ref().filter(|_| self.durability == Durability::Full) else { return Ok(()) };
+        let Some(folder) = self.folder.as_ref().filter(|_| self.durability == Durability::Full)
+        else {
+            return Ok(());
+        };
         let parts = folder.join("parts");
         let object = parts.display().to_string();
         let forced = blocking(move || disk::sync_file_system(&parts)).await;
@@ -50,17 +53,25 @@ impl JobStore {
     /// Reads a part piece by piece.
     pub async fn part_stream(&self, name: &str) -> Result<PartStream> {
         let (object, path) = (self.name(&part(name)), self.path(&part(name)));
-        let read = self.store.get(&path).await.map_err(|error| Error::from_store(&object, error))?;
+        let read =
+            self.store.get(&path).await.map_err(|error| Error::from_store(&object, error))?;
         Ok(PartStream { bytes: read.meta.size, object, pieces: read.into_stream() })
     }
 
     /// Returns the numbers of the parts that are missing or truncated. Each part has a number, a name and a size.
-    pub async fn lost_parts<'a>(&self, parts: impl Iterator<Item = (u64, &'a str, u64)>) -> Result<Vec<u64>> {
+    pub async fn lost_parts<'a>(
+        &self,
+        parts: impl Iterator<Item = (u64, &'a str, u64)>,
+    ) -> Result<Vec<u64>> {
         if self.folder.is_some() {
             let file_bytes = |file: &Path| file.metadata().ok().map(|found| found.len());
-            let is_lost =
-                |name: &str, bytes: u64| self.part_file(name).is_none_or(|file| file_bytes(&file) != Some(bytes));
-            return Ok(parts.filter(|(_, name, bytes)| is_lost(name, *bytes)).map(|(number, ..)| number).collect());
+            let is_lost = |name: &str, bytes: u64| {
+                self.part_file(name).is_none_or(|file| file_bytes(&file) != Some(bytes))
+            };
+            return Ok(parts
+                .filter(|(_, name, bytes)| is_lost(name, *bytes))
+                .map(|(number, ..)| number)
+                .collect());
         }
         // Those that the listing has not shown yet. There may be millions of them, so it is not kept.
         let mut sought: HashMap<Cow<'a, str>, (u64, u64)> =
@@ -96,7 +107,8 @@ impl JobStore {
             return blocking(move || remove_after_result(&folder, &[folder.join("parts")])).await;
         }
         let parts = self.store.list(Some(&self.path("parts"))).map_ok(|meta| meta.location);
-        let deleted = self.store.delete_stream(Box::pin(parts)).try_for_each(|_| async { Ok(()) }).await;
+        let deleted =
+            self.store.delete_stream(Box::pin(parts)).try_for_each(|_| async { Ok(()) }).await;
         match deleted {
             // Another reducer deletes them, too.
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),

@@ -15,13 +15,23 @@ fn stores() -> (tempfile::TempDir, Vec<JobStore>) {
 async fn only_one_writer_commits_a_segment() {
     let (_folder, stores) = stores();
     for store in stores {
-        let commit = |bytes: &'static [u8]| store.commit_segment(0, vec![Bytes::from_static(bytes)]);
+        let commit =
+            |bytes: &'static [u8]| store.commit_segment(0, vec![Bytes::from_static(bytes)]);
         assert_eq!(store.segment(0).await.expect("readable"), None);
         assert_eq!(commit(b"first").await.expect("writable"), Commit::Committed);
         assert_eq!(commit(b"second").await.expect("writable"), Commit::Lost);
-        assert_eq!(commit(b"first").await.expect("writable"), Commit::Committed, "a retry after a lost answer");
-        let pieces = |pieces: [&'static str; 2]| store.commit_segment(0, pieces.map(Bytes::from).to_vec());
-        assert_eq!(pieces(["fir", "st"]).await.expect("writable"), Commit::Committed, "the same in pieces");
+        assert_eq!(
+            commit(b"first").await.expect("writable"),
+            Commit::Committed,
+            "a retry after a lost answer"
+        );
+        let pieces =
+            |pieces: [&'static str; 2]| store.commit_segment(0, pieces.map(Bytes::from).to_vec());
+        assert_eq!(
+            pieces(["fir", "st"]).await.expect("writable"),
+            Commit::Committed,
+            "the same in pieces"
+        );
         for others in [["fi", "st"], ["first", "s"], ["fir", ""]] {
             assert_eq!(pieces(others).await.expect("writable"), Commit::Lost);
         }
@@ -94,10 +104,18 @@ async fn part_name_cannot_lead_to_other_files() {
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "s3cr3t").expect("writable");
     for store in stores {
-        for name in ["../secret", "../../../../../../../../../../etc/passwd", secret.to_str().expect("text")] {
+        for name in [
+            "../secret",
+            "../../../../../../../../../../etc/passwd",
+            secret.to_str().expect("text"),
+        ] {
             assert!(matches!(store.part(name).await, Err(Error::NotFound { .. })), "{name}");
             assert!(store.part_file(name).is_none_or(|file| !file.exists()), "{name}");
-            assert_eq!(store.lost_parts([(0, name, 6)].into_iter()).await.expect("readable"), [0], "{name}");
+            assert_eq!(
+                store.lost_parts([(0, name, 6)].into_iter()).await.expect("readable"),
+                [0],
+                "{name}"
+            );
         }
     }
 }
@@ -105,7 +123,10 @@ async fn part_name_cannot_lead_to_other_files() {
 #[tokio::test]
 async fn spec_of_another_job_or_with_outside_names_is_damaged() {
     let memory: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let store = JobStore { job_id: Some("a-job".into()), ..JobStore::new(memory, ObjectPath::from("jobs/a-job")) };
+    let store = JobStore {
+        job_id: Some("a-job".into()),
+        ..JobStore::new(memory, ObjectPath::from("jobs/a-job"))
+    };
     let spec = |job_id: &str, file_name: &str| {
         let mut spec = JobSpec { job_id: job_id.into(), ..JobSpec::example() };
         spec.output.file_name = file_name.into();
@@ -113,7 +134,9 @@ async fn spec_of_another_job_or_with_outside_names_is_damaged() {
     };
     store.put_spec(&spec("a-job", "rows.txt")).await.expect("writable");
     store.spec().await.expect("its own");
-    for (job_id, file_name) in [("b-job", "rows.txt"), ("a-job", "../rows.txt"), ("a-job", "/etc/cron.d/rows")] {
+    for (job_id, file_name) in
+        [("b-job", "rows.txt"), ("a-job", "../rows.txt"), ("a-job", "/etc/cron.d/rows")]
+    {
         store.put_spec(&spec(job_id, file_name)).await.expect("writable");
         assert!(matches!(store.spec().await, Err(Error::Damaged { .. })), "{job_id} {file_name}");
     }
@@ -158,7 +181,10 @@ async fn canceled_job_can_be_reopened() {
     for store in stores {
         assert_eq!(store.cancel_requested().await.expect("readable"), None);
         store.request_cancel("by the user").await.expect("writable");
-        assert_eq!(store.cancel_requested().await.expect("readable").as_deref(), Some("by the user"));
+        assert_eq!(
+            store.cancel_requested().await.expect("readable").as_deref(),
+            Some("by the user")
+        );
         store.reopen().await.expect("deletable");
         assert_eq!(store.cancel_requested().await.expect("readable"), None);
     }
@@ -174,8 +200,16 @@ async fn priority_can_be_changed() {
             assert_eq!(store.changed_priority().await.expect("readable"), Some(priority));
         }
         store.reopen().await.expect("deletable");
-        assert_eq!(store.changed_priority().await.expect("readable"), Some(Priority::High), "a retry keeps it");
+        assert_eq!(
+            store.changed_priority().await.expect("readable"),
+            Some(Priority::High),
+            "a retry keeps it"
+        );
         store.put("control/priority", Bytes::from_static(b"urgent")).await.expect("writable");
-        assert_eq!(store.changed_priority().await.expect("readable"), None, "no word of this version");
+        assert_eq!(
+            store.changed_priority().await.expect("readable"),
+            None,
+            "no word of this version"
+        );
     }
 }

@@ -21,7 +21,8 @@ pub fn fit(
     if bytes <= limit.bytes && count <= limit.files {
         return Ok((files, None));
     }
-    let (mut kept, mut rest): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.is_code() || is_needed(file));
+    let (mut kept, mut rest): (Vec<_>, Vec<_>) =
+        files.into_iter().partition(|file| file.is_code() || is_needed(file));
     rest.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.cmp(other)));
     let mut left_out = 0;
     while left_out < rest.len() && (bytes > limit.bytes || count > limit.files) {
@@ -35,7 +36,8 @@ pub fn fit(
         return Err(too_large(&kept, limit, advice));
     }
     let named: Vec<String> = rest[..left_out.min(NAMED)].iter().map(SnapshotFile::shown).collect();
-    let more = if left_out > NAMED { format!(" and {} more", left_out - NAMED) } else { String::new() };
+    let more =
+        if left_out > NAMED { format!(" and {} more", left_out - NAMED) } else { String::new() };
     kept.extend(rest.drain(left_out..));
     kept.sort();
     Ok((kept, Some(named.join(", ") + &more)))

@@ -48,12 +48,17 @@ impl Folders {
     }
 
     fn pack_scripts(&self, entry_script: Option<&str>) -> Snapshot {
-        let source = Source::Scripts { folder: &self.path("source"), entry_script, excluded: &Gitignore::empty() };
+        let source = Source::Scripts {
+            folder: &self.path("source"),
+            entry_script,
+            excluded: &Gitignore::empty(),
+        };
         pack(source, &self.path("archive")).expect("it can be packed")
     }
 
     fn unpack(&self, snapshot: &Snapshot) -> Tree {
-        unpack(&self.path("archive"), snapshot, Limit::SCRIPTS, &self.path("copy")).expect("it can be unpacked");
+        unpack(&self.path("archive"), snapshot, Limit::SCRIPTS, &self.path("copy"))
+            .expect("it can be unpacked");
         tree(&self.path("copy"))
     }
 
@@ -62,9 +67,12 @@ impl Folders {
         let limit = Limit { bytes: 1024, files: 3 };
         let archive = self.path("archive");
         fs::write(&archive, zstd::encode_all(tar, 1).expect("it compresses")).expect("writable");
-        let snapshot = Snapshot { digest: blake3::hash(tar).to_hex().to_string(), bytes: 0, file: None };
+        let snapshot =
+            Snapshot { digest: blake3::hash(tar).to_hex().to_string(), bytes: 0, file: None };
         let result = unpack(&archive, &snapshot, limit, &self.path("into/copy"));
-        let Err(Error::Damaged { source, .. }) = result else { panic!("it was not rejected: {result:?}") };
+        let Err(Error::Damaged { source, .. }) = result else {
+            panic!("it was not rejected: {result:?}")
+        };
         assert!(!self.path("into/copy").exists() && !self.path("into/copy.partial").exists());
         let left = tree(self.folder.path());
         assert_eq!(names(&left), ["archive", "into/copy.lock"], "something was written elsewhere");
@@ -76,13 +84,16 @@ fn tree(folder: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(next).expect("readable").map(|entry| entry.expect("readable").path()) {
+        for entry in
+            fs::read_dir(next).expect("readable").map(|entry| entry.expect("readable").path())
+        {
             let metadata = entry.symlink_metadata().expect("it is there");
             if metadata.is_dir() {
                 folders.push(entry);
             } else {
                 assert!(metadata.is_file(), "{entry:?} is neither file nor folder");
-                let name = entry.strip_prefix(folder).expect("below").to_string_lossy().into_owned();
+                let name =
+                    entry.strip_prefix(folder).expect("below").to_string_lossy().into_owned();
                 let content = fs::read(&entry).expect("readable");
                 tree.insert(name, (content, metadata.permissions().mode() & 0o111 != 0));
             }
@@ -231,7 +242,9 @@ fn links_are_followed_and_those_that_lead_nowhere_are_left_out() {
     fs::create_dir(test.path("elsewhere")).expect("new");
     fs::write(test.path("elsewhere/shared.py"), "shared").expect("writable");
     test.write("main.py", b"main");
-    let link = |to: &Path, name: &str| symlink(to, test.path("source").join(name)).expect("it can be linked");
+    let link = |to: &Path, name: &str| {
+        symlink(to, test.path("source").join(name)).expect("it can be linked")
+    };
     link(&test.path("elsewhere"), "folder");
     link(&test.path("elsewhere/shared.py"), "file.py");
     link(Path::new("missing"), "dangling");
@@ -273,10 +286,19 @@ fn scripts_that_are_too_large_name_their_largest_files() {
     for (name, megabytes) in [("b.bin", 290), ("a.bin", 20)] {
         test.write_sparse(name, megabytes);
     }
-    let source = Source::Scripts { folder: &test.path("source"), entry_script: None, excluded: &Gitignore::empty() };
-    let Err(Error::TooLarge { found, allowed }) = pack(source, &test.path("archive")) else { panic!("not refused") };
+    let source = Source::Scripts {
+        folder: &test.path("source"),
+        entry_script: None,
+        excluded: &Gitignore::empty(),
+    };
+    let Err(Error::TooLarge { found, allowed }) = pack(source, &test.path("archive")) else {
+        panic!("not refused")
+    };
     assert!(found.contains("the largest: b.bin (290 MB), a.bin (20 MB)"), "{found}");
-    assert!(allowed.starts_with("20000 files of 300 MB; ") && allowed.contains(".amlignore"), "{allowed}");
+    assert!(
+        allowed.starts_with("20000 files of 300 MB; ") && allowed.contains(".amlignore"),
+        "{allowed}"
+    );
 }
 
 #[test]
@@ -287,13 +309,19 @@ fn large_data_that_nothing_needs_is_left_out() {
     for (name, megabytes) in [("b.bin", 290), ("a.bin", 20), ("model.bin", 100)] {
         test.write_sparse(name, megabytes);
     }
-    let source = Source::Scripts { folder: &test.path("source"), entry_script: None, excluded: &Gitignore::empty() };
+    let source = Source::Scripts {
+        folder: &test.path("source"),
+        entry_script: None,
+        excluded: &Gitignore::empty(),
+    };
     let listed = || files(source).expect("it can be listed").files;
-    let (kept, left_out) = fit(listed(), |file| file.name == Path::new("model.bin")).expect("the rest fits");
+    let (kept, left_out) =
+        fit(listed(), |file| file.name == Path::new("model.bin")).expect("the rest fits");
     assert_eq!(left_out.as_deref(), Some("b.bin (290 MB)"));
     let kept: Vec<_> = kept.iter().map(|file| file.name.to_string_lossy()).collect();
     assert_eq!(kept, ["a.bin", "labels.txt", "main.py", "model.bin"]);
-    let (_, left_out) = fit(listed(), |file| file.name == Path::new("b.bin")).expect("the rest fits");
+    let (_, left_out) =
+        fit(listed(), |file| file.name == Path::new("b.bin")).expect("the rest fits");
     assert_eq!(left_out.as_deref(), Some("model.bin (100 MB), a.bin (20 MB)"));
     assert!(matches!(fit(listed(), |_| true), Err(Error::TooLarge { .. })));
     // What fits is not looked at.
@@ -304,16 +332,30 @@ fn large_data_that_nothing_needs_is_left_out() {
 #[test]
 fn a_folder_with_very_many_files_is_listed_by_its_packages() {
     let test = Folders::new();
-    for name in ["main.py", "package/__init__.py", "package/a.py", "package/plain/b.py", "plain/c.py", "inside/d.py"] {
+    for name in [
+        "main.py",
+        "package/__init__.py",
+        "package/a.py",
+        "package/plain/b.py",
+        "plain/c.py",
+        "inside/d.py",
+    ] {
         test.write(name, b"");
     }
     for number in 0..Limit::SCRIPTS.files {
         File::create(test.path("source/plain").join(format!("{number}.png"))).expect("writable");
     }
     let listing = |entry_script| {
-        let source = Source::Scripts { folder: &test.path("source"), entry_script, excluded: &Gitignore::empty() };
+        let source = Source::Scripts {
+            folder: &test.path("source"),
+            entry_script,
+            excluded: &Gitignore::empty(),
+        };
         let listing = files(source).expect("never too many");
-        (listing.files.iter().map(|file| file.name.display().to_string()).collect::<Vec<_>>(), listing.is_partial)
+        (
+            listing.files.iter().map(|file| file.name.display().to_string()).collect::<Vec<_>>(),
+            listing.is_partial,
+        )
     };
     let (names, is_partial) = listing(Some("inside/d.py"));
     assert_eq!(names, ["inside/d.py", "main.py", "package/__init__.py", "package/a.py"]);
@@ -327,7 +369,10 @@ fn a_source_that_is_not_there_is_an_error() {
     let test = Folders::new();
     let missing = test.path("missing");
     let error = pack(Source::Data(&missing), &test.path("archive")).expect_err("there is nothing");
-    assert!(matches!(&error, Error::Unavailable { .. }) && error.to_string().contains("missing"), "{error:#}");
+    assert!(
+        matches!(&error, Error::Unavailable { .. }) && error.to_string().contains("missing"),
+        "{error:#}"
+    );
 }
 
 #[test]

@@ -34,7 +34,11 @@ pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) ->
         std::fs::create_dir_all(parent).map_err(failed(parent))?;
     }
     let lock_path = beside(into, ".lock");
-    let lock = OpenOptions::new().create(true).append(true).open(&lock_path).map_err(failed(&lock_path))?;
+    let lock = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&lock_path)
+        .map_err(failed(&lock_path))?;
     // Released with the file, also when this process is killed.
     lock.lock().map_err(failed(&lock_path))?;
     if into.is_dir() {
@@ -45,7 +49,8 @@ pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) ->
     std::fs::create_dir(&partial).map_err(failed(&partial))?;
     let unpacked = extract(archive, snapshot, limit, &partial);
     // An existing folder is trusted, even after a power cut.
-    let unpacked = unpacked.and_then(|()| disk::sync_file_system(&partial).map_err(failed(&partial)));
+    let unpacked =
+        unpacked.and_then(|()| disk::sync_file_system(&partial).map_err(failed(&partial)));
     let renamed = unpacked.and_then(|()| std::fs::rename(&partial, into).map_err(failed(into)));
     if renamed.is_err() {
         // The next process clears what this one cannot.
@@ -87,7 +92,8 @@ fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> 
             if entry.header().entry_type() != tar::EntryType::Regular {
                 return Err(damaged(format!("{shown:?} is not a regular file")));
             }
-            let path = inner_path(&name).ok_or_else(|| damaged(format!("{shown:?} is not a path below the folder")))?;
+            let path = inner_path(&name)
+                .ok_or_else(|| damaged(format!("{shown:?} is not a path below the folder")))?;
             (bytes, files) = (entry.size().saturating_add(bytes), files + 1);
             if bytes > limit.bytes || files > limit.files {
                 let Limit { bytes, files } = limit;
@@ -95,9 +101,11 @@ fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> 
             }
             allowance.set(entry.size());
             let is_executable = entry.header().mode().map_err(unreadable)? & 0o111 != 0;
-            write(&mut entry, &folder.join(path), is_executable, folder).map_err(|problem| match problem {
-                Problem::Archive(error) => damaged(format!("{shown:?}: {error}")),
-                Problem::Disk(error) => failed(folder)(error),
+            write(&mut entry, &folder.join(path), is_executable, folder).map_err(|problem| {
+                match problem {
+                    Problem::Archive(error) => damaged(format!("{shown:?}: {error}")),
+                    Problem::Disk(error) => failed(folder)(error),
+                }
             })?;
         }
     }
@@ -106,7 +114,10 @@ fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> 
     io::copy(&mut source, &mut io::sink()).map_err(unreadable)?;
     let digest = source.hasher.finalize().to_hex();
     if digest.as_str() != snapshot.digest {
-        return Err(damaged(format!("its content has the digest {digest}, not {}", snapshot.digest)));
+        return Err(damaged(format!(
+            "its content has the digest {digest}, not {}",
+            snapshot.digest
+        )));
     }
     Ok(())
 }
@@ -115,7 +126,8 @@ fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> 
 fn inner_path(name: &[u8]) -> Option<&Path> {
     let path = Path::new(OsStr::from_bytes(name));
     let is_plain = path.components().all(|component| matches!(component, Component::Normal(_)));
-    (is_plain && path.file_name().is_some() && !name.contains(&0) && !name.ends_with(b"/")).then_some(path)
+    (is_plain && path.file_name().is_some() && !name.contains(&0) && !name.ends_with(b"/"))
+        .then_some(path)
 }
 
 enum Problem {
@@ -123,12 +135,17 @@ enum Problem {
     Disk(io::Error),
 }
 
-fn write(entry: &mut impl Read, path: &Path, is_executable: bool, folder: &Path) -> std::result::Result<(), Problem> {
+fn write(
+    entry: &mut impl Read,
+    path: &Path,
+    is_executable: bool,
+    folder: &Path,
+) -> std::result::Result<(), Problem> {
     // Contradictory names: a file twice, or a file where another name needs a folder.
     let contradiction = |error: io::Error| match error.kind() {
-        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
-            Problem::Archive(error)
-        }
+        io::ErrorKind::AlreadyExists
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::InvalidFilename => Problem::Archive(error),
         _ => Problem::Disk(error),
     };
     let parent = path.parent().unwrap_or(folder);

@@ -37,14 +37,22 @@ pub fn files(source: Source<'_>) -> Result<Listing> {
         Source::Data(folder) => {
             let found = collect(data_walk(folder), folder, Limit::DATA)?;
             match found.exceeds {
-                true => Err(too_large(&found.files, Limit::DATA, "put it into a store and name it by its URL")),
+                true => Err(too_large(
+                    &found.files,
+                    Limit::DATA,
+                    "put it into a store and name it by its URL",
+                )),
                 false => Ok(Listing { files: found.files, is_partial: false }),
             }
         }
         Source::Scripts { folder, excluded, entry_script } => {
             let limit = Limit { bytes: u64::MAX, ..Limit::SCRIPTS };
             let script = entry_script.map(|script| folder.join(script));
-            let mut found = collect(script_walk(folder, excluded.clone(), script.clone(), false), folder, limit)?;
+            let mut found = collect(
+                script_walk(folder, excluded.clone(), script.clone(), false),
+                folder,
+                limit,
+            )?;
             let is_partial = found.exceeds;
             if is_partial {
                 let packages = script_walk(folder, excluded.clone(), script.clone(), true);
@@ -83,7 +91,11 @@ fn collect(walk: ignore::Walk, root: &Path, limit: Limit) -> Result<FoundFiles> 
             continue;
         }
         let name = entry.path().strip_prefix(root).expect("walked from there").to_owned();
-        let file = SnapshotFile { name, bytes: entry.metadata().map_or(0, |data| data.len()), path: entry.into_path() };
+        let file = SnapshotFile {
+            name,
+            bytes: entry.metadata().map_or(0, |data| data.len()),
+            path: entry.into_path(),
+        };
         bytes += file.bytes;
         found.files.push(file);
         if bytes > limit.bytes || found.files.len() > limit.files {
@@ -102,7 +114,12 @@ pub(super) fn too_large(files: &[SnapshotFile], limit: Limit, advice: &str) -> E
     let named: Vec<String> = largest.into_iter().take(NAMED).map(SnapshotFile::shown).collect();
     let bytes = files.iter().map(|file| file.bytes).sum();
     Error::TooLarge {
-        found: format!("{} files of {}; the largest: {}", files.len(), size(bytes), named.join(", ")),
+        found: format!(
+            "{} files of {}; the largest: {}",
+            files.len(),
+            size(bytes),
+            named.join(", ")
+        ),
         allowed: format!("{} files of {}; {advice}", limit.files, size(limit.bytes)),
     }
 }
@@ -115,7 +132,9 @@ impl SnapshotFile {
 
     /// Returns whether Python can import it.
     pub fn is_code(&self) -> bool {
-        self.name.extension().is_some_and(|extension| ["py", "pyc", "so", "pyd"].iter().any(|code| extension == *code))
+        self.name.extension().is_some_and(|extension| {
+            ["py", "pyc", "so", "pyd"].iter().any(|code| extension == *code)
+        })
     }
 }
 
@@ -160,15 +179,25 @@ fn is_of_a_tool(name: &OsStr, is_folder: bool) -> bool {
     }
 }
 
-fn script_walk(root: &Path, excluded: Gitignore, entry_script: Option<PathBuf>, packages_only: bool) -> ignore::Walk {
+fn script_walk(
+    root: &Path,
+    excluded: Gitignore,
+    entry_script: Option<PathBuf>,
+    packages_only: bool,
+) -> ignore::Walk {
     let real_root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
     // Such a link would list everything twice.
-    let leads_back = move |folder: &Path| folder.canonicalize().is_ok_and(|real| real_root.starts_with(real));
-    let holds_script = move |folder: &Path| entry_script.as_ref().is_some_and(|script| script.starts_with(folder));
+    let leads_back =
+        move |folder: &Path| folder.canonicalize().is_ok_and(|real| real_root.starts_with(real));
+    let holds_script =
+        move |folder: &Path| entry_script.as_ref().is_some_and(|script| script.starts_with(folder));
     let is_script = move |entry: &DirEntry| {
-        let (path, is_folder) = (entry.path(), entry.file_type().is_some_and(|file_type| file_type.is_dir()));
-        let is_environment = || path.join("pyvenv.cfg").is_file() || path.join("conda-meta").is_dir();
-        let is_kept_apart = || path.join(MARK).is_file() || packages_only && !path.join("__init__.py").is_file();
+        let (path, is_folder) =
+            (entry.path(), entry.file_type().is_some_and(|file_type| file_type.is_dir()));
+        let is_environment =
+            || path.join("pyvenv.cfg").is_file() || path.join("conda-meta").is_dir();
+        let is_kept_apart =
+            || path.join(MARK).is_file() || packages_only && !path.join("__init__.py").is_file();
         let is_left_out = is_of_a_tool(entry.file_name(), is_folder)
             || is_folder && (is_environment() || is_kept_apart() && !holds_script(path))
             || is_folder && entry.path_is_symlink() && leads_back(path)

@@ -24,7 +24,10 @@ impl TargetStore {
     pub async fn queues(&self) -> Result<Vec<String>> {
         let name = |meta: ObjectMeta| meta.location.filename().map(str::to_owned);
         let listed = self.store.list(Some(&self.path("queues")));
-        let names = listed.try_filter_map(|meta| std::future::ready(Ok(name(meta)))).try_collect::<Vec<_>>().await;
+        let names = listed
+            .try_filter_map(|meta| std::future::ready(Ok(name(meta))))
+            .try_collect::<Vec<_>>()
+            .await;
         let mut names = names.map_err(|error| Error::from_store(&self.name("queues"), error))?;
         names.sort();
         Ok(names)

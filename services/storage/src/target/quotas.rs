@@ -31,7 +31,11 @@ impl TargetStore {
 
     /// Replaces the quotas.
     pub async fn put_quotas(&self, quotas: &Quotas) -> Result<()> {
-        self.write("quotas.json", serde_json::to_vec_pretty(quotas).expect("plain data always serialises")).await
+        self.write(
+            "quotas.json",
+            serde_json::to_vec_pretty(quotas).expect("plain data always serialises"),
+        )
+        .await
     }
 
     /// Marks a job as open. The caller does this once the job is described, so that reducers find it, and after each change
@@ -50,9 +54,15 @@ impl TargetStore {
     pub async fn open_jobs(&self) -> Result<Vec<OpenJob>> {
         let job = |meta: ObjectMeta| {
             let job_id = meta.location.filename().filter(|name| is_job_id(name))?.to_owned();
-            Some(OpenJob { job_id, mark: meta.e_tag.unwrap_or_else(|| meta.last_modified.to_rfc3339()) })
+            Some(OpenJob {
+                job_id,
+                mark: meta.e_tag.unwrap_or_else(|| meta.last_modified.to_rfc3339()),
+            })
         };
-        let listed = self.store.list(Some(&self.path("open"))).try_filter_map(|meta| async move { Ok(job(meta)) });
+        let listed = self
+            .store
+            .list(Some(&self.path("open")))
+            .try_filter_map(|meta| async move { Ok(job(meta)) });
         let jobs = listed.try_collect::<Vec<_>>().await;
         let mut jobs = jobs.map_err(|error| Error::from_store(&self.name("open"), error))?;
         jobs.sort_by(|one, other| one.job_id.cmp(&other.job_id));
@@ -79,7 +89,9 @@ mod tests {
             let mut marks = Vec::new();
             for _ in 0..3 {
                 target.mark_open("one").await.expect("writable");
-                marks.extend(target.open_jobs().await.expect("readable").into_iter().map(|job| job.mark));
+                marks.extend(
+                    target.open_jobs().await.expect("readable").into_iter().map(|job| job.mark),
+                );
             }
             marks.sort_unstable();
             marks.dedup();

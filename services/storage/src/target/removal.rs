@@ -58,7 +58,8 @@ impl TargetStore {
         let last = job.path(REMOVING);
         let listed = self.store.list(Some(&job.path(""))).map_ok(|meta| meta.location);
         let others = listed.try_filter(move |location| std::future::ready(*location != last));
-        let deleted = self.store.delete_stream(Box::pin(others)).try_for_each(|_| async { Ok(()) }).await;
+        let deleted =
+            self.store.delete_stream(Box::pin(others)).try_for_each(|_| async { Ok(()) }).await;
         match deleted {
             // Another `clean` removes the same objects.
             Ok(()) | Err(object_store::Error::NotFound { .. }) => job.delete(REMOVING).await,
@@ -74,7 +75,8 @@ impl TargetStore {
         let objects = objects.map_err(|error| Error::from_store(&job.name(""), error))?;
         let is_announced = objects.iter().any(|meta| meta.location == job.path(REMOVING));
         let written_at = objects.iter().map(|meta| meta.last_modified).max();
-        let is_recent = written_at.is_some_and(|at| (self.now() - at).to_std().unwrap_or_default() < recently);
+        let is_recent =
+            written_at.is_some_and(|at| (self.now() - at).to_std().unwrap_or_default() < recently);
         if is_recent && !is_announced { Ok(()) } else { self.finish_removal(job_id).await }
     }
 
@@ -123,7 +125,10 @@ mod tests {
         for target in targets(folder.path()).await {
             ended_job(&target, "a-job").await;
             let other = ended_job(&target, "a-job-2").await;
-            assert_eq!(target.remove_job("a-job", true).await.expect("removable"), Removal::Removed);
+            assert_eq!(
+                target.remove_job("a-job", true).await.expect("removable"),
+                Removal::Removed
+            );
             assert_eq!(target.job_ids().await.expect("readable"), ["a-job-2"]);
             other.spec().await.expect("another job stays");
             assert_eq!(&other.log("user/a.txt").await.expect("readable")[..], b"text");
@@ -158,7 +163,11 @@ mod tests {
             assert!(!target.is_being_removed("a-job").await.expect("readable"));
             target.mark_ended("a-job").await.expect("writable");
             job.reopen().await.expect("writable");
-            assert_eq!(target.remove_job("a-job", true).await.expect("readable"), Removal::Open, "it has no result");
+            assert_eq!(
+                target.remove_job("a-job", true).await.expect("readable"),
+                Removal::Open,
+                "it has no result"
+            );
             job.spec().await.expect("whole");
         }
     }

@@ -25,18 +25,25 @@ impl TargetStore {
     pub async fn schedule(&self, number: u64) -> Result<Option<Schedule>> {
         let name = schedule(number);
         let Some(bytes) = self.read(&name).await? else { return Ok(None) };
-        let read: Schedule = serde_json::from_slice(&bytes).map_err(|error| Error::damaged(self.name(&name), error))?;
+        let read: Schedule = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::damaged(self.name(&name), error))?;
         match read.number == number {
             true => Ok(Some(read)),
-            false => Err(Error::damaged(self.name(&name), format!("it has the number {}", read.number))),
+            false => {
+                Err(Error::damaged(self.name(&name), format!("it has the number {}", read.number)))
+            }
         }
     }
 
     /// Creates a schedule under its number, and removes an old one. Returns `Lost` if another process has created one with
     /// this number.
     pub async fn create_schedule(&self, next: &Schedule) -> Result<Commit> {
-        let (name, body) = (schedule(next.number), serde_json::to_vec(next).expect("plain data always serialises"));
-        let commit = create(&*self.store, &self.path(&name), &self.name(&name), body.into()).await?;
+        let (name, body) = (
+            schedule(next.number),
+            serde_json::to_vec(next).expect("plain data always serialises"),
+        );
+        let commit =
+            create(&*self.store, &self.path(&name), &self.name(&name), body.into()).await?;
         if let Some(old) = next.number.checked_sub(KEPT).filter(|_| commit == Commit::Committed) {
             let _ = self.store.delete(&self.path(&schedule(old))).await;
         }
@@ -166,7 +173,12 @@ mod tests {
     use super::*;
 
     fn numbered(number: u64, node: &str) -> Schedule {
-        let allocation = Allocation { node: node.to_owned(), job_id: "job".to_owned(), processes: 1, gpus: vec![] };
+        let allocation = Allocation {
+            node: node.to_owned(),
+            job_id: "job".to_owned(),
+            processes: 1,
+            gpus: vec![],
+        };
         Schedule { number, allocations: vec![allocation], ..Schedule::default() }
     }
 
@@ -178,8 +190,14 @@ mod tests {
             assert!(!follower.look().await.expect("readable"), "no schedule exists yet");
             assert_eq!(follower.known(), &Schedule::default());
             assert_eq!(target.schedule(1).await.expect("readable"), None);
-            assert_eq!(target.create_schedule(&numbered(1, "a")).await.expect("writable"), Commit::Committed);
-            assert_eq!(target.create_schedule(&numbered(1, "b")).await.expect("writable"), Commit::Lost);
+            assert_eq!(
+                target.create_schedule(&numbered(1, "a")).await.expect("writable"),
+                Commit::Committed
+            );
+            assert_eq!(
+                target.create_schedule(&numbered(1, "b")).await.expect("writable"),
+                Commit::Lost
+            );
             assert_eq!(target.schedule(1).await.expect("readable"), Some(numbered(1, "a")));
             assert!(follower.look().await.expect("readable"));
             assert_eq!(follower.known(), &numbered(1, "a"));

@@ -77,7 +77,9 @@ impl TargetStore {
                 }
                 let name = format!("snapshots/{digest}");
                 match self.store.delete(&self.path(&name)).await {
-                    Ok(()) | Err(object_store::Error::NotFound { .. }) => removed.push((digest, bytes)),
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {
+                        removed.push((digest, bytes))
+                    }
                     Err(error) => return Err(Error::from_store(&self.name(&name), error)),
                 }
             }
@@ -116,15 +118,26 @@ impl TargetStore {
     async fn snapshots(&self) -> Result<BTreeMap<String, u64>> {
         let failed = |error| Error::from_store(&self.name("snapshots"), error);
         let listed = self.store.list(Some(&self.path("snapshots")));
-        let is_digest = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let named =
-            |meta: ObjectMeta| Some((meta.location.filename().filter(|name| is_digest(name))?.to_owned(), meta.size));
-        listed.try_filter_map(|meta| async move { Ok(named(meta)) }).try_collect().await.map_err(failed)
+        let is_digest =
+            |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let named = |meta: ObjectMeta| {
+            Some((meta.location.filename().filter(|name| is_digest(name))?.to_owned(), meta.size))
+        };
+        listed
+            .try_filter_map(|meta| async move { Ok(named(meta)) })
+            .try_collect()
+            .await
+            .map_err(failed)
     }
 
     /// Drops the snapshots of jobs that are not `known` yet, and adds these jobs to `known`.
-    async fn forget_used(&self, snapshots: &mut BTreeMap<String, u64>, known: &mut HashSet<String>) -> Result<()> {
-        let ids: Vec<String> = self.job_ids().await?.into_iter().filter(|id| !known.contains(id)).collect();
+    async fn forget_used(
+        &self,
+        snapshots: &mut BTreeMap<String, u64>,
+        known: &mut HashSet<String>,
+    ) -> Result<()> {
+        let ids: Vec<String> =
+            self.job_ids().await?.into_iter().filter(|id| !known.contains(id)).collect();
         let read = |id: String| async move { (self.job(&id).spec().await, id) };
         let mut specs = stream::iter(ids.into_iter().map(read)).buffer_unordered(SPECS_AT_ONCE);
         while let Some((spec, id)) = specs.next().await {
@@ -148,7 +161,11 @@ impl TargetStore {
 /// Returns the digests of a job's snapshots.
 fn digests(spec: &JobSpec) -> impl Iterator<Item = &str> {
     let Snapshots { source, environment, side_inputs } = &spec.snapshots;
-    source.iter().chain(environment).chain(side_inputs.values()).map(|snapshot| snapshot.digest.as_str())
+    source
+        .iter()
+        .chain(environment)
+        .chain(side_inputs.values())
+        .map(|snapshot| snapshot.digest.as_str())
 }
 
 #[cfg(test)]
@@ -178,14 +195,25 @@ mod tests {
             job_of(&target, "a-kept-job", "bb").await;
             target.put_snapshot("cc", &file).await.expect("it is there");
             let unused = |gone: &[&str]| {
-                let (target, gone) = (target.clone(), gone.iter().map(|id| (*id).to_owned()).collect());
+                let (target, gone) =
+                    (target.clone(), gone.iter().map(|id| (*id).to_owned()).collect());
                 async move { target.unused_snapshots(&gone).await.expect("readable") }
             };
             assert_eq!(unused(&[]).await, [("cc".to_owned(), 6)]);
             assert_eq!(unused(&["a-kept-job"]).await.len(), 2);
-            assert_eq!(target.remove_unused_snapshots().await.expect("removable"), [("cc".to_owned(), 6)]);
-            assert!(target.put_snapshot("cc", &file).await.expect("writable"), "it was not removed");
-            target.job("a-kept-job").put("spec.json", Bytes::from_static(b"{")).await.expect("writable");
+            assert_eq!(
+                target.remove_unused_snapshots().await.expect("removable"),
+                [("cc".to_owned(), 6)]
+            );
+            assert!(
+                target.put_snapshot("cc", &file).await.expect("writable"),
+                "it was not removed"
+            );
+            target
+                .job("a-kept-job")
+                .put("spec.json", Bytes::from_static(b"{"))
+                .await
+                .expect("writable");
             target.remove_unused_snapshots().await.expect_err("the job's snapshots are unknown");
         }
     }
@@ -198,7 +226,11 @@ mod tests {
             job_of(&target, "a-job", "aa").await;
             let spec = target.job("a-job").spec().await.expect("readable");
             assert!(!target.has_snapshots(&spec).await.expect("readable"), "it was never sent");
-            target.store.put(&target.path("snapshots/aa"), Bytes::new().into()).await.expect("writable");
+            target
+                .store
+                .put(&target.path("snapshots/aa"), Bytes::new().into())
+                .await
+                .expect("writable");
             let announcement = target.path(REMOVING_SNAPSHOTS);
             target.store.put(&announcement, Bytes::new().into()).await.expect("writable");
             target.remove_unused_snapshots().await.expect("nothing to remove");

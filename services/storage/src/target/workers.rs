@@ -41,7 +41,9 @@ impl TargetStore {
     pub async fn put_worker(&self, state: &NodeState) -> Result<()> {
         let body = serde_json::to_vec(state).expect("plain data always serialises");
         let put = self.store.put(&self.worker(&state.name), body.into()).await;
-        put.map(drop).map_err(|error| Error::from_store(&self.name(&format!("workers/{}", state.name)), error))
+        put.map(drop).map_err(|error| {
+            Error::from_store(&self.name(&format!("workers/{}", state.name)), error)
+        })
     }
 
     /// Removes the entry of a worker.
@@ -100,10 +102,14 @@ impl TargetStore {
         let now = self.now();
         let is_entry = |meta: &ObjectMeta| {
             let name = meta.location.filename().unwrap_or_default();
-            meta.size <= ENTRY_BYTES_MAX && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic())
+            meta.size <= ENTRY_BYTES_MAX
+                && !name.is_empty()
+                && name.bytes().all(|byte| byte.is_ascii_graphic())
         };
         let entries = listed.into_iter().filter(is_entry);
-        Ok(entries.partition(|meta| (now - meta.last_modified).num_seconds() < WORKER_ENTRY_LASTS.as_secs() as i64))
+        Ok(entries.partition(|meta| {
+            (now - meta.last_modified).num_seconds() < WORKER_ENTRY_LASTS.as_secs() as i64
+        }))
     }
 
     fn worker(&self, name: &str) -> ObjectPath {
@@ -142,7 +148,8 @@ impl WorkerWatch {
             Ok::<_, Error>((entry.location, (version, worker)))
         });
         self.known = stream::iter(read).buffer_unordered(READ_AT_ONCE).try_collect().await?;
-        let mut found: Vec<SeenWorker> = self.known.values().filter_map(|(_, worker)| worker.clone()).collect();
+        let mut found: Vec<SeenWorker> =
+            self.known.values().filter_map(|(_, worker)| worker.clone()).collect();
         found.sort_by(|one, other| one.state.name.cmp(&other.state.name));
         Ok(found)
     }
@@ -174,7 +181,13 @@ mod tests {
 
     fn node(name: &str, gpus: u32) -> NodeState {
         let jobs = [("job".to_owned(), Running { processes: 2, ..Running::default() })].into();
-        NodeState { name: name.to_owned(), offer: offer(gpus), jobs, accepts_work: true, ..NodeState::default() }
+        NodeState {
+            name: name.to_owned(),
+            offer: offer(gpus),
+            jobs,
+            accepts_work: true,
+            ..NodeState::default()
+        }
     }
 
     #[tokio::test]
@@ -199,7 +212,10 @@ mod tests {
             target.remove_worker("a").await.expect("removable");
             target.remove_worker("a").await.expect("removed before");
             target.remove_stale_workers().await.expect("readable");
-            assert_eq!(target.workers().await.expect("readable"), BTreeMap::from([("b".to_owned(), offer(0))]));
+            assert_eq!(
+                target.workers().await.expect("readable"),
+                BTreeMap::from([("b".to_owned(), offer(0))])
+            );
         }
     }
 
@@ -220,10 +236,17 @@ mod tests {
         )
         .expect("writable");
         let killed = std::fs::File::options().write(true).open(path("killed")).expect("there");
-        killed.set_modified(SystemTime::now() - 3 * WORKER_PERIOD - Duration::from_secs(5)).expect("settable");
-        let [seen] = &target.seen_workers().await.expect("readable")[..] else { panic!("one is alive") };
+        killed
+            .set_modified(SystemTime::now() - 3 * WORKER_PERIOD - Duration::from_secs(5))
+            .expect("settable");
+        let [seen] = &target.seen_workers().await.expect("readable")[..] else {
+            panic!("one is alive")
+        };
         let unable = [("job".to_owned(), "its disk is full".to_owned())].into();
-        assert_eq!(seen.state, NodeState { name: "alive".to_owned(), offer: offer(1), unable, ..NodeState::default() });
+        assert_eq!(
+            seen.state,
+            NodeState { name: "alive".to_owned(), offer: offer(1), unable, ..NodeState::default() }
+        );
         target.remove_stale_workers().await.expect("removable");
         assert!(!path("killed").exists() && path("alive").exists());
     }

@@ -64,7 +64,8 @@ mod tests {
                 spec.output.file_name = file_name.to_owned();
                 spec
             };
-            let (one, same, other) = (job("one", "a.csv"), job("same", "a.csv"), job("other", "b.csv"));
+            let (one, same, other) =
+                (job("one", "a.csv"), job("same", "a.csv"), job("other", "b.csv"));
             for spec in [&one, &same, &other] {
                 assert_eq!(target.other_writer(spec).await.expect("readable"), None);
                 target.put_writer(spec).await.expect("writable");
@@ -76,7 +77,11 @@ mod tests {
             }
             let result = JobResult::new("one".to_owned(), JobState::Completed, String::new());
             target.job("one").create_result(&result).await.expect("writable");
-            assert_eq!(target.other_writer(&same).await.expect("readable"), None, "it has just ended");
+            assert_eq!(
+                target.other_writer(&same).await.expect("readable"),
+                None,
+                "it has just ended"
+            );
             target.mark_ended("one").await.expect("writable");
             assert_eq!(target.other_writer(&same).await.expect("readable"), None);
             target.mark_open("one").await.expect("writable");

@@ -30,7 +30,8 @@ impl AnyUpload {
 
     pub(super) async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let part_bytes = usize::try_from(part_bytes(self.bytes_expected, self.next_part)).expect("64-bit machine");
+            let part_bytes = usize::try_from(part_bytes(self.bytes_expected, self.next_part))
+                .expect("64-bit machine");
             let (now, later) = bytes.split_at(bytes.len().min(part_bytes - self.buffer.len()));
             self.buffer.extend_from_slice(now);
             bytes = later;

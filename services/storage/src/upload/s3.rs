@@ -61,8 +61,10 @@ impl S3Object {
     }
 
     pub fn join(&self, name: &str) -> Self {
-        let key =
-            ObjectPath::from(self.key.as_str()).parts().chain(ObjectPath::from(name).parts()).collect::<ObjectPath>();
+        let key = ObjectPath::from(self.key.as_str())
+            .parts()
+            .chain(ObjectPath::from(name).parts())
+            .collect::<ObjectPath>();
         Self { bucket: self.bucket.clone(), key: key.to_string() }
     }
 
@@ -71,7 +73,9 @@ impl S3Object {
         let mut source = String::new();
         for byte in format!("{}/{}", self.bucket, self.key).bytes() {
             match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => source.push(byte.into()),
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                    source.push(byte.into())
+                }
                 _ => source.push_str(&format!("%{byte:02X}")),
             }
         }
@@ -136,13 +140,19 @@ impl S3Upload {
             let start = range.start + bytes * piece / pieces;
             let last = range.start + bytes * (piece + 1) / pieces - 1;
             let (number, upload_id) = self.begin_part().await?;
-            let request = self.client.upload_part_copy().bucket(&self.place.bucket).key(&self.place.key);
+            let request =
+                self.client.upload_part_copy().bucket(&self.place.bucket).key(&self.place.key);
             let request = request.upload_id(upload_id).part_number(number);
-            let request = request.copy_source(from.source()).copy_source_range(format!("bytes={start}-{last}"));
+            let request = request
+                .copy_source(from.source())
+                .copy_source_range(format!("bytes={start}-{last}"));
             let name = self.name.clone();
             let source = format!("s3://{}/{}", from.bucket, from.key);
             self.sending.spawn(async move {
-                let copied = request.send().await.map_err(|error| failed(&name, &format!("copy {source}"), error))?;
+                let copied = request
+                    .send()
+                    .await
+                    .map_err(|error| failed(&name, &format!("copy {source}"), error))?;
                 let etag = copied.copy_part_result.and_then(|result| result.e_tag);
                 Ok(CompletedPart::builder().set_e_tag(etag).part_number(number).build())
             });
@@ -158,7 +168,8 @@ impl S3Upload {
         let request = request.upload_id(upload_id).part_number(number).body(ByteStream::from(body));
         let name = self.name.clone();
         self.sending.spawn(async move {
-            let sent = request.send().await.map_err(|error| failed(&name, "upload a part", error))?;
+            let sent =
+                request.send().await.map_err(|error| failed(&name, "upload a part", error))?;
             Ok(CompletedPart::builder().set_e_tag(sent.e_tag).part_number(number).build())
         });
         Ok(())
@@ -172,8 +183,15 @@ impl S3Upload {
         let upload_id = match &self.upload_id {
             Some(upload_id) => upload_id.clone(),
             None => {
-                let request = self.client.create_multipart_upload().bucket(&self.place.bucket).key(&self.place.key);
-                let begun = request.send().await.map_err(|error| failed(&self.name, "begin the upload", error))?;
+                let request = self
+                    .client
+                    .create_multipart_upload()
+                    .bucket(&self.place.bucket)
+                    .key(&self.place.key);
+                let begun = request
+                    .send()
+                    .await
+                    .map_err(|error| failed(&self.name, "begin the upload", error))?;
                 let upload_id = begun.upload_id.unwrap_or_default();
                 self.upload_id.insert(upload_id).clone()
             }
@@ -212,8 +230,11 @@ impl S3Upload {
             self.wait().await?;
         }
         self.sent.sort_by_key(|part| part.part_number);
-        let parts = CompletedMultipartUpload::builder().set_parts(Some(std::mem::take(&mut self.sent))).build();
-        let request = self.client.complete_multipart_upload().bucket(&self.place.bucket).key(&self.place.key);
+        let parts = CompletedMultipartUpload::builder()
+            .set_parts(Some(std::mem::take(&mut self.sent)))
+            .build();
+        let request =
+            self.client.complete_multipart_upload().bucket(&self.place.bucket).key(&self.place.key);
         let request = request.set_upload_id(self.upload_id.clone()).multipart_upload(parts);
         request.send().await.map_err(|error| failed(&self.name, "finish the upload", error))?;
         self.upload_id = None;
@@ -223,11 +244,20 @@ impl S3Upload {
 
     /// Removes other uploads of the finished object, which are useless now. Ignores errors.
     async fn remove_others(&self) {
-        let listed =
-            self.client.list_multipart_uploads().bucket(&self.place.bucket).prefix(&self.place.key).send().await;
+        let listed = self
+            .client
+            .list_multipart_uploads()
+            .bucket(&self.place.bucket)
+            .prefix(&self.place.key)
+            .send()
+            .await;
         let Ok(listed) = listed else { return };
         for other in listed.uploads().iter().filter(|other| other.key() == Some(&self.place.key)) {
-            let request = self.client.abort_multipart_upload().bucket(&self.place.bucket).key(&self.place.key);
+            let request = self
+                .client
+                .abort_multipart_upload()
+                .bucket(&self.place.bucket)
+                .key(&self.place.key);
             let _ = request.set_upload_id(other.upload_id.clone()).send().await;
         }
     }
@@ -236,7 +266,11 @@ impl S3Upload {
         // A part that arrives after the removal of the upload would remain forever.
         self.sending.shutdown().await;
         if let Some(upload_id) = self.upload_id.take() {
-            let request = self.client.abort_multipart_upload().bucket(&self.place.bucket).key(&self.place.key);
+            let request = self
+                .client
+                .abort_multipart_upload()
+                .bucket(&self.place.bucket)
+                .key(&self.place.key);
             let _ = request.upload_id(upload_id).send().await;
         }
     }
@@ -257,9 +291,10 @@ where
     let object = object.to_owned();
     let status = error.raw_response().map(|response| response.status().as_u16());
     // The status of a service that waited in vain for the request is 400.
-    let may_pass =
-        code == "RequestTimeout" || status.is_none_or(|status| status >= 500 || [408, 409, 429].contains(&status));
-    let source: Source = Box::new(Failed { words: format!("{doing}: {said}"), may_pass, error: Box::new(error) });
+    let may_pass = code == "RequestTimeout"
+        || status.is_none_or(|status| status >= 500 || [408, 409, 429].contains(&status));
+    let source: Source =
+        Box::new(Failed { words: format!("{doing}: {said}"), may_pass, error: Box::new(error) });
     match (code.as_str(), status) {
         ("NoSuchUpload", _) => Error::Superseded { object },
         (_, Some(401 | 403)) | ("ExpiredToken", _) => Error::Denied { object, source },

@@ -8,8 +8,13 @@ use crate::support::{Bucket, Proxy, endpoint};
 
 /// Removes the keys that other tests use, and sets these variables.
 fn set(variables: &[(&str, &str)]) {
-    for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"]
-    {
+    for name in [
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ] {
         // SAFETY: the runner gives each test a process of its own, and nothing runs in it yet that reads them.
         unsafe { std::env::remove_var(name) };
     }
@@ -20,7 +25,8 @@ fn set(variables: &[(&str, &str)]) {
 }
 
 fn read(url: &str, options: StoreOptions) -> Result<bytes::Bytes, storage::Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async { Stores::new(options).read(url, None, 0..2).await })
 }
 
@@ -30,10 +36,14 @@ fn profile_provides_keys_region_and_endpoint() {
     bucket.put("a", b"12");
     let folder = tempfile::tempdir().expect("temporary folder");
     let (config, credentials) = (folder.path().join("config"), folder.path().join("credentials"));
-    let profile = format!("[profile mill]\nregion = eu-central-1\nendpoint_url = {}\n", proxy.endpoint);
+    let profile =
+        format!("[profile mill]\nregion = eu-central-1\nendpoint_url = {}\n", proxy.endpoint);
     fs::write(&config, profile).expect("writable");
-    fs::write(&credentials, "[mill]\naws_access_key_id = AKIAPROFILE\naws_secret_access_key = hidden\n")
-        .expect("writable");
+    fs::write(
+        &credentials,
+        "[mill]\naws_access_key_id = AKIAPROFILE\naws_secret_access_key = hidden\n",
+    )
+    .expect("writable");
     set(&[
         ("AWS_CONFIG_FILE", config.to_str().expect("text")),
         ("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().expect("text")),
@@ -62,8 +72,14 @@ fn web_identity_is_exchanged_for_keys() {
     ]);
     assert_eq!(read(&bucket.url("a"), StoreOptions::default()).expect("readable"), "12");
     let requests = proxy.requests();
-    assert!(requests.iter().all(|request| request.method == "GET"), "S3 has an endpoint of its own");
-    assert!(requests[0].header("x-amz-security-token").is_some(), "keys that were exchanged come with a token");
+    assert!(
+        requests.iter().all(|request| request.method == "GET"),
+        "S3 has an endpoint of its own"
+    );
+    assert!(
+        requests[0].header("x-amz-security-token").is_some(),
+        "keys that were exchanged come with a token"
+    );
 }
 
 #[test]
@@ -75,11 +91,15 @@ fn error_without_keys_names_all_sources() {
         ("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent"),
         ("AWS_EC2_METADATA_DISABLED", "true"),
     ]);
-    let said = format!("{:#}", read("s3://bucket/a", options).expect_err("there are no credentials"));
+    let said =
+        format!("{:#}", read("s3://bucket/a", options).expect_err("there are no credentials"));
     assert!(
         said.starts_with("s3://bucket/a: access denied; ")
             && said.contains(": no AWS credentials were found in environment, profile"),
         "{said}"
     );
-    assert!(said.contains("set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"), "{said}");
+    assert!(
+        said.contains("set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        "{said}"
+    );
 }

@@ -16,7 +16,8 @@ fn is_create(request: &Request) -> bool {
 async fn commit_through(bucket: &Bucket, fate: fn() -> Fate) -> (Result<Commit, Error>, usize) {
     let first = std::sync::atomic::AtomicBool::new(true);
     let proxy = Proxy::start(move |request, _| {
-        let is_first = is_create(request) && first.swap(false, std::sync::atomic::Ordering::Relaxed);
+        let is_first =
+            is_create(request) && first.swap(false, std::sync::atomic::Ordering::Relaxed);
         if is_first { fate() } else { Fate::Pass }
     });
     let job = target(bucket, &proxy.endpoint).await.job("one");
@@ -28,8 +29,13 @@ async fn commit_through(bucket: &Bucket, fate: fn() -> Fate) -> (Result<Commit, 
 async fn one_of_sixteen_writers_wins() {
     let bucket = Bucket::new();
     let job = target(&bucket, &endpoint()).await.job("one");
-    let commits = (0..16).map(|writer| job.commit_segment(7, vec![Bytes::from(format!("writer {writer}"))]));
-    let commits = join_all(commits).await.into_iter().map(|commit| commit.expect("answered")).collect::<Vec<_>>();
+    let commits =
+        (0..16).map(|writer| job.commit_segment(7, vec![Bytes::from(format!("writer {writer}"))]));
+    let commits = join_all(commits)
+        .await
+        .into_iter()
+        .map(|commit| commit.expect("answered"))
+        .collect::<Vec<_>>();
     let winners: Vec<_> = (0..16).filter(|&writer| commits[writer] == Commit::Committed).collect();
     assert_eq!(winners.len(), 1, "{commits:?}");
     let segment = job.segment(7).await.expect("readable").expect("committed");
@@ -49,7 +55,10 @@ async fn store_that_ignores_the_condition_fails_the_check() {
     let bucket = Bucket::new();
     let proxy = Proxy::start(|_, _| Fate::Strip("if-none-match"));
     let target = target(&bucket, &proxy.endpoint).await;
-    let refused = conditional_create_works(&target).await.expect("answered").expect_err("all of them were told yes");
+    let refused = conditional_create_works(&target)
+        .await
+        .expect("answered")
+        .expect_err("all of them were told yes");
     assert!(matches!(refused, NotConditional::Ignored { deceived: 15 }), "{refused}");
 }
 
@@ -81,6 +90,7 @@ async fn create_with_lost_answer_recognises_its_object() {
 #[tokio::test]
 async fn create_at_a_busy_store_is_retried() {
     let bucket = Bucket::new();
-    let (commit, creates) = commit_through(&bucket, || Fate::Fail(503, "<Error><Code>SlowDown</Code></Error>")).await;
+    let (commit, creates) =
+        commit_through(&bucket, || Fate::Fail(503, "<Error><Code>SlowDown</Code></Error>")).await;
     assert_eq!((commit.expect("tried again"), creates), (Commit::Committed, 2));
 }

@@ -20,7 +20,9 @@ fn stores(endpoint: &str) -> Stores {
 }
 
 async fn target(bucket: &Bucket, endpoint: &str) -> TargetStore {
-    TargetStore::open(&bucket.url("some/prefix"), options(endpoint)).await.expect("the bucket is there")
+    TargetStore::open(&bucket.url("some/prefix"), options(endpoint))
+        .await
+        .expect("the bucket is there")
 }
 
 /// Opens a target behind a proxy that counts requests.

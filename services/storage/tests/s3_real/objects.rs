@@ -11,28 +11,39 @@ use crate::{counted, options, target};
 
 #[tokio::test]
 async fn missing_bucket_is_named_on_opening() {
-    let error = TargetStore::open("s3://no-such-bucket-anywhere/x", options(&endpoint())).await.expect_err("no bucket");
+    let error = TargetStore::open("s3://no-such-bucket-anywhere/x", options(&endpoint()))
+        .await
+        .expect_err("no bucket");
     let said = format!("{error:#}");
-    assert!(said.starts_with("s3://no-such-bucket-anywhere/x: there is no such bucket; create it"), "{said}");
+    assert!(
+        said.starts_with("s3://no-such-bucket-anywhere/x: there is no such bucket; create it"),
+        "{said}"
+    );
 }
 
 #[tokio::test]
 async fn rejected_credentials_are_named_in_one_line() {
     let bucket = Bucket::new();
-    let answer =
-        "<Error><Code>InvalidAccessKeyId</Code>\n<Message>It does not exist\nin our records.</Message></Error>";
+    let answer = "<Error><Code>InvalidAccessKeyId</Code>\n<Message>It does not exist\nin our records.</Message></Error>";
     assert!(answer.contains('\n'));
     let proxy = Proxy::start(move |_, _| Fate::Fail(403, answer));
-    let error = TargetStore::open(&bucket.url("x"), options(&proxy.endpoint)).await.expect_err("refused");
+    let error =
+        TargetStore::open(&bucket.url("x"), options(&proxy.endpoint)).await.expect_err("refused");
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
     let said = format!("{error:#}");
-    assert!(said.contains("access denied; check the credentials and what they allow: It does not exist"), "{said}");
+    assert!(
+        said.contains(
+            "access denied; check the credentials and what they allow: It does not exist"
+        ),
+        "{said}"
+    );
     assert!(!said.contains('\n'));
 }
 
 #[tokio::test]
 async fn unreachable_store_is_named() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let free =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
     let url = "s3://bucket/x";
     let opened = TargetStore::open(url, options(&format!("http://{free}")));
     let error = opened.await.expect_err("nothing listens");
@@ -92,7 +103,9 @@ async fn parts_are_deleted_in_large_requests() {
     let job = target.job("one");
     let puts = (0..1100).map(|part| {
         let job = job.clone();
-        async move { job.put_part(&format!("{part}-1"), Bytes::from_static(b"rows")).await.expect("writable") }
+        async move {
+            job.put_part(&format!("{part}-1"), Bytes::from_static(b"rows")).await.expect("writable")
+        }
     });
     futures::stream::iter(puts).buffer_unordered(8).collect::<Vec<()>>().await;
     let before = proxy.requests().len();

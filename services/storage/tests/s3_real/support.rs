@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 
 /// Returns the endpoint of LocalStack.
 pub fn endpoint() -> String {
-    for name in ["GRISTMILL_TEST_AWS_ENDPOINT", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"] {
+    for name in
+        ["GRISTMILL_TEST_AWS_ENDPOINT", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"]
+    {
         assert!(
             std::env::var_os(name).is_some(),
             "{name} is not set, so there is no LocalStack: start it with scripts/up"
@@ -21,10 +23,17 @@ pub fn endpoint() -> String {
 }
 
 /// Sends one request without the libraries under test.
-pub fn http(endpoint: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, Vec<u8>) {
+pub fn http(
+    endpoint: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> (u16, Vec<u8>) {
     let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
-    let mut stream = TcpStream::connect(address)
-        .unwrap_or_else(|error| panic!("no LocalStack at {endpoint}: {error}; start it with scripts/up"));
+    let mut stream = TcpStream::connect(address).unwrap_or_else(|error| {
+        panic!("no LocalStack at {endpoint}: {error}; start it with scripts/up")
+    });
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -56,7 +65,8 @@ impl Bucket {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let endpoint = endpoint();
         let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_micros();
-        let name = format!("test-{}-{now}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name =
+            format!("test-{}-{now}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let (status, answer) = http(&endpoint, "PUT", &format!("/{name}"), &[], b"");
         assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
         Self { name, endpoint }
@@ -68,12 +78,14 @@ impl Bucket {
     }
 
     pub fn put(&self, key: &str, body: &[u8]) {
-        let (status, answer) = http(&self.endpoint, "PUT", &format!("/{}/{key}", self.name), &[], body);
+        let (status, answer) =
+            http(&self.endpoint, "PUT", &format!("/{}/{key}", self.name), &[], body);
         assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
     }
 
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
-        let (status, body) = http(&self.endpoint, "GET", &format!("/{}/{key}", self.name), &[], b"");
+        let (status, body) =
+            http(&self.endpoint, "GET", &format!("/{}/{key}", self.name), &[], b"");
         (status == 200).then_some(body)
     }
 
@@ -96,7 +108,10 @@ impl Bucket {
         let listing = String::from_utf8(listing).expect("XML");
         let tag = format!("<{element}>");
         let pieces = listing.split(&tag).skip(1);
-        pieces.filter_map(|piece| piece.split_once('<')).map(|(value, _)| value.to_owned()).collect()
+        pieces
+            .filter_map(|piece| piece.split_once('<'))
+            .map(|(value, _)| value.to_owned())
+            .collect()
     }
 }
 
@@ -108,8 +123,15 @@ impl Drop for Bucket {
                 break;
             }
             let objects = keys.iter().map(|key| format!("<Object><Key>{key}</Key></Object>"));
-            let request = format!("<Delete><Quiet>true</Quiet>{}</Delete>", objects.collect::<String>());
-            http(&self.endpoint, "POST", &format!("/{}?delete", self.name), &[], request.as_bytes());
+            let request =
+                format!("<Delete><Quiet>true</Quiet>{}</Delete>", objects.collect::<String>());
+            http(
+                &self.endpoint,
+                "POST",
+                &format!("/{}?delete", self.name),
+                &[],
+                request.as_bytes(),
+            );
         }
         http(&self.endpoint, "DELETE", &format!("/{}", self.name), &[], b"");
     }
@@ -169,7 +191,8 @@ impl Proxy {
         let (seen, decide): (_, Arc<Decide>) = (Arc::clone(&requests), Arc::new(decide));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (upstream, seen, decide) = (upstream.clone(), Arc::clone(&seen), Arc::clone(&decide));
+                let (upstream, seen, decide) =
+                    (upstream.clone(), Arc::clone(&seen), Arc::clone(&decide));
                 // Whoever gives up on a request closes the connection.
                 std::thread::spawn(move || serve(&stream?, &upstream, &seen, &*decide));
             }
@@ -193,7 +216,12 @@ impl Proxy {
 }
 
 /// One request a connection, which makes the end of an answer plain to see.
-fn serve(near: &TcpStream, upstream: &str, seen: &Mutex<Vec<Request>>, decide: &Decide) -> std::io::Result<()> {
+fn serve(
+    near: &TcpStream,
+    upstream: &str,
+    seen: &Mutex<Vec<Request>>,
+    decide: &Decide,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(near);
     let mut lines = Vec::new();
     loop {
@@ -217,7 +245,11 @@ fn serve(near: &TcpStream, upstream: &str, seen: &Mutex<Vec<Request>>, decide: &
     if request.header("expect").is_some() {
         (&*near).write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
-    let mut body = vec![0; request.header("content-length").map_or(0, |length| length.parse().expect("a length"))];
+    let mut body =
+        vec![
+            0;
+            request.header("content-length").map_or(0, |length| length.parse().expect("a length"))
+        ];
     reader.read_exact(&mut body)?;
     request.body_bytes = body.len();
 
@@ -228,13 +260,16 @@ fn serve(near: &TcpStream, upstream: &str, seen: &Mutex<Vec<Request>>, decide: &
         (fate, seen.len() - 1)
     };
     if let Fate::Fail(status, answer) = fate {
-        let head = format!("HTTP/1.1 {status} Told\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", answer.len());
+        let head = format!(
+            "HTTP/1.1 {status} Told\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            answer.len()
+        );
         return (&*near).write_all(format!("{head}{answer}").as_bytes());
     }
     let mut head = format!("{}\r\n", lines[0]);
     for (name, value) in &request.headers {
-        let dropped =
-            matches!(name.as_str(), "connection" | "expect") || matches!(fate, Fate::Strip(header) if name == header);
+        let dropped = matches!(name.as_str(), "connection" | "expect")
+            || matches!(fate, Fate::Strip(header) if name == header);
         if !dropped {
             head.push_str(&format!("{name}: {value}\r\n"));
         }

@@ -32,7 +32,14 @@ async fn small_object_takes_one_request() {
     upload.finish().await.expect("written");
     assert_eq!(bucket.get("out/a%20b.txt").as_deref(), Some(&b"one\n"[..]));
     assert_eq!(proxy.requests().len() - before, 1);
-    target.stores().upload(&bucket.url("empty"), 0).await.expect("opened").finish().await.expect("written");
+    target
+        .stores()
+        .upload(&bucket.url("empty"), 0)
+        .await
+        .expect("opened")
+        .finish()
+        .await
+        .expect("written");
     assert_eq!(bucket.get("empty").as_deref(), Some(&b""[..]));
 }
 
@@ -43,7 +50,18 @@ async fn s3_copies_large_parts_and_small_parts_are_combined() {
     let job = target.job("one");
     // Too small alone, but enough together; large enough; large enough after its beginning is fetched; just enough;
     // too small after another; large at the end.
-    let sizes = [MIB, 3 * MIB, 2 * MIB, 6 * MIB, 100, 11 * MIB, 5 * MIB + 1, MIB + 7, 5 * MIB, 12 * MIB + 13];
+    let sizes = [
+        MIB,
+        3 * MIB,
+        2 * MIB,
+        6 * MIB,
+        100,
+        11 * MIB,
+        5 * MIB + 1,
+        MIB + 7,
+        5 * MIB,
+        12 * MIB + 13,
+    ];
     let mut expected = b"the header\n".to_vec();
     for (index, &size) in sizes.iter().enumerate() {
         let rows = pattern(index, size);
@@ -51,27 +69,42 @@ async fn s3_copies_large_parts_and_small_parts_are_combined() {
         job.put_part(&index.to_string(), rows.into()).await.expect("writable");
     }
     let before = proxy.requests().len();
-    let mut upload = target.stores().upload(&bucket.url("out.txt"), expected.len() as u64).await.expect("opened");
+    let mut upload = target
+        .stores()
+        .upload(&bucket.url("out.txt"), expected.len() as u64)
+        .await
+        .expect("opened");
     upload.write(Bytes::from_static(b"the header\n")).await.expect("collected");
     for (index, &size) in sizes.iter().enumerate() {
         upload.write_part(&job, &index.to_string(), size as u64).await.expect("appended");
     }
     assert_eq!(bucket.get("out.txt"), None, "it appeared before it was complete");
     upload.finish().await.expect("written");
-    assert!(bucket.get("out.txt").expect("there") == expected, "the bytes differ from those written");
+    assert!(
+        bucket.get("out.txt").expect("there") == expected,
+        "the bytes differ from those written"
+    );
     assert_eq!(bucket.uploads(), Vec::<String>::new());
 
     let requests = proxy.requests().split_off(before);
     let copies = requests.iter().filter(|request| is_copy(request)).count();
     assert_eq!(copies, 4, "of 6, of 11, of 5 and of 12 MiB");
-    let travelled: usize = requests.iter().map(|request| request.body_bytes + request.answer_bytes).sum();
-    assert!(travelled < 48 * MIB, "{travelled} bytes travelled for {} that were written", expected.len());
+    let travelled: usize =
+        requests.iter().map(|request| request.body_bytes + request.answer_bytes).sum();
+    assert!(
+        travelled < 48 * MIB,
+        "{travelled} bytes travelled for {} that were written",
+        expected.len()
+    );
     let uploaded: Vec<_> = requests
         .iter()
         .filter(|request| is_part(request) && !is_copy(request))
         .map(|request| request.body_bytes)
         .collect();
-    assert!(uploaded.iter().all(|&bytes| bytes >= 5 * MIB), "S3 rejects smaller parts: {uploaded:?}");
+    assert!(
+        uploaded.iter().all(|&bytes| bytes >= 5 * MIB),
+        "S3 rejects smaller parts: {uploaded:?}"
+    );
 }
 
 #[tokio::test]

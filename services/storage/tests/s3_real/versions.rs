@@ -8,8 +8,13 @@ use crate::support::{Bucket, Proxy, endpoint};
 
 fn etag_of(bucket: &Bucket, key: &str) -> Option<String> {
     // From a listing, as in a plan.
-    let (_, listing) =
-        crate::support::http(&endpoint(), "GET", &format!("/{}?list-type=2&prefix={key}", bucket.name), &[], b"");
+    let (_, listing) = crate::support::http(
+        &endpoint(),
+        "GET",
+        &format!("/{}?list-type=2&prefix={key}", bucket.name),
+        &[],
+        b"",
+    );
     let listing = String::from_utf8(listing).expect("XML");
     let (_, rest) = listing.split_once("<ETag>")?;
     Some(rest.split_once("</ETag>")?.0.replace("&quot;", "\""))
@@ -20,7 +25,8 @@ async fn read_of_a_range_transfers_only_its_bytes() {
     let bucket = Bucket::new();
     bucket.put("a", &vec![b'x'; 3_000_000]);
     let proxy = Proxy::counting();
-    let read = stores(&proxy.endpoint).read(&bucket.url("a"), None, 1000..3000).await.expect("readable");
+    let read =
+        stores(&proxy.endpoint).read(&bucket.url("a"), None, 1000..3000).await.expect("readable");
     assert_eq!(read.len(), 2000);
     let bytes: Vec<_> = proxy.requests().iter().map(|request| request.answer_bytes).collect();
     assert_eq!(bytes, [2000]);
@@ -43,12 +49,18 @@ async fn other_version_is_rejected_with_both_versions() {
     let copy = to.path().join("a");
     for error in [
         stores.read(&url, Some(&version), 0..3).await.expect_err("the same size, and other bytes"),
-        stores.download(&url, Some(&version), &copy).await.expect_err("the same size, and other bytes"),
+        stores
+            .download(&url, Some(&version), &copy)
+            .await
+            .expect_err("the same size, and other bytes"),
     ] {
         let Error::Changed { object, expected, found } = &error else { panic!("{error}") };
         assert_eq!(object, &url);
         assert_eq!(expected, &format!("ETag {}, 8 bytes", etag.as_deref().expect("S3 has them")));
-        assert_eq!(found, &format!("ETag {}, 8 bytes", etag_of(&bucket, "a").expect("S3 has them")));
+        assert_eq!(
+            found,
+            &format!("ETag {}, 8 bytes", etag_of(&bucket, "a").expect("S3 has them"))
+        );
     }
     assert!(!copy.exists());
 

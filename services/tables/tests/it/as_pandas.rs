@@ -1,7 +1,9 @@
 //! Types by the rules of pandas.
 
 use arrow::datatypes::{DataType, TimeUnit};
-use protocol::{ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableOptions, TypeRules, fields};
+use protocol::{
+    ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableOptions, TypeRules, fields,
+};
 
 use crate::support::{ALL_LINES, Folder, Input, column, csv, dtype, jsonl, messages};
 
@@ -56,7 +58,9 @@ fn words_for_missing_values_are_missing_in_every_column() {
     for (name, value) in [("i", "1"), ("f", "1.5"), ("b", "true"), ("t", "na")] {
         assert_eq!(column(&decoded, name), ["-", value], "{name}");
     }
-    let word = |name: &str| decoded.batch.schema().field_with_name(name).expect("a column").metadata().clone();
+    let word = |name: &str| {
+        decoded.batch.schema().field_with_name(name).expect("a column").metadata().clone()
+    };
     assert_eq!(word("i").get(fields::PANDAS).map(String::as_str), Some(fields::FLOAT));
     assert_eq!(word("t").get(fields::PANDAS).map(String::as_str), Some(fields::NAN));
     let kept = TableOptions { empty_as_string: true, ..pandas() };
@@ -65,14 +69,21 @@ fn words_for_missing_values_are_missing_in_every_column() {
 
 #[test]
 fn rows_of_many_places_decide() {
-    let rows = |at: usize| (0..20_000).map(|row| if row == at { "x\n" } else { "5\n" }).collect::<String>();
+    let rows = |at: usize| {
+        (0..20_000).map(|row| if row == at { "x\n" } else { "5\n" }).collect::<String>()
+    };
     // Each of 64 places has 312 lines, of which 200 decide.
-    for (at, expected) in [(0, Text), (150, Text), (312 * 40 + 20, Text), (312 * 40 + 300, Integer)] {
+    for (at, expected) in [(0, Text), (150, Text), (312 * 40 + 20, Text), (312 * 40 + 300, Integer)]
+    {
         let input = Input::new(format!("a\n{}", rows(at)), pandas());
         assert_eq!(first_column(&input).column_type, expected, "row {at}");
     }
     let small: String = (0..1000).map(|row| if row == 999 { "x\n" } else { "5\n" }).collect();
-    assert_eq!(first_column(&Input::new(format!("a\n{small}"), pandas())).column_type, Text, "all rows");
+    assert_eq!(
+        first_column(&Input::new(format!("a\n{small}"), pandas())).column_type,
+        Text,
+        "all rows"
+    );
 }
 
 #[test]
@@ -80,18 +91,28 @@ fn rows_of_many_places_decide_where_fields_hold_line_breaks() {
     // Lines within quotes that look like rows, and rows that hold such lines, at every place.
     let options = TableOptions { support_multi_line: true, ..pandas() };
     let row = |value: &str| format!("{value},\"one\n1.5,\"\"two\"\",3\n7,\n\",4\n");
-    let rows = |at: usize| (0..20_000).map(|number| row(if number == at { "x" } else { "5" })).collect::<String>();
+    let rows = |at: usize| {
+        (0..20_000).map(|number| row(if number == at { "x" } else { "5" })).collect::<String>()
+    };
     for (at, expected) in [(0, Text), (312 * 40 + 100, Text), (312 * 40 + 300, Integer)] {
         let input = Input::new(format!("a,b,c\n{}", rows(at)), options.clone());
-        let types: Vec<_> = input.schema.as_ref().expect("text").columns.iter().map(|one| one.column_type).collect();
+        let types: Vec<_> = input
+            .schema
+            .as_ref()
+            .expect("text")
+            .columns
+            .iter()
+            .map(|one| one.column_type)
+            .collect();
         assert_eq!(types, [expected, Text, Integer], "row {at}");
     }
     // Among very long fields, no place may be found to have whole rows; the first one has.
     let long = format!("1,\"{}\",2\n", "no row, but a line of text\n".repeat(10_000));
-    let types: Vec<_> = (Input::new(format!("a,b,c\n{}", long.repeat(20)), options).schema.expect("text").columns)
-        .iter()
-        .map(|one| one.column_type)
-        .collect();
+    let types: Vec<_> =
+        (Input::new(format!("a,b,c\n{}", long.repeat(20)), options).schema.expect("text").columns)
+            .iter()
+            .map(|one| one.column_type)
+            .collect();
     assert_eq!(types, [Integer, Text, Integer]);
 }
 
@@ -104,7 +125,8 @@ fn named(names: &[&str], types: TypeRules) -> TableOptions {
 fn columns_without_a_header_have_the_given_names() {
     let input = Input::new("1,x,2.5\n2,y,3\n", named(&["id", "name", "price"], TypeRules::Pandas));
     let columns = &input.schema.as_ref().expect("text").columns;
-    let named: Vec<_> = columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
+    let named: Vec<_> =
+        columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
     assert_eq!(named, [("id", Integer), ("name", Text), ("price", Float)]);
     assert_eq!(column(&input.decode_all(), "name"), ["x", "y"]);
 }
@@ -120,11 +142,15 @@ fn names_beyond_the_fields_of_a_file_are_columns_without_values() {
             (vec!["2".into(), "4".into()], vec!["-".to_owned(); 2])
         );
         assert_eq!((dtype(&decoded, "z"), decoded.failed_records), (DataType::Float64, 0));
-        assert!(messages(&decoded)[0].contains("2 cells in a table of 3 columns; the others are missing"));
+        assert!(
+            messages(&decoded)[0]
+                .contains("2 cells in a table of 3 columns; the others are missing")
+        );
         let longer = Input::new("1,2\n3,4,5\n", options.clone());
         assert_eq!(column(&longer.decode_all(), "z"), ["-", "5"]);
         // Rows of all places decide, where no row has as many fields as there are names.
-        let rows: String = (0..20_000).map(|row| if row == 312 * 40 + 20 { "1,a\n" } else { "1,2\n" }).collect();
+        let rows: String =
+            (0..20_000).map(|row| if row == 312 * 40 + 20 { "1,a\n" } else { "1,2\n" }).collect();
         assert_eq!(Input::new(rows, options).schema.expect("text").columns[1].column_type, Text);
     }
 }
@@ -134,9 +160,13 @@ fn fewer_names_than_fields_are_an_error() {
     for types in [TypeRules::Pandas, TypeRules::Original] {
         let folder = Folder::new();
         let path = folder.file("q.csv", "1,2,3\n");
-        let error = tables::infer_schema([path.as_path()], &named(&["x", "y"], types), &[]).expect_err("refused");
+        let error = tables::infer_schema([path.as_path()], &named(&["x", "y"], types), &[])
+            .expect_err("refused");
         let error = error.to_string();
-        assert!(error.contains("q.csv has 3 fields in its first row, and `names` lists 2 names"), "{error}");
+        assert!(
+            error.contains("q.csv has 3 fields in its first row, and `names` lists 2 names"),
+            "{error}"
+        );
     }
 }
 
@@ -165,7 +195,10 @@ fn row_that_does_not_fit_fails_alone() {
     assert_eq!(column(&decoded, "a"), ["1", "2", "-", "3"]);
     assert_eq!(dtype(&decoded, "a"), DataType::Int64);
     assert_eq!((decoded.rows, decoded.failed_records), (4, 3));
-    assert_eq!(messages(&decoded)[0], "data.txt, line 4, column \"a\": \"x\" is no integer; the record failed");
+    assert_eq!(
+        messages(&decoded)[0],
+        "data.txt, line 4, column \"a\": \"x\" is no integer; the record failed"
+    );
     assert_eq!(decoded.unread[2].message, "column \"a\": \" \" is no integer");
 }
 
@@ -190,7 +223,8 @@ fn json_lines_keep_whole_numbers() {
     let text = "{\"a\": 1, \"b\": 18446744073709551616, \"c\": \"NA\"}\n{\"b\": 2, \"c\": null}\n";
     let input = Input::new(text, options);
     let columns = &input.schema.as_ref().expect("text").columns;
-    let types: Vec<_> = columns.iter().map(|column| (column.column_type, column.has_missing)).collect();
+    let types: Vec<_> =
+        columns.iter().map(|column| (column.column_type, column.has_missing)).collect();
     assert_eq!(types, [(Integer, true), (Json, false), (Text, false)]);
     let decoded = input.decode_all();
     assert_eq!(column(&decoded, "a"), ["1", "-"]);

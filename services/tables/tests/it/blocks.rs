@@ -12,7 +12,8 @@ use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, jsonl, value
 fn rows_of_x(rows: u32) -> String {
     let mut text = "id,name,val\n".to_owned();
     for row in 0..rows {
-        writeln!(text, "{row},{},{:?}", "x".repeat(20), f64::from(row) * 1.5).expect("strings take all");
+        writeln!(text, "{row},{},{:?}", "x".repeat(20), f64::from(row) * 1.5)
+            .expect("strings take all");
     }
     text
 }
@@ -25,7 +26,8 @@ fn rows_of_blocks(text: &str, options: TableOptions, block_bytes: u64) -> Vec<u6
 fn blocks_contain_the_same_rows_as_in_the_original() {
     let (small, middle, big) = (rows_of_x(5), rows_of_x(200), rows_of_x(2000));
     assert_eq!((small.len(), middle.len(), big.len()), (147, 6028, 64161));
-    let four_long_rows = format!("a,bbbbb\n{}", format!("{},{}\n", "1".repeat(50), "2".repeat(51)).repeat(4));
+    let four_long_rows =
+        format!("a,bbbbb\n{}", format!("{},{}\n", "1".repeat(50), "2".repeat(51)).repeat(4));
     assert_eq!(four_long_rows.len(), 8 + 4 * 103);
     let mut objects = String::new();
     for id in 0..50 {
@@ -40,7 +42,12 @@ fn blocks_contain_the_same_rows_as_in_the_original() {
     let vectors: [(&str, &str, u64, &[u64]); 9] = [
         ("middle", &middle, 1024, &[36, 35, 34, 33, 33, 29]),
         ("middle", &middle, 4096, &[138, 62]),
-        ("big", &big, 4096, &[138, 132, 132, 133, 132, 128, 128, 126, 124, 124, 125, 124, 124, 124, 124, 82]),
+        (
+            "big",
+            &big,
+            4096,
+            &[138, 132, 132, 133, 132, 128, 128, 126, 124, 124, 125, 124, 124, 124, 124, 82],
+        ),
         ("big", &big, 10240, &[336, 331, 320, 310, 311, 310, 82]),
         ("small", &small, 1_048_576, &[5]),
         ("middle", &middle, 1_048_576, &[200]),
@@ -76,10 +83,12 @@ fn ranges_have_the_requested_number_of_rows() {
     let text = "\n\na,b\r\n1,x\r\n\r\n2,y\n \n3,z\n4,w\n5,v";
     let input = Input::new(text, csv());
     for (rows, expected) in [(1, vec![1; 5]), (2, vec![2, 2, 1]), (5, vec![5]), (99, vec![5])] {
-        let counts: Vec<u64> = input.parts(RangeSize::Rows(rows)).iter().map(|part| part.rows).collect();
+        let counts: Vec<u64> =
+            input.parts(RangeSize::Rows(rows)).iter().map(|part| part.rows).collect();
         assert_eq!(counts, expected);
     }
-    let no_header = Input { options: TableOptions { header: HeaderMode::NoHeader, ..csv() }, ..input };
+    let no_header =
+        Input { options: TableOptions { header: HeaderMode::NoHeader, ..csv() }, ..input };
     assert_eq!(no_header.ranges(RangeSize::Rows(2)).len(), 3);
     let empty = Folder::new().file("empty", "");
     let gone = tables::text_ranges(&empty, "empty", &csv(), RangeSize::Rows(2));
@@ -91,11 +100,13 @@ fn window_has_exactly_its_rows() {
     let text = "\n\na,b\r\n1,x\r\n\r\n2,y\n \n3,z\n4,w\n5,v";
     for options in [csv(), TableOptions { support_multi_line: true, ..csv() }] {
         let input = Input::new(text, options);
-        let sizes = [1, 2, 99].map(RangeSize::Rows).into_iter().chain([1, 8, 99].map(RangeSize::Bytes));
+        let sizes =
+            [1, 2, 99].map(RangeSize::Rows).into_iter().chain([1, 8, 99].map(RangeSize::Bytes));
         for (size, skip) in sizes.flat_map(|size| (0..7).map(move |skip| (size, skip))) {
             for take in [None, Some(1), Some(2), Some(4), Some(9)] {
                 let window = RowWindow::of(&TableOptions { skip, take, ..csv() });
-                let ranges = tables::text_ranges(&input.path, "data.txt", &input.options, size).expect("readable");
+                let ranges = tables::text_ranges(&input.path, "data.txt", &input.options, size)
+                    .expect("readable");
                 let mut ranges = ranges.within(window);
                 let mut found = Vec::new();
                 for range in ranges.by_ref() {
@@ -119,15 +130,21 @@ fn header_of_the_first_file_alone_is_in_no_range() {
     for options in [options.clone(), TableOptions { support_multi_line: true, ..options }] {
         let input = Input::new("\na,b\n1,x\n2,y\n", options);
         for size in [RangeSize::Rows(1), RangeSize::Rows(9), RangeSize::Bytes(3)] {
-            let ranges = tables::text_ranges(&input.path, "data.txt", &input.options, size).expect("readable");
-            let parts = ranges.without_header().map(|range| input.decode(range.expect("readable").0));
-            let found: Vec<String> = parts.flat_map(|part| column(&part.expect("readable"), "a")).collect();
+            let ranges = tables::text_ranges(&input.path, "data.txt", &input.options, size)
+                .expect("readable");
+            let parts =
+                ranges.without_header().map(|range| input.decode(range.expect("readable").0));
+            let found: Vec<String> =
+                parts.flat_map(|part| column(&part.expect("readable"), "a")).collect();
             assert_eq!(found, ["1", "2"], "{size:?}");
         }
         let other = input.folder.file("other", "3,z\n");
         let all = if input.options.support_multi_line { BlockRange::WholeText } else { ALL_LINES };
         let decoded = decode(&other, all, &input.options, input.schema.as_ref()).expect("readable");
-        assert_eq!((column(&decoded, "a"), decoded.warnings.first.len()), (vec!["3".to_owned()], 0));
+        assert_eq!(
+            (column(&decoded, "a"), decoded.warnings.first.len()),
+            (vec!["3".to_owned()], 0)
+        );
     }
 }
 

@@ -10,10 +10,14 @@ use arrow::datatypes::{DataType, Field, Int32Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use proptest::prelude::*;
-use protocol::{Block, BlockRange, HeaderMode, ItemPath, MismatchPolicy, TableFormat, TableOptions};
+use protocol::{
+    Block, BlockRange, HeaderMode, ItemPath, MismatchPolicy, TableFormat, TableOptions,
+};
 use tables::{DecodeRequest, Decoded, Error, LocalBlock, Result};
 
-use crate::support::{ALL_LINES, Folder, Input, column, csv, decode, dtype, jsonl, messages, names, values};
+use crate::support::{
+    ALL_LINES, Folder, Input, column, csv, decode, dtype, jsonl, messages, names, values,
+};
 
 fn listing(columns: &[&str], options: TableOptions) -> TableOptions {
     TableOptions { columns: columns.iter().map(|&name| name.to_owned()).collect(), ..options }
@@ -39,7 +43,10 @@ fn line_breaks_in_unread_cells_are_skipped() {
     let text = "id,note,n\n1,\"two\nlines, \"\"5\"\"\n\",10\n2,x,20\n";
     let whole = TableOptions { support_multi_line: true, ..csv() };
     let decoded = Input::new(text, listing(&["n"], whole)).decode_all();
-    assert_eq!((column(&decoded, "n"), decoded.warnings.total), (vec!["10".into(), "20".into()], 0));
+    assert_eq!(
+        (column(&decoded, "n"), decoded.warnings.total),
+        (vec!["10".into(), "20".into()], 0)
+    );
 }
 
 #[test]
@@ -77,10 +84,12 @@ fn warnings_concern_listed_columns_and_whole_rows() {
 fn header_may_differ_in_unlisted_columns() {
     let options = listing(&["c", "a"], csv());
     let input = Input::new("a,b,c\n5,6,7\n", options.clone());
-    for (header, differs) in [("a,x,c", false), ("a,b,c,d", false), ("b,a,c", true), ("a,b", true)] {
+    for (header, differs) in [("a,x,c", false), ("a,b,c,d", false), ("b,a,c", true), ("a,b", true)]
+    {
         let other = input.folder.file("other", format!("{header}\n"));
         let decoded = decode(&other, ALL_LINES, &options, input.schema.as_ref()).expect("readable");
-        let told = decoded.warnings.first.iter().any(|warning| warning.message.contains("header differs"));
+        let told =
+            decoded.warnings.first.iter().any(|warning| warning.message.contains("header differs"));
         assert_eq!(told, differs, "{header}");
     }
 }
@@ -89,7 +98,10 @@ fn header_may_differ_in_unlisted_columns() {
 fn columns_without_header_are_listed_by_position() {
     let no_header = TableOptions { header: HeaderMode::NoHeader, ..csv() };
     let decoded = Input::new("1,x\n2,y\n", listing(&["Column2"], no_header)).decode_all();
-    assert_eq!((names(&decoded), column(&decoded, "Column2")), (vec!["Column2".into()], vec!["x".into(), "y".into()]));
+    assert_eq!(
+        (names(&decoded), column(&decoded, "Column2")),
+        (vec!["Column2".into()], vec!["x".into(), "y".into()])
+    );
 }
 
 #[test]
@@ -97,7 +109,8 @@ fn columns_from_the_path_come_last() {
     let folder = Folder::new();
     let path = folder.file("t.csv", "a,b,Store\n1,2,3\n");
     let options = listing(&["b"], csv());
-    let schema = tables::infer_schema([path.as_path()], &options, &["Store".to_owned()]).expect("readable");
+    let schema =
+        tables::infer_schema([path.as_path()], &options, &["Store".to_owned()]).expect("readable");
     let block = Block {
         path: ItemPath::from(path.as_path()),
         version: None,
@@ -105,7 +118,12 @@ fn columns_from_the_path_come_last() {
         path_columns: vec![("Store".into(), "007".into())],
     };
     let blocks = [LocalBlock { block: &block, path: &path, has_holes: false }];
-    let request = DecodeRequest { blocks: &blocks, options: &options, schema: schema.as_ref(), with_lines: false };
+    let request = DecodeRequest {
+        blocks: &blocks,
+        options: &options,
+        schema: schema.as_ref(),
+        with_lines: false,
+    };
     let decoded = tables::decode(&request).expect("readable");
     assert_eq!(names(&decoded), ["b", "Store"]);
     assert_eq!(column(&decoded, "Store"), ["007"]);
@@ -116,9 +134,16 @@ fn missing_listed_column_is_an_error() {
     for options in [csv(), jsonl()] {
         let input = Input::new("{\"a\":1}\n", listing(&["missing"], options));
         let error = input.decode(ALL_LINES).expect_err("refused");
-        assert!(matches!(error, Error::Options(_)) && error.to_string().contains("\"missing\""), "{error}");
+        assert!(
+            matches!(error, Error::Options(_)) && error.to_string().contains("\"missing\""),
+            "{error}"
+        );
     }
-    assert_eq!(Input::new("\n\n", listing(&["a"], csv())).decode_all().rows, 0, "no rows need no columns");
+    assert_eq!(
+        Input::new("\n\n", listing(&["a"], csv())).decode_all().rows,
+        0,
+        "no rows need no columns"
+    );
 }
 
 #[test]
@@ -153,18 +178,24 @@ fn unlisted_json_members_are_not_checked() {
     let decoded = Input::new(format!("{rows}{later}"), listing(&["a"], strict)).decode_all();
     assert_eq!(column(&decoded, "a")[200..], ["7", "8", "9"]);
     assert_eq!((decoded.rows, decoded.failed_records, decoded.warnings.total), (203, 4, 4));
-    assert!(messages(&decoded)[0].starts_with("data.txt, line 204, column \"a\": "), "{:?}", messages(&decoded));
+    assert!(
+        messages(&decoded)[0].starts_with("data.txt, line 204, column \"a\": "),
+        "{:?}",
+        messages(&decoded)
+    );
 }
 
 /// 25 rows in groups of 10: `number`, `category` (a dictionary), `pair` (nested), `text`.
 fn parquet_file(folder: &Folder) -> PathBuf {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..25));
-    let categories: DictionaryArray<Int32Type> = (0..25).map(|row| if row % 2 == 0 { "even" } else { "odd" }).collect();
+    let categories: DictionaryArray<Int32Type> =
+        (0..25).map(|row| if row % 2 == 0 { "even" } else { "odd" }).collect();
     let pair = StructArray::from(vec![
         (Arc::new(Field::new("number", DataType::Int64, true)), Arc::clone(&numbers)),
         (Arc::new(Field::new("text", DataType::Int64, true)), Arc::clone(&numbers)),
     ]);
-    let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..25).map(|row| format!("t{row}"))));
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..25).map(|row| format!("t{row}"))));
     let columns = [
         ("number", numbers),
         ("category", Arc::new(categories) as ArrayRef),
@@ -176,8 +207,13 @@ fn parquet_file(folder: &Folder) -> PathBuf {
     folder.parquet("data.parquet", &batch, properties)
 }
 
-fn decode_rows(path: &Path, (row_group, offset, rows): (u32, u64, u64), columns: &[&str]) -> Result<Decoded> {
-    let options = listing(columns, TableOptions { format: TableFormat::Parquet, ..TableOptions::default() });
+fn decode_rows(
+    path: &Path,
+    (row_group, offset, rows): (u32, u64, u64),
+    columns: &[&str],
+) -> Result<Decoded> {
+    let options =
+        listing(columns, TableOptions { format: TableFormat::Parquet, ..TableOptions::default() });
     decode(path, BlockRange::RowGroup { row_group, offset, rows }, &options, None)
 }
 
@@ -196,14 +232,23 @@ fn parquet_columns_follow_the_order_of_the_list() {
     let piece = decode_rows(&path, (1, 3, 4), &["category", "number"]).expect("readable");
     assert_eq!((names(&piece), piece.rows), (vec!["category".to_owned(), "number".to_owned()], 4));
     let categories = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
-    assert_eq!((dtype(&piece, "category"), column(&piece, "category")[0].as_str()), (categories, "odd"));
+    assert_eq!(
+        (dtype(&piece, "category"), column(&piece, "category")[0].as_str()),
+        (categories, "odd")
+    );
     assert_eq!(column(&piece, "number"), ["13", "14", "15", "16"]);
-    let nested = decode_rows(&path, (2, 4, 1), &["text", "pair", "category", "number"]).expect("readable");
+    let nested =
+        decode_rows(&path, (2, 4, 1), &["text", "pair", "category", "number"]).expect("readable");
     assert_eq!(names(&nested), ["text", "pair", "category", "number"]);
-    assert!(matches!(nested.batch.column(1).data_type(), DataType::Struct(fields) if fields.len() == 2));
+    assert!(
+        matches!(nested.batch.column(1).data_type(), DataType::Struct(fields) if fields.len() == 2)
+    );
     for missing in ["nothing", "pair.number", "Number"] {
         let error = decode_rows(&path, (0, 0, 10), &["number", missing]).expect_err("refused");
-        assert!(matches!(error, Error::Kind { .. }) && error.to_string().contains(missing), "{error}");
+        assert!(
+            matches!(error, Error::Kind { .. }) && error.to_string().contains(missing),
+            "{error}"
+        );
     }
 }
 
@@ -221,7 +266,10 @@ fn unlisted_parquet_columns_are_not_read() {
     }
     let decoded = decode_rows(&path, (1, 0, 10), &["text"]).expect("the others do not matter");
     assert_eq!(column(&decoded, "text")[0], "t10");
-    assert!(decode_rows(&path, (1, 0, 10), &[]).is_err() && decode_rows(&path, (1, 0, 10), &["pair"]).is_err());
+    assert!(
+        decode_rows(&path, (1, 0, 10), &[]).is_err()
+            && decode_rows(&path, (1, 0, 10), &["pair"]).is_err()
+    );
 }
 
 /// One decoder serves several inputs, and files that differ in unlisted columns.
@@ -256,10 +304,19 @@ fn parquet_files_may_differ_in_unlisted_columns() {
     let error = decoder
         .decode(&DecodeRequest { blocks: &local, options: &all, schema: None, with_lines: false })
         .expect_err("not alike as a whole");
-    let blamed = format!("{} has other columns, or other types, than {} in", second.display(), first.display());
+    let blamed = format!(
+        "{} has other columns, or other types, than {} in",
+        second.display(),
+        first.display()
+    );
     assert!(error.to_string().starts_with(&blamed), "{error}");
     let again = decoder
-        .decode(&DecodeRequest { blocks: &local[1..], options: &all, schema: None, with_lines: false })
+        .decode(&DecodeRequest {
+            blocks: &local[1..],
+            options: &all,
+            schema: None,
+            with_lines: false,
+        })
         .expect("readable");
     assert_eq!(names(&again), ["extra", "text", "number"]);
 }

@@ -9,7 +9,12 @@ use crate::support::{ALL_LINES, Folder, Input, block, column, csv, decode, messa
 
 #[test]
 fn marks_line_breaks_and_blank_lines_are_ignored() {
-    for text in ["a,b\n1,x\n2,y\n", "\u{FEFF}a,b\n1,x\n2,y", "a,b\r\n1,x\r\n2,y\r\n", "\r\n\na,b\n\n1,x\n  \n2,y\n\n"] {
+    for text in [
+        "a,b\n1,x\n2,y\n",
+        "\u{FEFF}a,b\n1,x\n2,y",
+        "a,b\r\n1,x\r\n2,y\r\n",
+        "\r\n\na,b\n\n1,x\n  \n2,y\n\n",
+    ] {
         let input = Input::new(text, TableOptions { infer_column_types: false, ..csv() });
         assert_eq!(names(&input.decode_all()), ["a", "b"], "{text:?}");
         assert_eq!(column(&input.decode_all(), "a"), ["1", "2"], "{text:?}");
@@ -25,7 +30,9 @@ fn quotes_are_removed_from_cells() {
     assert_eq!(column(&decoded, "b"), ["he said \"no\"", "-", "2"]);
     assert_eq!(
         messages(&decoded),
-        ["data.txt, line 3: the line ends within quotes, with 1 cell in a table of 2 columns; the row was cut there"]
+        [
+            "data.txt, line 3: the line ends within quotes, with 1 cell in a table of 2 columns; the row was cut there"
+        ]
     );
 }
 
@@ -35,12 +42,24 @@ fn quoted_line_break_ends_the_row_unless_multi_line() {
     let torn = Input::new(text, csv()).decode_all();
     assert_eq!(column(&torn, "a"), ["1", "y\"", "2"]);
     let [broken, short] = &torn.warnings.kinds[..] else { panic!("two kinds: {torn:?}") };
-    assert_eq!((broken.problem.as_str(), broken.count), ("lines that end within quotes, the row was cut there", 1));
-    assert!(broken.first.ends_with("data.txt, line 2") && broken.remedy.ends_with("set support_multi_line: true"));
-    assert_eq!(short.problem, "rows with fewer cells than there are columns, the others are missing");
+    assert_eq!(
+        (broken.problem.as_str(), broken.count),
+        ("lines that end within quotes, the row was cut there", 1)
+    );
+    assert!(
+        broken.first.ends_with("data.txt, line 2")
+            && broken.remedy.ends_with("set support_multi_line: true")
+    );
+    assert_eq!(
+        short.problem,
+        "rows with fewer cells than there are columns, the others are missing"
+    );
     let strict = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() };
     let strict = Input::new("a,b\n1,\"x\ny,z\"\n2,z\n", strict).decode_all();
-    assert_eq!((strict.failed_records, column(&strict, "a")), (1, vec!["y".to_owned(), "2".to_owned()]));
+    assert_eq!(
+        (strict.failed_records, column(&strict, "a")),
+        (1, vec!["y".to_owned(), "2".to_owned()])
+    );
     let whole = Input::new(text, TableOptions { support_multi_line: true, ..csv() });
     assert_eq!(column(&whole.decode_all(), "b"), ["x\ny", "z"]);
     let unended = Input::new("a,b\n5,\"x\ny\n", TableOptions { support_multi_line: true, ..csv() });
@@ -55,7 +74,10 @@ fn types_of_large_multi_line_file_come_from_first_rows() {
     let input = Input::new(long, TableOptions { support_multi_line: true, ..csv() });
     let decoded = input.decode_all();
     assert_eq!(column(&decoded, "a")[199..], ["5", "-"]);
-    assert_eq!(messages(&decoded), ["data.txt, line 402, column \"a\": \"x\" is no integer; read as missing"]);
+    assert_eq!(
+        messages(&decoded),
+        ["data.txt, line 402, column \"a\": \"x\" is no integer; read as missing"]
+    );
 }
 
 #[test]
@@ -71,7 +93,9 @@ fn ragged_row_does_not_affect_other_rows() {
             "data.txt, line 4: 4 cells in a table of 3 columns; the others were dropped"
         ]
     );
-    let strict = Input::new(text, TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() }).decode_all();
+    let strict =
+        Input::new(text, TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() })
+            .decode_all();
     assert_eq!((strict.rows, strict.failed_records), (3, 1), "a short row loses nothing");
     assert_eq!(column(&strict, "c"), ["3.0", "-", "12.0"]);
 }
@@ -94,15 +118,23 @@ fn each_file_may_have_its_own_columns() {
         let folder = Folder::new();
         // More rows than decide the types, so that the other files have only their headers read.
         let many = format!("a,b\n1,x\n2,y\n{}", "3,z\n".repeat(300));
-        let files = [("1", many.as_str()), ("2", "\nc,a\n5.5,4\n6,\n"), ("3", "b\n\"q\"\n"), ("4", "")];
+        let files =
+            [("1", many.as_str()), ("2", "\nc,a\n5.5,4\n6,\n"), ("3", "b\n\"q\"\n"), ("4", "")];
         let paths = files.map(|(name, text)| folder.file(name, text));
-        let schema = tables::infer_schema(paths.iter().map(PathBuf::as_path), &options, &[]).expect("readable");
-        let names: Vec<String> = schema.iter().flat_map(|schema| &schema.columns).map(|c| c.name.clone()).collect();
+        let schema = tables::infer_schema(paths.iter().map(PathBuf::as_path), &options, &[])
+            .expect("readable");
+        let names: Vec<String> =
+            schema.iter().flat_map(|schema| &schema.columns).map(|c| c.name.clone()).collect();
         assert_eq!(names, ["a", "b", "c"]);
         let all = if multi_line { BlockRange::WholeText } else { ALL_LINES };
-        let read = |file: usize, range| decode(&paths[file], range, &options, schema.as_ref()).expect("readable");
+        let read = |file: usize, range| {
+            decode(&paths[file], range, &options, schema.as_ref()).expect("readable")
+        };
         let second = read(1, all);
-        assert_eq!((column(&second, "a"), column(&second, "b")), (texts(&["4", "-"]), texts(&["-", "-"])));
+        assert_eq!(
+            (column(&second, "a"), column(&second, "b")),
+            (texts(&["4", "-"]), texts(&["-", "-"]))
+        );
         assert_eq!(column(&second, "c").len(), 2);
         let third = read(2, all);
         assert_eq!((column(&third, "b"), column(&third, "a")), (texts(&["q"]), texts(&["-"])));
@@ -111,7 +143,11 @@ fn each_file_may_have_its_own_columns() {
             true => BlockRange::Records { start: 8, end: 12 },
             false => BlockRange::Lines { first: 8, last: 9 },
         };
-        assert_eq!(column(&read(0, behind), "b"), ["y"], "a part of the file that does not have its header");
+        assert_eq!(
+            column(&read(0, behind), "b"),
+            ["y"],
+            "a part of the file that does not have its header"
+        );
     }
 }
 
@@ -134,7 +170,10 @@ fn nul_is_a_character_and_invalid_bytes_are_replaced_with_a_warning() {
     assert_eq!(column(&decoded, "a"), ["x\0y", "z\u{FFFD}"]);
     assert_eq!(column(&decoded, "b"), ["1", "2"]);
     let [message] = &messages(&decoded)[..] else { panic!("one warning") };
-    assert!(message.starts_with("data.txt, line 3, column \"a\": bytes that are not valid"), "{message}");
+    assert!(
+        message.starts_with("data.txt, line 3, column \"a\": bytes that are not valid"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -147,7 +186,10 @@ fn encodings_are_decoded() {
     let utf16: Vec<u8> = "\u{FEFF}n,x\né,5\n".encode_utf16().flat_map(u16::to_be_bytes).collect();
     let whole = TableOptions { encoding: "utf-16".to_owned(), support_multi_line: true, ..csv() };
     let decoded = Input::new(&utf16, whole).decode_all();
-    assert_eq!((column(&decoded, "n"), column(&decoded, "x")), (vec!["é".to_owned()], vec!["5".to_owned()]));
+    assert_eq!(
+        (column(&decoded, "n"), column(&decoded, "x")),
+        (vec!["é".to_owned()], vec!["5".to_owned()])
+    );
 
     for encoding in ["utf-16", "utf-16be"] {
         let parts = Input::new(&utf16, TableOptions { encoding: encoding.to_owned(), ..csv() });
@@ -168,7 +210,8 @@ fn columns_from_the_path_are_last_and_blocks_are_in_order() {
     let folder = Folder::new();
     let paths = [folder.file("1.csv", "a\n5\n6\n"), folder.file("2.csv", "a\n7\n")];
     let from_path = ["Store".to_owned(), "Brand".to_owned()];
-    let schema = tables::infer_schema(paths.iter().map(|path| path.as_path()), &csv(), &from_path).expect("readable");
+    let schema = tables::infer_schema(paths.iter().map(|path| path.as_path()), &csv(), &from_path)
+        .expect("readable");
     let blocks: Vec<Block> = paths
         .iter()
         .zip(["x", "y"])
@@ -179,9 +222,17 @@ fn columns_from_the_path_are_last_and_blocks_are_in_order() {
             path_columns: vec![("Store".into(), store.into()), ("Brand".into(), "007".into())],
         })
         .collect();
-    let local: Vec<_> =
-        blocks.iter().zip(&paths).map(|(block, path)| LocalBlock { block, path, has_holes: false }).collect();
-    let request = DecodeRequest { blocks: &local, options: &csv(), schema: schema.as_ref(), with_lines: false };
+    let local: Vec<_> = blocks
+        .iter()
+        .zip(&paths)
+        .map(|(block, path)| LocalBlock { block, path, has_holes: false })
+        .collect();
+    let request = DecodeRequest {
+        blocks: &local,
+        options: &csv(),
+        schema: schema.as_ref(),
+        with_lines: false,
+    };
     let decoded = tables::decode(&request).expect("readable");
     assert_eq!(names(&decoded), ["a", "Store", "Brand"]);
     assert_eq!(column(&decoded, "a"), ["5", "6", "7"]);
@@ -205,10 +256,12 @@ fn line_beyond_the_limit_is_an_error_that_names_it() {
     // A sparse file, which takes no space on disk.
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("just made");
     file.set_len(tables::LINE_BYTES_MAX as u64 * 3).expect("sparse files are supported");
-    let error = decode(&path, tables::text_block_range(0, 1000), &csv(), None).expect_err("no schema");
+    let error =
+        decode(&path, tables::text_block_range(0, 1000), &csv(), None).expect_err("no schema");
     assert!(matches!(error, Error::Options(_)));
     let schema = Input::new("a\n1\n", csv()).schema;
-    let error = decode(&path, tables::text_block_range(0, 1000), &csv(), schema.as_ref()).expect_err("too long");
+    let error = decode(&path, tables::text_block_range(0, 1000), &csv(), schema.as_ref())
+        .expect_err("too long");
     assert!(matches!(&error, Error::Malformed { place, .. } if place == "byte 2"), "{error}");
 }
 
@@ -241,13 +294,18 @@ fn stream_has_one_batch_and_the_announced_length() {
 fn rows_know_their_lines() {
     let options = TableOptions { support_multi_line: true, ..csv() };
     let options = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..options };
-    let options = TableOptions { column_types: [("n".to_owned(), ColumnType::Integer)].into(), ..options };
+    let options =
+        TableOptions { column_types: [("n".to_owned(), ColumnType::Integer)].into(), ..options };
     // Row: line. 1: 2, "x": 3 (fails), 2: 6 (after a blank line, with two lines), 3: 8, "": 9.
     let input = Input::new("n,t\n1,a\nx,b\n\n\n2,\"c\nd\"\n3,e\n,f\n", options);
     let block = block(&input.path, BlockRange::WholeText);
     let blocks = [LocalBlock { block: &block, path: &input.path, has_holes: false }];
-    let request =
-        DecodeRequest { blocks: &blocks, options: &input.options, schema: input.schema.as_ref(), with_lines: false };
+    let request = DecodeRequest {
+        blocks: &blocks,
+        options: &input.options,
+        schema: input.schema.as_ref(),
+        with_lines: false,
+    };
     let places = Decoder::with_window(5).row_places(&request, &[0, 1, 2, 3, 4]).expect("readable");
     let name = input.path.display();
     let expected = [Some(2), Some(6), Some(8), Some(9), None];
@@ -260,7 +318,10 @@ fn rest_of_a_row_that_ends_within_quotes_is_left_out_in_any_block() {
     let input = Input::new("a,b,c\n1,\"x\n\ny\",2\n3,,4\n5\n", options);
     for block_bytes in [1, 9, 10, 11, 1000] {
         let blocks = input.blocks(block_bytes);
-        assert_eq!(blocks.iter().flat_map(|block| column(block, "a")).collect::<Vec<_>>(), ["3", "5"]);
+        assert_eq!(
+            blocks.iter().flat_map(|block| column(block, "a")).collect::<Vec<_>>(),
+            ["3", "5"]
+        );
         assert_eq!(blocks.iter().map(|block| block.failed_records).sum::<u64>(), 2);
     }
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, AsArray, DictionaryArray, Int64Array, IntervalDayTimeArray, ListArray, RecordBatch, StringArray,
-    TimestampMicrosecondArray, UInt64Array,
+    ArrayRef, AsArray, DictionaryArray, Int64Array, IntervalDayTimeArray, ListArray, RecordBatch,
+    StringArray, TimestampMicrosecondArray, UInt64Array,
 };
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, IntervalDayTime, Schema};
 use base64::Engine;
@@ -24,16 +24,23 @@ fn options() -> TableOptions {
 
 /// 25 rows in groups of 10, with the types that pandas and others write.
 fn write(folder: &Folder) -> PathBuf {
-    let numbers: ArrayRef = Arc::new(Int64Array::from_iter((0..25).map(|row| (row != 13).then_some(row))));
-    let texts: ArrayRef = Arc::new(StringArray::from_iter((0..25).map(|row| (row != 3).then(|| format!("t{row}")))));
-    let categories: DictionaryArray<Int32Type> = (0..25).map(|row| if row % 2 == 0 { "even" } else { "odd" }).collect();
+    let numbers: ArrayRef =
+        Arc::new(Int64Array::from_iter((0..25).map(|row| (row != 13).then_some(row))));
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter((0..25).map(|row| (row != 3).then(|| format!("t{row}")))));
+    let categories: DictionaryArray<Int32Type> =
+        (0..25).map(|row| if row % 2 == 0 { "even" } else { "odd" }).collect();
     let times: ArrayRef = Arc::new(TimestampMicrosecondArray::from_iter_values(0..25));
-    let lists: ArrayRef =
-        Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>((0..25).map(|row| Some(vec![Some(row), None]))));
+    let lists: ArrayRef = Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(
+        (0..25).map(|row| Some(vec![Some(row), None])),
+    ));
     let columns = vec![numbers, texts, Arc::new(categories) as ArrayRef, times, lists];
     let names = ["number", "text", "category", "time", "list"];
-    let fields: Vec<_> =
-        names.iter().zip(&columns).map(|(name, array)| Field::new(*name, array.data_type().clone(), true)).collect();
+    let fields: Vec<_> = names
+        .iter()
+        .zip(&columns)
+        .map(|(name, array)| Field::new(*name, array.data_type().clone(), true))
+        .collect();
     let metadata: std::collections::HashMap<_, _> =
         [("pandas".to_owned(), "{\"index_columns\": [\"number\"]}".to_owned())].into();
     let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
@@ -44,10 +51,19 @@ fn write(folder: &Folder) -> PathBuf {
 
 fn decode(path: &Path, row_group: u32, offset: u64, rows: u64) -> Result<Decoded> {
     let range = BlockRange::RowGroup { row_group, offset, rows };
-    let block =
-        Block { path: ItemPath::from(path), version: None, range, path_columns: vec![("Store".into(), "007".into())] };
+    let block = Block {
+        path: ItemPath::from(path),
+        version: None,
+        range,
+        path_columns: vec![("Store".into(), "007".into())],
+    };
     let blocks = [LocalBlock { block: &block, path, has_holes: false }];
-    tables::decode(&DecodeRequest { blocks: &blocks, options: &options(), schema: None, with_lines: false })
+    tables::decode(&DecodeRequest {
+        blocks: &blocks,
+        options: &options(),
+        schema: None,
+        with_lines: false,
+    })
 }
 
 fn numbers(decoded: &Decoded) -> Vec<String> {
@@ -59,7 +75,10 @@ fn required_columns_are_read_like_others() {
     let folder = Folder::new();
     let numbers_of_file: ArrayRef = Arc::new(Int64Array::from_iter_values(0..4));
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values(["a", "b", "c", "d"]));
-    let fields = vec![Field::new("number", DataType::Int64, false), Field::new("text", DataType::Utf8, false)];
+    let fields = vec![
+        Field::new("number", DataType::Int64, false),
+        Field::new("text", DataType::Utf8, false),
+    ];
     let schema = Arc::new(Schema::new(fields));
     let batch = RecordBatch::try_new(schema, vec![numbers_of_file, texts]).expect("columns match");
     let path = folder.parquet("required.parquet", &batch, WriterProperties::default());
@@ -71,23 +90,30 @@ fn required_columns_are_read_like_others() {
 #[test]
 fn intervals_whose_months_would_be_lost_are_refused() {
     let folder = Folder::new();
-    let intervals: ArrayRef = Arc::new(IntervalDayTimeArray::from(vec![IntervalDayTime::new(3, 5_000)]));
+    let intervals: ArrayRef =
+        Arc::new(IntervalDayTimeArray::from(vec![IntervalDayTime::new(3, 5_000)]));
     let number: ArrayRef = Arc::new(Int64Array::from(vec![1]));
-    let batch = RecordBatch::try_from_iter([("interval", intervals), ("number", number)]).expect("equal lengths");
+    let batch = RecordBatch::try_from_iter([("interval", intervals), ("number", number)])
+        .expect("equal lengths");
     let path = folder.path("intervals.parquet");
     let file = std::fs::File::create(&path).expect("the folder is writable");
     // Other programs do not say that there are no months.
     let options = ArrowWriterOptions::new().with_skip_arrow_metadata(true);
-    let mut writer = ArrowWriter::try_new_with_options(file, batch.schema(), options).expect("types of Parquet");
+    let mut writer =
+        ArrowWriter::try_new_with_options(file, batch.schema(), options).expect("types of Parquet");
     writer.write(&batch).expect("writable");
     writer.close().expect("writable");
     let error = decode(&path, 0, 0, 1).expect_err("months").to_string();
-    assert!(error.contains("has intervals in column \"interval\", whose months are not read"), "{error}");
+    assert!(
+        error.contains("has intervals in column \"interval\", whose months are not read"),
+        "{error}"
+    );
     let range = BlockRange::RowGroup { row_group: 0, offset: 0, rows: 1 };
     let block = Block { path: ItemPath::from(&*path), version: None, range, path_columns: vec![] };
     let blocks = [LocalBlock { block: &block, path: &path, has_holes: false }];
     let options = TableOptions { columns: vec!["number".to_owned()], ..self::options() };
-    let request = DecodeRequest { blocks: &blocks, options: &options, schema: None, with_lines: false };
+    let request =
+        DecodeRequest { blocks: &blocks, options: &options, schema: None, with_lines: false };
     assert_eq!(numbers(&tables::decode(&request).expect("another column")), ["1"]);
 }
 
@@ -96,8 +122,26 @@ fn whole_numbers_that_pandas_rounds_are_reported() {
     const BEYOND: i64 = (1 << 53) + 1;
     let folder = Folder::new();
     let columns: Vec<(&str, ArrayRef)> = vec![
-        ("id", Arc::new(Int64Array::from(vec![Some(7), Some(BEYOND), None, Some(-BEYOND), Some(BEYOND + 1)]))),
-        ("big", Arc::new(UInt64Array::from(vec![None, Some(u64::MAX), Some(1 << 60), Some(3), Some(4)]))),
+        (
+            "id",
+            Arc::new(Int64Array::from(vec![
+                Some(7),
+                Some(BEYOND),
+                None,
+                Some(-BEYOND),
+                Some(BEYOND + 1),
+            ])),
+        ),
+        (
+            "big",
+            Arc::new(UInt64Array::from(vec![
+                None,
+                Some(u64::MAX),
+                Some(1 << 60),
+                Some(3),
+                Some(4),
+            ])),
+        ),
         ("complete", Arc::new(Int64Array::from(vec![BEYOND; 5]))),
         ("small", Arc::new(Int64Array::from(vec![None, Some(1), Some(2), Some(3), Some(4)]))),
     ];
@@ -120,7 +164,11 @@ fn whole_numbers_that_pandas_rounds_are_reported() {
         ]
     );
     assert_eq!(
-        (decoded.warnings_of_pandas.total, decoded.warnings_of_pandas.first.len(), decoded.warnings.total),
+        (
+            decoded.warnings_of_pandas.total,
+            decoded.warnings_of_pandas.first.len(),
+            decoded.warnings.total
+        ),
         (3, 3, 0)
     );
     let first = format!(
@@ -128,7 +176,11 @@ fn whole_numbers_that_pandas_rounds_are_reported() {
          the column are missing"
     );
     assert_eq!(decoded.warnings_of_pandas.first[0].message, first);
-    assert_eq!(decode(&path, 0, 3, 2).expect("readable").warnings.total, 0, "no value of these rows is missing");
+    assert_eq!(
+        decode(&path, 0, 3, 2).expect("readable").warnings.total,
+        0,
+        "no value of these rows is missing"
+    );
 }
 
 #[test]
@@ -159,7 +211,10 @@ fn row_groups_and_parts_of_them_are_read() {
 fn types_are_those_of_the_file() {
     let folder = Folder::new();
     let path = write(&folder);
-    assert_eq!(tables::infer_schema([path.as_path()], &options(), &[]).expect("nothing to do"), None);
+    assert_eq!(
+        tables::infer_schema([path.as_path()], &options(), &[]).expect("nothing to do"),
+        None
+    );
     let decoded = decode(&path, 0, 2, 2).expect("readable");
     let schema = decoded.batch.schema();
     let types: Vec<_> = schema.fields().iter().map(|field| field.data_type().to_string()).collect();
@@ -167,14 +222,21 @@ fn types_are_those_of_the_file() {
     assert!(matches!(schema.field(4).data_type(), DataType::List(_)));
     assert_eq!(values(decoded.batch.column(1)), ["t2", "-"]);
     assert_eq!(values(decoded.batch.column(2)), ["even", "odd"]);
-    assert_eq!((schema.field(5).name().as_str(), values(decoded.batch.column(5))), ("Store", vec!["007".into(); 2]));
+    assert_eq!(
+        (schema.field(5).name().as_str(), values(decoded.batch.column(5))),
+        ("Store", vec!["007".into(); 2])
+    );
     let declared = schema.metadata().get("ARROW:schema").expect("what the file says");
     let declared = base64::prelude::BASE64_STANDARD.decode(declared).expect("base64");
     let declared = arrow::ipc::convert::try_schema_from_ipc_buffer(&declared).expect("a schema");
-    let types: Vec<_> = declared.fields().iter().map(|field| field.data_type().to_string()).collect();
+    let types: Vec<_> =
+        declared.fields().iter().map(|field| field.data_type().to_string()).collect();
     assert_eq!(types[..4], ["Int64", "Utf8", "Dictionary(Int32, Utf8)", "Timestamp(µs)"]);
     let piece = decode(&path, 1, 2, 5).expect("readable");
-    assert_eq!(piece.batch.schema().metadata().get("gristmill.places").map(String::as_str), Some("12 5"));
+    assert_eq!(
+        piece.batch.schema().metadata().get("gristmill.places").map(String::as_str),
+        Some("12 5")
+    );
 }
 
 #[test]
@@ -183,9 +245,16 @@ fn dictionary_of_a_whole_row_group_is_kept() {
     let path = write(&folder);
     let whole = decode(&path, 0, 0, 10).expect("readable");
     let text = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
-    assert_eq!([whole.batch.column(1).data_type(), whole.batch.column(2).data_type()], [&text, &text]);
+    assert_eq!(
+        [whole.batch.column(1).data_type(), whole.batch.column(2).data_type()],
+        [&text, &text]
+    );
     let piece = decode(&path, 0, 0, 9).expect("readable");
-    assert_eq!(*piece.batch.column(1).data_type(), DataType::LargeUtf8, "a piece would bring all of the dictionary");
+    assert_eq!(
+        *piece.batch.column(1).data_type(),
+        DataType::LargeUtf8,
+        "a piece would bring all of the dictionary"
+    );
     for column in [1, 2] {
         assert_eq!(values(whole.batch.column(column))[..9], values(piece.batch.column(column)));
     }
@@ -215,9 +284,13 @@ fn several_blocks_are_one_table() {
         path_columns: vec![("Store".into(), store.into())],
     });
     let local = blocks.each_ref().map(|block| LocalBlock { block, path: &path, has_holes: false });
-    let decoded =
-        tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None, with_lines: false })
-            .expect("readable");
+    let decoded = tables::decode(&DecodeRequest {
+        blocks: &local,
+        options: &options(),
+        schema: None,
+        with_lines: false,
+    })
+    .expect("readable");
     assert_eq!(numbers(&decoded), ["0", "1", "2", "3", "4", "20", "21", "22", "23", "24"]);
     assert_eq!(values(decoded.batch.column(5))[4..6], ["x", "y"]);
 }
@@ -234,7 +307,10 @@ fn column_that_cannot_be_read_is_named() {
     std::fs::write(&path, bytes).expect("writable");
     decode(&path, 0, 0, 10).expect("another row group");
     let error = decode(&path, 1, 0, 10).expect_err("damaged").to_string();
-    assert!(error.contains("data.parquet") && error.contains("row group 1, column \"text\""), "{error}");
+    assert!(
+        error.contains("data.parquet") && error.contains("row group 1, column \"text\""),
+        "{error}"
+    );
 }
 
 #[test]
@@ -250,8 +326,12 @@ fn missing_value_in_a_path_is_missing() {
     };
     let blocks = ["__HIVE_DEFAULT_PARTITION__", "", "Rome"].map(block);
     let local = blocks.each_ref().map(|block| LocalBlock { block, path: &path, has_holes: false });
-    let decoded =
-        tables::decode(&DecodeRequest { blocks: &local, options: &options(), schema: None, with_lines: false });
+    let decoded = tables::decode(&DecodeRequest {
+        blocks: &local,
+        options: &options(),
+        schema: None,
+        with_lines: false,
+    });
     let batch = decoded.expect("readable").batch;
     let cities = batch.column_by_name("city").expect("from the path").as_string::<i64>().iter();
     assert_eq!(cities.collect::<Vec<_>>(), [None, Some(""), Some("Rome")]);
@@ -271,7 +351,13 @@ fn outdated_plan_is_reported() {
 fn corrupt_file_is_named() {
     let folder = Folder::new();
     let whole = std::fs::read(write(&folder)).expect("just written");
-    for content in [&b""[..], b"PAR1", b"not Parquet at all", &whole[..whole.len() - 1], &whole[whole.len() / 2..]] {
+    for content in [
+        &b""[..],
+        b"PAR1",
+        b"not Parquet at all",
+        &whole[..whole.len() - 1],
+        &whole[whole.len() / 2..],
+    ] {
         let path = folder.file("corrupt.parquet", content);
         for error in [decode(&path, 0, 0, 10).err(), tables::parquet_row_groups(&path).err()] {
             let error = error.expect("corrupt");

@@ -39,10 +39,11 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn any_options() -> impl Strategy<Value = TableOptions> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags =
+        (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let encodings = prop::sample::select(vec!["utf-8", "latin1", "shift_jis", "utf-16le"]);
-    (flags, encodings).prop_map(|((is_json, no_header, multi_line, untyped, keeps_empty, strict), encoding)| {
-        TableOptions {
+    (flags, encodings).prop_map(
+        |((is_json, no_header, multi_line, untyped, keeps_empty, strict), encoding)| TableOptions {
             header: if no_header { HeaderMode::NoHeader } else { HeaderMode::AllFilesSameHeaders },
             support_multi_line: multi_line || encoding == "utf-16le",
             infer_column_types: !untyped,
@@ -50,13 +51,17 @@ fn any_options() -> impl Strategy<Value = TableOptions> {
             on_type_mismatch: if strict { MismatchPolicy::Reject } else { MismatchPolicy::Missing },
             encoding: encoding.to_owned(),
             ..if is_json { jsonl() } else { csv() }
-        }
-    })
+        },
+    )
 }
 
 /// Returns whether bytes are rejected: they begin like a file of another kind, or may be UTF-16.
 fn is_rejected(bytes: &[u8]) -> bool {
-    may_be_utf16(bytes) || !matches!(content(&bytes[..bytes.len().min(MAGIC_BYTES)]), Content::Text | Content::Empty)
+    may_be_utf16(bytes)
+        || !matches!(
+            content(&bytes[..bytes.len().min(MAGIC_BYTES)]),
+            Content::Text | Content::Empty
+        )
 }
 
 /// Returns whether text has a mark of UTF-16, or zeros in every other byte.
@@ -86,7 +91,11 @@ fn written(cells: &[Vec<String>], quotes: &[bool]) -> String {
             .map(|cell| {
                 let must = cell.contains([',', '"']) || cell.is_empty() || cell.trim() != cell;
                 let may = *quotes.next().expect("cycles");
-                if must || may { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.clone() }
+                if must || may {
+                    format!("\"{}\"", cell.replace('"', "\"\""))
+                } else {
+                    cell.clone()
+                }
             })
             .collect();
         text.push_str(&row.join(","));

@@ -34,9 +34,15 @@ fn multi_line_records_are_split_at_their_ends() {
     let text = "a,b\n1,\"x\n\ny\"\n\n2,\"p,\"\"q\n\"\"\"\n3,z";
     let input = Input::new(text, multi_line());
     let records = |start, end| BlockRange::Records { start, end };
-    assert_eq!(input.ranges(RangeSize::Rows(1)), [records(0, 14), records(14, 27), records(27, 30)]);
+    assert_eq!(
+        input.ranges(RangeSize::Rows(1)),
+        [records(0, 14), records(14, 27), records(27, 30)]
+    );
     assert_eq!(input.ranges(RangeSize::Rows(2)), [records(0, 27), records(27, 30)]);
-    assert_eq!(input.ranges(RangeSize::Bytes(10)), [records(0, 14), records(14, 27), records(27, 30)]);
+    assert_eq!(
+        input.ranges(RangeSize::Bytes(10)),
+        [records(0, 14), records(14, 27), records(27, 30)]
+    );
     assert_eq!(input.ranges(RangeSize::Bytes(1000)), [records(0, 30)]);
     for size in [RangeSize::Rows(1), RangeSize::Bytes(7), RangeSize::Bytes(1000)] {
         let parts = input.parts(size);
@@ -50,10 +56,15 @@ fn multi_line_file_without_quoted_line_breaks_is_split_like_any_other() {
     let text: String = (0..500).map(|row| format!("{row},\"text {row}\"\n")).collect();
     let input = Input::new(format!("a,b\n{text}"), csv());
     for block_bytes in [50, 1000, 4096] {
-        let rows = |parts: &[Decoded]| parts.iter().map(|part| part.rows).filter(|&rows| rows > 0).collect::<Vec<_>>();
+        let rows = |parts: &[Decoded]| {
+            parts.iter().map(|part| part.rows).filter(|&rows| rows > 0).collect::<Vec<_>>()
+        };
         let blocks = rows(&input.blocks(block_bytes));
         assert_eq!(
-            rows(&Input::new(format!("a,b\n{text}"), multi_line()).parts(RangeSize::Bytes(block_bytes))),
+            rows(
+                &Input::new(format!("a,b\n{text}"), multi_line())
+                    .parts(RangeSize::Bytes(block_bytes))
+            ),
             blocks
         );
     }
@@ -65,9 +76,11 @@ fn compressed_file_has_the_same_rows_in_order() {
     let text = format!("a,b\n{text}");
     let plain = Input::new(&text, csv());
     let members = [gzip(&text.as_bytes()[..5000]), gzip(&text.as_bytes()[5000..])].concat();
-    for (name, bytes) in
-        [("d.csv.gz", gzip(text.as_bytes())), ("d.csv.gz", members), ("d.csv.zst", zstandard(text.as_bytes()))]
-    {
+    for (name, bytes) in [
+        ("d.csv.gz", gzip(text.as_bytes())),
+        ("d.csv.gz", members),
+        ("d.csv.zst", zstandard(text.as_bytes())),
+    ] {
         assert!(tables::must_be_read(name.as_bytes(), &csv()));
         let packed = Input::named(name, bytes, csv());
         assert_eq!(packed.schema, plain.schema);
@@ -98,7 +111,10 @@ fn line_numbers_refer_to_decompressed_text() {
     let input = Input::named("data.txt.gz", gzip(text.as_bytes()), csv());
     for size in [RangeSize::Rows(1000), RangeSize::Rows(7)] {
         let told: Vec<String> = input.parts(size).iter().flat_map(messages).collect();
-        assert_eq!(told, ["data.txt.gz, line 502, column \"a\": \"x\" is no integer; read as missing"]);
+        assert_eq!(
+            told,
+            ["data.txt.gz, line 502, column \"a\": \"x\" is no integer; read as missing"]
+        );
     }
 }
 
@@ -106,12 +122,15 @@ fn line_numbers_refer_to_decompressed_text() {
 fn damaged_and_mistaken_files_are_named() {
     let whole = gzip("a\n1\n2\n".repeat(1000).as_bytes());
     let folder = Folder::new();
-    for (name, content) in
-        [("cut.csv.gz", &whole[..whole.len() - 9]), ("torn.csv.zst", &b"\x28\xb5\x2f\xfd\x04\xff\xff"[..])]
-    {
+    for (name, content) in [
+        ("cut.csv.gz", &whole[..whole.len() - 9]),
+        ("torn.csv.zst", &b"\x28\xb5\x2f\xfd\x04\xff\xff"[..]),
+    ] {
         let path = folder.file(name, content);
         let ranges = tables::text_ranges(&path, name, &csv(), RangeSize::Rows(10));
-        let error = ranges.and_then(|ranges| ranges.collect::<tables::Result<Vec<_>>>()).expect_err("damaged");
+        let error = ranges
+            .and_then(|ranges| ranges.collect::<tables::Result<Vec<_>>>())
+            .expect_err("damaged");
         assert!(matches!(&error, Error::Malformed { path, .. } if path == name), "{error}");
         assert!(error.to_string().contains("damaged or cut short"), "{error}");
     }
@@ -125,15 +144,20 @@ fn damaged_and_mistaken_files_are_named() {
 fn unmarked_utf16_is_refused_by_its_reader() {
     let wide: Vec<u8> = "id,name\n1,a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
     let folder = Folder::new();
-    let schema = tables::infer_schema([folder.file("good.csv", "id,name\n1,a\n").as_path()], &csv(), &[]);
+    let schema =
+        tables::infer_schema([folder.file("good.csv", "id,name\n1,a\n").as_path()], &csv(), &[]);
     let schema = schema.expect("readable");
-    for (name, bytes) in [("a.csv", wide.clone()), ("a.csv.gz", gzip(&wide)), ("a.csv.zst", zstandard(&wide))] {
+    for (name, bytes) in
+        [("a.csv", wide.clone()), ("a.csv.gz", gzip(&wide)), ("a.csv.zst", zstandard(&wide))]
+    {
         let path = folder.file(name, bytes);
         let range = if name == "a.csv" { ALL_LINES } else { BlockRange::WholeText };
         let error = decode(&path, range, &csv(), schema.as_ref()).expect_err("refused").to_string();
         assert!(error.contains(name) && error.contains("looks like UTF-16LE text"), "{error}");
         let multi_line = TableOptions { support_multi_line: true, ..csv() };
-        let error = tables::text_ranges(&path, name, &multi_line, RangeSize::Rows(1)).err().expect("refused");
+        let error = tables::text_ranges(&path, name, &multi_line, RangeSize::Rows(1))
+            .err()
+            .expect("refused");
         assert!(error.to_string().contains("set `encoding: utf-16le`"), "{error}");
     }
 }
@@ -143,29 +167,43 @@ fn unmarked_utf16_is_refused_by_its_reader() {
 fn lines_that_end_with_cr_alone_are_refused_by_every_reader() {
     let folder = Folder::new();
     let plain = TableOptions { support_multi_line: false, ..multi_line() };
-    let pandas = TableOptions { types: TypeRules::Pandas, header: AllFilesDifferentHeaders, ..multi_line() };
-    let schema = tables::infer_schema([folder.file("good.csv", "id,n\n1,a\n").as_path()], &plain, &[]);
+    let pandas =
+        TableOptions { types: TypeRules::Pandas, header: AllFilesDifferentHeaders, ..multi_line() };
+    let schema =
+        tables::infer_schema([folder.file("good.csv", "id,n\n1,a\n").as_path()], &plain, &[]);
     let schema = schema.expect("readable");
     for (name, packed) in [("a.csv", false), ("a.csv.gz", true)] {
         for (options, text) in [&plain, &multi_line(), &pandas]
             .into_iter()
             .flat_map(|options| [(options, "id,n\r1,a\r2,b\r"), (options, "id,n\r1,a")])
         {
-            let path = folder.file(name, if packed { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() });
+            let path = folder
+                .file(name, if packed { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() });
             let is_whole = packed || options.support_multi_line;
             let range = if is_whole { BlockRange::WholeText } else { ALL_LINES };
-            let inferred = tables::infer_schema([path.as_path()], options, &[]).expect_err("refused").to_string();
-            let decoded = decode(&path, range, options, schema.as_ref()).expect_err("refused").to_string();
+            let inferred = tables::infer_schema([path.as_path()], options, &[])
+                .expect_err("refused")
+                .to_string();
+            let decoded =
+                decode(&path, range, options, schema.as_ref()).expect_err("refused").to_string();
             let ranges = tables::text_ranges(&path, name, options, RangeSize::Rows(9));
             let ranges = ranges.and_then(|ranges| ranges.collect::<tables::Result<Vec<_>>>());
             for error in [inferred, decoded, ranges.expect_err("refused").to_string()] {
-                assert!(error.contains(name) && error.contains("lines that end with CR alone"), "{error}");
+                assert!(
+                    error.contains(name) && error.contains("lines that end with CR alone"),
+                    "{error}"
+                );
             }
         }
     }
-    let ranges =
-        tables::text_ranges(&folder.file("b.csv", "id,n\r1,a\r\n"), "b.csv", &multi_line(), RangeSize::Rows(9));
-    let error = ranges.and_then(|ranges| ranges.collect::<tables::Result<Vec<_>>>()).expect_err("refused");
+    let ranges = tables::text_ranges(
+        &folder.file("b.csv", "id,n\r1,a\r\n"),
+        "b.csv",
+        &multi_line(),
+        RangeSize::Rows(9),
+    );
+    let error =
+        ranges.and_then(|ranges| ranges.collect::<tables::Result<Vec<_>>>()).expect_err("refused");
     assert!(error.to_string().contains("b.csv has lines that end with CR alone"), "{error}");
 }
 
@@ -173,14 +211,17 @@ fn lines_that_end_with_cr_alone_are_refused_by_every_reader() {
 fn cr_within_a_line_is_reported_wherever_it_is_read() {
     let text = "n,m\r\n1,\"x\ry\"\r\n2,a\r3,b\r\n4,c\r\n";
     for (name, packed) in [("data.txt", false), ("data.txt.gz", true)] {
-        for options in [csv(), multi_line(), TableOptions { types: TypeRules::Pandas, ..multi_line() }] {
+        for options in
+            [csv(), multi_line(), TableOptions { types: TypeRules::Pandas, ..multi_line() }]
+        {
             let bytes = if packed { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() };
             let input = Input::named(name, bytes, options);
             let parts = input.parts(RangeSize::Rows(9));
             assert_eq!(all(&parts, "n"), ["1", "2", "4"]);
             let told = messages(&parts[0]);
-            let expected =
-                format!("{name}, line 3: the line holds a CR, where pandas begins another row; kept in its field");
+            let expected = format!(
+                "{name}, line 3: the line holds a CR, where pandas begins another row; kept in its field"
+            );
             assert!(told.contains(&expected), "{told:?}");
             assert_eq!(told.iter().filter(|told| told.contains("holds a CR")).count(), 1);
         }
@@ -193,24 +234,32 @@ fn quote_that_is_not_closed_is_reported_with_its_row() {
     for (name, packed) in [("data.txt", false), ("data.txt.gz", true)] {
         let bytes = if packed { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() };
         let told = messages(&Input::named(name, bytes, multi_line()).parts(RangeSize::Rows(9))[0]);
-        assert!(told[0].starts_with(&format!("{name}, line 2: the file ends within a quoted cell")), "{told:?}");
+        assert!(
+            told[0].starts_with(&format!("{name}, line 2: the file ends within a quoted cell")),
+            "{told:?}"
+        );
     }
 }
 
 #[test]
 fn bytes_without_a_character_are_replaced_and_reported() {
-    for (encoding, bytes, text) in
-        [("ascii", &b"\xc3\xa9"[..], "\u{fffd}\u{fffd}"), ("cp1252", b"\x80\x81", "\u{20ac}\u{fffd}")]
-    {
+    for (encoding, bytes, text) in [
+        ("ascii", &b"\xc3\xa9"[..], "\u{fffd}\u{fffd}"),
+        ("cp1252", b"\x80\x81", "\u{20ac}\u{fffd}"),
+    ] {
         let content = [b"a,b\n1,", bytes, b"\n"].concat();
-        for (name, options) in [("data.txt", csv()), ("data.txt", multi_line()), ("data.txt.gz", csv())] {
+        for (name, options) in
+            [("data.txt", csv()), ("data.txt", multi_line()), ("data.txt.gz", csv())]
+        {
             let options = TableOptions { encoding: encoding.to_owned(), ..options };
             let content = if name.ends_with("gz") { gzip(&content) } else { content.clone() };
             let parts = Input::named(name, content, options).parts(RangeSize::Rows(9));
             assert_eq!(all(&parts, "b"), [text]);
             let told = messages(&parts[0]);
             assert!(
-                told[0].starts_with(&format!("{name}, line 2, column \"b\": bytes that are not valid")),
+                told[0].starts_with(&format!(
+                    "{name}, line 2, column \"b\": bytes that are not valid"
+                )),
                 "{told:?}"
             );
         }
@@ -231,7 +280,10 @@ fn memory_is_bounded_by_window_and_record() {
 fn truncated_file_is_an_error() {
     for (name, bytes) in [("d.csv", b"a,b\n1,2\n".to_vec()), ("d.csv.gz", gzip(b"a,b\n1,2\n"))] {
         let input = Input::named(name, bytes, multi_line());
-        for range in [BlockRange::Records { start: 4, end: 40 }, BlockRange::Records { start: 100, end: 140 }] {
+        for range in [
+            BlockRange::Records { start: 4, end: 40 },
+            BlockRange::Records { start: 100, end: 140 },
+        ] {
             let error = input.decode(range).expect_err("shorter");
             assert!(matches!(error, Error::Plan { .. }), "{error}");
         }

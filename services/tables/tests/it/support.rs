@@ -7,7 +7,9 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type, TimestampNanosecondType};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
-use protocol::{Block, BlockRange, ItemPath, MismatchPolicy, TableFormat, TableOptions, TableSchema};
+use protocol::{
+    Block, BlockRange, ItemPath, MismatchPolicy, TableFormat, TableOptions, TableSchema,
+};
 use tables::{DecodeRequest, Decoded, Decoder, LocalBlock, RangeSize, Result};
 use tempfile::TempDir;
 
@@ -31,10 +33,16 @@ impl Folder {
     }
 
     /// Writes a Parquet file.
-    pub fn parquet(&self, name: &str, batch: &RecordBatch, properties: WriterProperties) -> PathBuf {
+    pub fn parquet(
+        &self,
+        name: &str,
+        batch: &RecordBatch,
+        properties: WriterProperties,
+    ) -> PathBuf {
         let path = self.folder.path().join(name);
         let file = File::create(&path).expect("the folder is writable");
-        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).expect("types of Parquet");
+        let mut writer =
+            ArrowWriter::try_new(file, batch.schema(), Some(properties)).expect("types of Parquet");
         writer.write(batch).expect("writable");
         writer.close().expect("writable");
         path
@@ -57,7 +65,8 @@ impl Input {
     pub fn named(name: &str, content: impl AsRef<[u8]>, options: TableOptions) -> Self {
         let folder = Folder::new();
         let path = folder.file(name, content);
-        let schema = tables::infer_schema([path.as_path()], &options, &[]).expect("the file can be read");
+        let schema =
+            tables::infer_schema([path.as_path()], &options, &[]).expect("the file can be read");
         Self { folder, path, options, schema }
     }
 
@@ -71,7 +80,8 @@ impl Input {
 
     pub fn decode_all_with(&self, decoder: &mut Decoder) -> Decoded {
         let range = if self.options.support_multi_line { BlockRange::WholeText } else { ALL_LINES };
-        decode_with(decoder, &self.path, range, &self.options, self.schema.as_ref()).expect("the file can be read")
+        decode_with(decoder, &self.path, range, &self.options, self.schema.as_ref())
+            .expect("the file can be read")
     }
 
     /// Returns the ranges of the file.
@@ -82,7 +92,8 @@ impl Input {
     /// Returns the ranges with their counted rows.
     fn counted_ranges(&self, size: RangeSize) -> Vec<(BlockRange, u64)> {
         let name = self.path.display().to_string();
-        let ranges = tables::text_ranges(&self.path, &name, &self.options, size).expect("the file can be read");
+        let ranges = tables::text_ranges(&self.path, &name, &self.options, size)
+            .expect("the file can be read");
         ranges.collect::<Result<_>>().expect("the file can be read")
     }
 
@@ -90,17 +101,24 @@ impl Input {
     pub fn parts(&self, size: RangeSize) -> Vec<Decoded> {
         let mut decoder = Decoder::default();
         let decoded = |(range, rows)| {
-            let part = decode_with(&mut decoder, &self.path, range, &self.options, self.schema.as_ref())?;
+            let part =
+                decode_with(&mut decoder, &self.path, range, &self.options, self.schema.as_ref())?;
             assert_eq!(part.rows + part.failed_records, rows, "{range:?} was counted wrong");
             Ok(part)
         };
-        self.counted_ranges(size).into_iter().map(decoded).collect::<Result<_>>().expect("the file can be read")
+        self.counted_ranges(size)
+            .into_iter()
+            .map(decoded)
+            .collect::<Result<_>>()
+            .expect("the file can be read")
     }
 
     pub fn blocks(&self, block_bytes: u64) -> Vec<Decoded> {
         let bytes = std::fs::metadata(&self.path).expect("written before").len();
         (0..tables::text_blocks(bytes, block_bytes))
-            .map(|k| self.decode(tables::text_block_range(k, block_bytes)).expect("the file can be read"))
+            .map(|k| {
+                self.decode(tables::text_block_range(k, block_bytes)).expect("the file can be read")
+            })
             .collect()
     }
 }
@@ -111,7 +129,12 @@ pub fn block(path: &Path, range: BlockRange) -> Block {
     Block { path: ItemPath::from(path), version: None, range, path_columns: Vec::new() }
 }
 
-pub fn decode(path: &Path, range: BlockRange, options: &TableOptions, schema: Option<&TableSchema>) -> Result<Decoded> {
+pub fn decode(
+    path: &Path,
+    range: BlockRange,
+    options: &TableOptions,
+    schema: Option<&TableSchema>,
+) -> Result<Decoded> {
     decode_with(&mut Decoder::default(), path, range, options, schema)
 }
 

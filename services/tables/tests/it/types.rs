@@ -77,10 +77,18 @@ fn types_of_the_frame_match_pandas() {
     input.schema.as_mut().expect("text").columns[0].column_type = Integer;
     let decoded = input.decode_all();
     let time = DataType::Timestamp(TimeUnit::Nanosecond, None);
-    let types: Vec<DataType> = ["i", "f", "b", "d", "t", "n"].map(|name| dtype(&decoded, name)).to_vec();
+    let types: Vec<DataType> =
+        ["i", "f", "b", "d", "t", "n"].map(|name| dtype(&decoded, name)).to_vec();
     assert_eq!(
         types,
-        [DataType::Int64, DataType::Float64, DataType::Boolean, time, DataType::LargeUtf8, DataType::Null]
+        [
+            DataType::Int64,
+            DataType::Float64,
+            DataType::Boolean,
+            time,
+            DataType::LargeUtf8,
+            DataType::Null
+        ]
     );
     assert_eq!(column(&decoded, "f"), ["1.5", "-"]);
     assert_eq!(column(&decoded, "b"), ["true", "-"]);
@@ -90,7 +98,10 @@ fn types_of_the_frame_match_pandas() {
     // What pandas takes over as it is.
     let floats = decoded.batch.column(1).as_primitive::<Float64Type>();
     assert!(floats.is_null(1) && floats.value(1).is_nan());
-    assert_eq!(decoded.batch.column(3).as_primitive::<TimestampNanosecondType>().values()[1], i64::MIN);
+    assert_eq!(
+        decoded.batch.column(3).as_primitive::<TimestampNanosecondType>().values()[1],
+        i64::MIN
+    );
 }
 
 #[test]
@@ -98,9 +109,16 @@ fn the_window_is_the_first_200_rows_over_all_files() {
     let rows = |count: usize, last: &str| format!("a\n{}{last}\n", "5\n".repeat(count - 1));
     let folder = Folder::new();
     let typed = |files: &[String]| {
-        let paths: Vec<_> =
-            files.iter().enumerate().map(|(index, text)| folder.file(&index.to_string(), text)).collect();
-        let schema = tables::infer_schema(paths.iter().map(|path| path.as_path()), &csv(), &["Store".to_owned()]);
+        let paths: Vec<_> = files
+            .iter()
+            .enumerate()
+            .map(|(index, text)| folder.file(&index.to_string(), text))
+            .collect();
+        let schema = tables::infer_schema(
+            paths.iter().map(|path| path.as_path()),
+            &csv(),
+            &["Store".to_owned()],
+        );
         let columns = schema.expect("readable").expect("text").columns;
         assert_eq!((columns[1].name.as_str(), columns[1].column_type), ("Store", Text));
         columns[0].column_type
@@ -119,7 +137,8 @@ fn columns_without_inference_are_text() {
     assert_eq!(column(&input.decode_all(), "b"), ["-", "x"]);
     let kept = TableOptions { infer_column_types: false, empty_as_string: true, ..csv() };
     assert_eq!(column(&Input::new("a,b\n1,\n2,\"\"\n", kept.clone()).decode_all(), "b"), ["", ""]);
-    let empty_in_numbers = Input::new("a,b\n5,x\n,y\n", TableOptions { infer_column_types: true, ..kept });
+    let empty_in_numbers =
+        Input::new("a,b\n5,x\n,y\n", TableOptions { infer_column_types: true, ..kept });
     assert_eq!(column(&empty_in_numbers.decode_all(), "a"), ["5.0", "-"]);
 }
 
@@ -147,10 +166,22 @@ fn later_misfits_are_converted_with_a_warning() {
             "9.223372036854776e18",
             Some("\"9223372036854775808\" is no integer; read as 9.223372036854776e18"),
         ),
-        ("5", "9007199254740993.0", DataType::Int64, "9007199254740992", Some("read as 9007199254740992")),
+        (
+            "5",
+            "9007199254740993.0",
+            DataType::Int64,
+            "9007199254740992",
+            Some("read as 9007199254740992"),
+        ),
         ("2.5", "abc", DataType::Float64, "-", Some("\"abc\" is no number; read as missing")),
         ("2.5", "", DataType::Float64, "-", None),
-        ("true", "maybe", DataType::Boolean, "-", Some("\"maybe\" is no truth value; read as missing")),
+        (
+            "true",
+            "maybe",
+            DataType::Boolean,
+            "-",
+            Some("\"maybe\" is no truth value; read as missing"),
+        ),
         ("1", "2", DataType::Boolean, "-", Some("\"2\" is no truth value; read as missing")),
         ("true", "", DataType::Boolean, "-", None),
         (
@@ -167,7 +198,13 @@ fn later_misfits_are_converted_with_a_warning() {
             "-",
             Some("\"31/1/2020\" is no date or time from 1678 to 2261"),
         ),
-        ("31/1/2020", "1/2/2020", DataType::Timestamp(TimeUnit::Nanosecond, None), "2020-02-01 00:00:00", None),
+        (
+            "31/1/2020",
+            "1/2/2020",
+            DataType::Timestamp(TimeUnit::Nanosecond, None),
+            "2020-02-01 00:00:00",
+            None,
+        ),
         ("", "later", DataType::LargeUtf8, "later", None),
     ] {
         let decoded = later(first, &[then], MismatchPolicy::Missing).decode_all();
@@ -179,7 +216,9 @@ fn later_misfits_are_converted_with_a_warning() {
             Some(warning) => {
                 let mut messages = messages(&decoded);
                 messages.retain(|message| !message.contains("is read as a truth value"));
-                let [message] = &messages[..] else { panic!("one warning for {then}: {decoded:?}") };
+                let [message] = &messages[..] else {
+                    panic!("one warning for {then}: {decoded:?}")
+                };
                 assert!(message.starts_with("data.txt, line 202, column \"a\": "), "{message}");
                 assert!(message.contains(warning), "{message}");
             }
@@ -200,7 +239,11 @@ fn column_that_becomes_float_keeps_its_other_values() {
 #[test]
 fn rounded_whole_number_is_reported() {
     let decoded = later("5", &["9007199254740993", ""], MismatchPolicy::Missing).decode_all();
-    assert_eq!(column(&decoded, "a")[200..], ["9007199254740993", "-"], "pandas rounds it, Arrow does not");
+    assert_eq!(
+        column(&decoded, "a")[200..],
+        ["9007199254740993", "-"],
+        "pandas rounds it, Arrow does not"
+    );
     assert_eq!((decoded.warnings.total, decoded.warnings_of_pandas.total), (0, 1));
     assert!(
         decoded.warnings_of_pandas.first[0].message.contains("9007199254740993 is rounded"),
@@ -216,7 +259,10 @@ fn error_policy_fails_only_the_record() {
     assert_eq!(dtype(&decoded, "a"), DataType::Int64);
     assert_eq!(column(&decoded, "a")[199..], ["5", "6"]);
     let message = &messages(&decoded)[0];
-    assert_eq!(message, "data.txt, line 202, column \"a\": \"abc\" is no integer; the record failed");
+    assert_eq!(
+        message,
+        "data.txt, line 202, column \"a\": \"abc\" is no integer; the record failed"
+    );
     // Two bad values in one record make one failed record.
     let twice = Input::new(
         format!("a,b\n{}x,y\n", "5,6\n".repeat(200)),
@@ -235,7 +281,8 @@ fn first_warnings_have_text_and_all_are_counted() {
 fn line_number_counts_from_the_start_of_the_file() {
     let input = later("5", &["x"; 3], MismatchPolicy::Missing);
     let last = input.blocks(100).into_iter().flat_map(|block| messages(&block)).collect::<Vec<_>>();
-    let lines: Vec<_> = last.iter().map(|message| message.split(',').nth(1).expect("a line")).collect();
+    let lines: Vec<_> =
+        last.iter().map(|message| message.split(',').nth(1).expect("a line")).collect();
     assert_eq!(lines, [" line 202", " line 203", " line 204"]);
 }
 
@@ -250,14 +297,20 @@ fn types_apply_to_later_files() {
 /// Returns the summary of 200 values that determine the type, followed by others.
 fn summary(first: &str, then: &[&str], given: &[(&str, ColumnType)]) -> Vec<String> {
     let mut input = later(first, then, MismatchPolicy::Missing);
-    input.options.column_types = given.iter().map(|(name, given)| ((*name).to_owned(), *given)).collect();
-    input.schema = tables::infer_schema([input.path.as_path()], &input.options, &[]).expect("readable");
+    input.options.column_types =
+        given.iter().map(|(name, given)| ((*name).to_owned(), *given)).collect();
+    input.schema =
+        tables::infer_schema([input.path.as_path()], &input.options, &[]).expect("readable");
     let mut decoded = input.decode_all();
     decoded.warnings.extend(decoded.warnings_of_pandas);
-    assert_eq!(decoded.warnings.kinds.iter().map(|kind| kind.count).sum::<u64>(), decoded.warnings.total);
+    assert_eq!(
+        decoded.warnings.kinds.iter().map(|kind| kind.count).sum::<u64>(),
+        decoded.warnings.total
+    );
     let folder = format!("{}/", input.path.parent().expect("in a folder").display());
     // The columns of 0 and 1 have a test of their own.
-    let kinds = decoded.warnings.kinds.iter().filter(|kind| !kind.problem.starts_with("only 0 and 1"));
+    let kinds =
+        decoded.warnings.kinds.iter().filter(|kind| !kind.problem.starts_with("only 0 and 1"));
     kinds.map(|kind| kind.to_string().replace(&folder, "")).collect()
 }
 
@@ -280,7 +333,9 @@ fn summary_names_losses_and_remedies() {
     ] {
         assert_eq!(summary(first, then, &[]), [expected], "{first}, then {then:?}");
     }
-    for (first, then) in [("5", "1e3"), ("5", ""), ("2.5", "1e400"), ("1", "0"), ("2020-01-31", "2020-02-01 10:00")] {
+    for (first, then) in
+        [("5", "1e3"), ("5", ""), ("2.5", "1e400"), ("1", "0"), ("2020-01-31", "2020-02-01 10:00")]
+    {
         assert_eq!(summary(first, &[then], &[]), [""; 0], "{first}, then {then}");
     }
 }
@@ -292,14 +347,24 @@ fn given_types_are_used() {
         ("1", "2", Text, &["1", "2"]),
         ("1", "2.5", Float, &["1.0", "2.5"]),
         ("007", "abc", Text, &["007", "abc"]),
-        ("1/2/2020", "31/1/2020", DateTimeDayFirst, &["2020-02-01 00:00:00", "2020-01-31 00:00:00"]),
+        (
+            "1/2/2020",
+            "31/1/2020",
+            DateTimeDayFirst,
+            &["2020-02-01 00:00:00", "2020-01-31 00:00:00"],
+        ),
         ("x", "2020-01-31", DateTimeMonthFirst, &["-", "2020-01-31 00:00:00"]),
         ("0", "T", Boolean, &["false", "true"]),
     ] {
         let mut input = later(first, &[then], MismatchPolicy::Missing);
         input.options.column_types = BTreeMap::from([("a".to_owned(), given)]);
-        input.schema = tables::infer_schema([input.path.as_path()], &input.options, &[]).expect("readable");
-        assert_eq!(input.schema.as_ref().expect("text").columns[1].column_type, Text, "others are found");
+        input.schema =
+            tables::infer_schema([input.path.as_path()], &input.options, &[]).expect("readable");
+        assert_eq!(
+            input.schema.as_ref().expect("text").columns[1].column_type,
+            Text,
+            "others are found"
+        );
         assert_eq!(column(&input.decode_all(), "a")[199..], *expected, "{first}, then {then}");
     }
     assert_eq!(summary("007", &["008"], &[("a", Integer)]), [""; 0], "the user asked for a number");
@@ -315,9 +380,11 @@ fn given_types_are_used() {
 #[test]
 fn remedy_quotes_names_for_yaml() {
     let text = |name: &str| format!("{name},b\n{}2,x\n", "1,x\n".repeat(200));
-    for (name, expected) in
-        [("price_2", "{price_2: int64}"), ("yes", "{\"yes\": int64}"), ("Unit price", "{\"Unit price\": int64}")]
-    {
+    for (name, expected) in [
+        ("price_2", "{price_2: int64}"),
+        ("yes", "{\"yes\": int64}"),
+        ("Unit price", "{\"Unit price\": int64}"),
+    ] {
         let decoded = Input::new(text(name), csv()).decode_all();
         let remedy = &decoded.warnings.kinds[0].remedy;
         assert!(remedy.ends_with(expected), "{remedy}");

@@ -26,7 +26,11 @@ impl Executor {
                 tokio::spawn(async move {
                     checkpoints.fetch(descriptor.mini_batch, resumes_since).await;
                     let (descriptor, preparation) = preparer.prepare(*descriptor).await;
-                    let _ = messages.send(Message::Prepared { lease, descriptor: descriptor.into(), preparation });
+                    let _ = messages.send(Message::Prepared {
+                        lease,
+                        descriptor: descriptor.into(),
+                        preparation,
+                    });
                 });
             }
             Action::Start { process, gpus, sees } => return self.start(process, gpus, sees),
@@ -74,7 +78,8 @@ impl Executor {
     }
 
     fn start_receiving(&mut self, messages_max: usize) {
-        let (leases, tasks, messages) = (self.leases.clone(), self.agent.tasks.clone(), self.messages.clone());
+        let (leases, tasks, messages) =
+            (self.leases.clone(), self.agent.tasks.clone(), self.messages.clone());
         self.receiving = Some(AbortOnDropHandle::new(tokio::spawn(async move {
             let _ = messages.send(Message::Received(leases.receive(&*tasks, messages_max).await));
         })));
@@ -102,7 +107,8 @@ impl Executor {
         if let (Some(limits), Some(process)) = (&mut self.limits, *process) {
             attempt.asked_limits = limits.has_asked(process);
         }
-        attempt.traceparent = trace::go_on(attempt.traceparent, || processed(&self.agent.spec.job_id, attempt));
+        attempt.traceparent =
+            trace::go_on(attempt.traceparent, || processed(&self.agent.spec.job_id, attempt));
         if let Some(running) = process.and_then(|process| self.running(process)) {
             running.log.attempt(running.process.id(), attempt);
         }

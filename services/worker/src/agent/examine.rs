@@ -27,7 +27,8 @@ impl Executor {
         sequence: u64,
         since: Instant,
     ) -> Option<Findings> {
-        let running = self.running[process.slot].as_ref().filter(|running| running.id == process)?;
+        let running =
+            self.running[process.slot].as_ref().filter(|running| running.id == process)?;
         let mut death = self.death(running, code, phase);
         death.printed = printed(&self.log, running, sequence, since);
         let (early, chance) = self.early_death(code, phase, &death.message, &death.printed);
@@ -37,7 +38,9 @@ impl Executor {
 
     /// Returns the last lines that the current mini-batch of a process, or its start, has printed so far.
     pub(super) fn printed_so_far(&self, process: ProcessId) -> String {
-        let Some(running) = self.running[process.slot].as_ref().filter(|running| running.id == process) else {
+        let Some(running) =
+            self.running[process.slot].as_ref().filter(|running| running.id == process)
+        else {
             return String::new();
         };
         let (_, sequence, elapsed) = running.process.page.read();
@@ -57,14 +60,18 @@ impl Executor {
             ),
             EXIT_INTERNAL => format!("the engine's own code failed {place}; see its last output"),
             EXIT_AGENT_GONE => format!("the connection to the process was cut {place}"),
-            0.. => format!("the script ended its own process {place}, with exit status {code} (os._exit)"),
+            0.. => format!(
+                "the script ended its own process {place}, with exit status {code} (os._exit)"
+            ),
             _ if -code == libc::SIGKILL => {
                 let kills = (running.oom_kills, self.oom_kills());
                 let is_out_of_memory = matches!(kills, (Some(before), Some(now)) if now > before);
                 let remedy = "use smaller mini-batches or fewer processes (process_count_per_node)";
                 let why = match &self.agent.memory_group {
                     Some(group) if is_out_of_memory => format!("by the kernel, {}", group.why()),
-                    _ if is_out_of_memory => format!("by the kernel, because memory ran out: {remedy}"),
+                    _ if is_out_of_memory => {
+                        format!("by the kernel, because memory ran out: {remedy}")
+                    }
                     _ => format!("possibly by the kernel because memory ran out (OOM): {remedy}"),
                 };
                 format!("the process was killed (SIGKILL) {place}, {why}")
@@ -72,23 +79,43 @@ impl Executor {
             _ => format!("the process crashed ({}) {place}", signal_name(-code)),
         };
         let name = running.id.name();
-        let stack = crash_stack(&self.log.user_stream(&name, "stderr"), &self.agent.package).unwrap_or_default();
+        let stack = crash_stack(&self.log.user_stream(&name, "stderr"), &self.agent.package)
+            .unwrap_or_default();
         let log = user_error_name(&self.agent.node, &name);
-        ErrorReport { category: "ProcessDied".into(), message, traceback: stack, log, printed: String::new() }
+        ErrorReport {
+            category: "ProcessDied".into(),
+            message,
+            traceback: stack,
+            log,
+            printed: String::new(),
+        }
     }
 
     /// Describes the end of a process before `init()` had returned, and the chance of another one.
-    fn early_death(&self, code: i32, phase: SlotPhase, death: &str, printed: &str) -> (String, Chance) {
+    fn early_death(
+        &self,
+        code: i32,
+        phase: SlotPhase,
+        death: &str,
+        printed: &str,
+    ) -> (String, Chance) {
         let last_line = printed.lines().last().unwrap_or_default();
         // The bootstrap file prints why this interpreter cannot be used.
-        if let Some(reason) = last_line.strip_prefix("gristmill: ").filter(|_| code == EXIT_INIT_FAILED) {
+        if let Some(reason) =
+            last_line.strip_prefix("gristmill: ").filter(|_| code == EXIT_INIT_FAILED)
+        {
             return (reason.to_owned(), Chance::Never);
         }
         let chance = if -code == libc::SIGKILL { Chance::Likely } else { Chance::Perhaps };
         let python = self.agent.python.display();
         if phase == SlotPhase::Starting && code >= 0 {
             let quote = if last_line.is_empty() { String::new() } else { format!(": {last_line}") };
-            return (format!("{python} ended with exit status {code} before it reached the script{quote}"), chance);
+            return (
+                format!(
+                    "{python} ended with exit status {code} before it reached the script{quote}"
+                ),
+                chance,
+            );
         }
         (format!("{death} (interpreter: {python})"), chance)
     }

@@ -78,7 +78,9 @@ impl Executor {
             ProcessEvent::Acquire { id, requests, tokens, place } => {
                 // The process refuses larger ones.
                 let most = self.agent.spec.limits;
-                let requests = most.requests_per_minute.map_or(requests, |most| u64::from(requests).min(most) as u32);
+                let requests = most
+                    .requests_per_minute
+                    .map_or(requests, |most| u64::from(requests).min(most) as u32);
                 let tokens = most.tokens_per_minute.map_or(tokens, |most| tokens.min(most));
                 limits.ask(Ask { key: (process, id), requests, tokens, place });
             }

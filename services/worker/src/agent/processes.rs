@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 use protocol::{
-    Chance, Configure, GpuSet, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, ResultEvent, ToProcess,
-    milliseconds_since_epoch,
+    Chance, Configure, GpuSet, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, ResultEvent,
+    ToProcess, milliseconds_since_epoch,
 };
 
 use super::stacks::StackDump;
@@ -38,7 +38,12 @@ pub(super) struct Running {
 }
 
 impl Executor {
-    pub(super) fn start(&mut self, process: ProcessId, gpus: Option<GpuSet>, sees: Option<Vec<u32>>) -> Option<Event> {
+    pub(super) fn start(
+        &mut self,
+        process: ProcessId,
+        gpus: Option<GpuSet>,
+        sees: Option<Vec<u32>>,
+    ) -> Option<Event> {
         let name = process.name();
         let scratch = self.agent.work_folder.join("scratch").join(&name);
         match self.prepare_start(&scratch) {
@@ -62,7 +67,12 @@ impl Executor {
     /// Returns how to start a Python process.
     pub(super) fn start_of(&self, name: &str, scratch: PathBuf, environment: Environment) -> Start {
         Start {
-            marker: format!("{}/{}/{name}/{}", self.agent.spec.job_id, self.agent.node, std::process::id()),
+            marker: format!(
+                "{}/{}/{name}/{}",
+                self.agent.spec.job_id,
+                self.agent.node,
+                std::process::id()
+            ),
             python: self.agent.python.clone(),
             package: self.agent.package.clone(),
             scratch,
@@ -124,7 +134,11 @@ impl Executor {
     /// Returns the entrance to the control group of the job.
     fn group(&self) -> Option<std::fs::File> {
         let entrance = self.agent.memory_group.as_ref()?.entrance();
-        entrance.inspect_err(|error| tracing::warn!("the memory of this process is not limited: {error}")).ok()
+        entrance
+            .inspect_err(|error| {
+                tracing::warn!("the memory of this process is not limited: {error}")
+            })
+            .ok()
     }
 
     /// Returns how many processes the kernel has killed because memory ran out: of the job, if it has a group, else of
@@ -148,7 +162,11 @@ impl Executor {
     }
 
     /// Returns the environment of a process. Of two values for a variable, the last one counts.
-    pub(super) fn environment(&self, assigned: Option<&GpuSet>, sees: Option<Vec<u32>>) -> Environment {
+    pub(super) fn environment(
+        &self,
+        assigned: Option<&GpuSet>,
+        sees: Option<Vec<u32>>,
+    ) -> Environment {
         let spec = &self.agent.spec;
         let mut variables = self.agent.variables.scripts.clone();
         if let Some(user) = &self.agent.user {
@@ -172,9 +190,14 @@ impl Executor {
         }
         // Where `Run.get_context().input_datasets` finds them.
         let side_inputs = spec.side_inputs.iter();
-        variables
-            .extend(side_inputs.map(|(name, path)| (format!("AZURE_ML_INPUT_{name}").into(), path.as_path().into())));
-        variables.extend(spec.environment_variables.iter().map(|(name, value)| (name.into(), value.into())));
+        variables.extend(
+            side_inputs.map(|(name, path)| {
+                (format!("AZURE_ML_INPUT_{name}").into(), path.as_path().into())
+            }),
+        );
+        variables.extend(
+            spec.environment_variables.iter().map(|(name, value)| (name.into(), value.into())),
+        );
         let visible = match (assigned, sees) {
             (Some(assigned), _) => Some(gpus.names(assigned.numbers())),
             (None, Some(numbers)) => Some(gpus.names(&numbers)),
@@ -222,7 +245,10 @@ impl Executor {
 /// Returns the event for a process that could not start.
 fn not_started(process: ProcessId, error: &anyhow::Error) -> Event {
     if is_full(error) {
-        return Event::NoRoom { process, message: format!("{} cannot start: {error:#}", process.name()) };
+        return Event::NoRoom {
+            process,
+            message: format!("{} cannot start: {error:#}", process.name()),
+        };
     }
     let may_heal = error.downcast_ref::<std::io::Error>().is_none_or(|error| {
         use std::io::ErrorKind::{NotFound, PermissionDenied};
@@ -235,7 +261,11 @@ fn not_started(process: ProcessId, error: &anyhow::Error) -> Event {
 fn items_per_mini_batch(spec: &JobSpec) -> Option<u64> {
     let [input] = spec.inputs.as_slice() else { return None };
     match spec.mini_batch_size {
-        MiniBatchSize::Files(files) if input.kind == InputKind::File && spec.partition_keys.is_empty() => Some(files),
+        MiniBatchSize::Files(files)
+            if input.kind == InputKind::File && spec.partition_keys.is_empty() =>
+        {
+            Some(files)
+        }
         _ => None,
     }
 }

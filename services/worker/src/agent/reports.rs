@@ -106,14 +106,18 @@ impl Executor {
                 Ok(settled) if settled.is_empty() => {}
                 Ok(settled) => drop(messages.send(Message::Settled(settled))),
                 // The next look may succeed, and the end of the job stops the run as well.
-                Err(error) => tracing::debug!("cannot determine which second starts are over: {error:#}"),
+                Err(error) => {
+                    tracing::debug!("cannot determine which second starts are over: {error:#}")
+                }
             }
         });
     }
 
     /// Looks which nodes work on the job, if something has failed here.
     fn look_for_members(&mut self) {
-        if !self.scheduler.asks_for_members() || self.looked_for_members.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+        if !self.scheduler.asks_for_members()
+            || self.looked_for_members.is_some_and(|at| at.elapsed() < LOOK_EVERY)
+        {
             return;
         }
         self.looked_for_members = Some(Instant::now());
@@ -121,7 +125,9 @@ impl Executor {
         tokio::spawn(async move {
             match store.members().await {
                 Ok(members) => drop(messages.send(Message::Members(members))),
-                Err(error) => tracing::debug!("cannot determine which nodes work on the job: {error:#}"),
+                Err(error) => {
+                    tracing::debug!("cannot determine which nodes work on the job: {error:#}")
+                }
             }
         });
     }
@@ -131,7 +137,14 @@ impl Executor {
         let see = |running: &Running| {
             let (phase, sequence, elapsed) = running.process.page.read();
             let frame_incomplete_for = running.process.frame_incomplete_for();
-            Sighting { process: running.id, phase, sequence, elapsed, frame_incomplete_for, stacks: None }
+            Sighting {
+                process: running.id,
+                phase,
+                sequence,
+                elapsed,
+                frame_incomplete_for,
+                stacks: None,
+            }
         };
         self.running.iter().flatten().map(see).collect()
     }
@@ -146,7 +159,8 @@ impl Executor {
                 Ok(descriptor) => descriptor,
                 Err(error) => {
                     let reason = format!("{error:#}");
-                    let line = format!("removing a message that is not a mini-batch of the job: {reason}");
+                    let line =
+                        format!("removing a message that is not a mini-batch of the job: {reason}");
                     let line = self.buried.next("", &line, Instant::now());
                     line.into_iter().for_each(|line| self.log.main("ERROR", &line));
                     buried.push((delivery, reason));
@@ -168,7 +182,9 @@ impl Executor {
         let Agent { tasks, node, dead_letters, spec, .. } = self.agent.clone();
         // The loop does not wait for a queue that may be away.
         tokio::spawn(async move {
-            if let Err(error) = bury(&*tasks, dead_letters.as_deref(), &node, &spec.job_id, buried).await {
+            if let Err(error) =
+                bury(&*tasks, dead_letters.as_deref(), &node, &spec.job_id, buried).await
+            {
                 tracing::warn!("messages stay in the task queue for now: {error:#}");
             }
         });
@@ -199,7 +215,8 @@ impl Executor {
                     self.handle(Event::Measured { process, bytes }).await;
                 }
                 for (frame, rows) in frames {
-                    if matches!(frame, ProcessEvent::Acquire { .. } | ProcessEvent::Release { .. }) {
+                    if matches!(frame, ProcessEvent::Acquire { .. } | ProcessEvent::Release { .. })
+                    {
                         self.limit(process, frame).await;
                         continue;
                     }
@@ -207,7 +224,9 @@ impl Executor {
                     self.handle(Event::Frame { process, frame, rows }).await;
                 }
             }
-            Report::Broken(how) => self.handle(Event::ConnectionDamaged { process, phase, how }).await,
+            Report::Broken(how) => {
+                self.handle(Event::ConnectionDamaged { process, phase, how }).await
+            }
             Report::Exited(code) => {
                 self.limits_forget(process).await;
                 self.handle(Event::Exited { process, code, phase, sequence, ran }).await;
@@ -222,7 +241,8 @@ impl Executor {
         }
         let running = self.running(process)?;
         let is_fresh = frames.iter().any(|(frame, _)| matches!(frame, ProcessEvent::Ready { .. }));
-        if !is_fresh && running.measured.is_some_and(|measured| measured.elapsed() < MEASURE_EVERY) {
+        if !is_fresh && running.measured.is_some_and(|measured| measured.elapsed() < MEASURE_EVERY)
+        {
             return None;
         }
         running.measured = Some(Instant::now());
@@ -238,8 +258,11 @@ impl Executor {
                 }
             }
             ProcessEvent::Answered(Ending { sequence, error, .. }) => {
-                let began = self.scheduler.hand_over_of(process, *sequence).map(|(_, began)| began.instant);
-                if let (Some(error), Some(running), Some(began)) = (error, self.running(process), began) {
+                let began =
+                    self.scheduler.hand_over_of(process, *sequence).map(|(_, began)| began.instant);
+                if let (Some(error), Some(running), Some(began)) =
+                    (error, self.running(process), began)
+                {
                     quote_pipes(error, running.process.pipes.clone(), began).await;
                 }
                 (self.agent.crash)(CrashPoint::AfterRun);

@@ -59,7 +59,8 @@ impl Template {
     fn ask(&self, waiting: &mut Waiting) -> Result<()> {
         let (ours, theirs) = ends()?;
         waiting.ends = Some(ours);
-        let text = |text: &OsStr| text.to_str().map(str::to_owned).context("a variable is not text");
+        let text =
+            |text: &OsStr| text.to_str().map(str::to_owned).context("a variable is not text");
         let mut environment = vec![(PROCESS_VARIABLE.to_owned(), waiting.start.marker.clone())];
         // Of two values for a variable, the last one counts.
         let own: HashMap<_, _> = self.environment.iter().cloned().collect();
@@ -68,7 +69,8 @@ impl Template {
                 environment.push((text(&name)?, text(&value)?));
             }
         }
-        let frame = ToProcess::Fork { scratch: waiting.start.scratch.as_path().into(), environment };
+        let frame =
+            ToProcess::Fork { scratch: waiting.start.scratch.as_path().into(), environment };
         self.process.send(&frame, theirs.into_iter().map(Arc::new).collect());
         Ok(())
     }
@@ -84,7 +86,8 @@ impl Executor {
         if libraries.is_empty() {
             return;
         }
-        let start = self.start_of(NAME, self.agent.work_folder.clone(), self.environment(None, None));
+        let start =
+            self.start_of(NAME, self.agent.work_folder.clone(), self.environment(None, None));
         let messages = self.messages.clone();
         let process = PythonProcess::start(&start, Kind::Template, move |report| {
             let _ = messages.send(Message::Template(report));
@@ -103,7 +106,8 @@ impl Executor {
         };
         process.send(&ToProcess::Template(settings), Vec::new());
         let (environment, started, starts) = (start.environment, Instant::now(), VecDeque::new());
-        self.template = Some(Template { process, libraries, environment, started, is_ready: false, starts });
+        self.template =
+            Some(Template { process, libraries, environment, started, is_ready: false, starts });
     }
 
     fn script(&self) -> String {
@@ -118,9 +122,16 @@ impl Executor {
     }
 
     /// Starts a process from the template if there is one.
-    pub(super) fn start_process(&mut self, process: ProcessId, gpus: Option<GpuSet>, start: Start) -> Option<Event> {
+    pub(super) fn start_process(
+        &mut self,
+        process: ProcessId,
+        gpus: Option<GpuSet>,
+        start: Start,
+    ) -> Option<Event> {
         let mut waiting = Waiting { process, gpus, start, ends: None, is_killed: false };
-        let Some(template) = &mut self.template else { return self.start_without_template(waiting) };
+        let Some(template) = &mut self.template else {
+            return self.start_without_template(waiting);
+        };
         if template.is_ready && template.ask(&mut waiting).is_err() {
             return self.start_without_template(waiting);
         }
@@ -138,13 +149,19 @@ impl Executor {
         let events = match report {
             Report::Events(events) => events,
             Report::Broken(how) => return self.give_up_template(&how).await,
-            Report::Exited(code) => return self.give_up_template(&format!("the template ended with {code}")).await,
+            Report::Exited(code) => {
+                return self.give_up_template(&format!("the template ended with {code}")).await;
+            }
         };
         for (event, _) in events {
             match event {
-                ProcessEvent::TemplateReady { libraries } => self.template_is_ready(&libraries).await,
+                ProcessEvent::TemplateReady { libraries } => {
+                    self.template_is_ready(&libraries).await
+                }
                 ProcessEvent::Forked { pid } => self.forked(pid).await,
-                ProcessEvent::InitFailed { error, .. } => self.give_up_template(&error.sentence()).await,
+                ProcessEvent::InitFailed { error, .. } => {
+                    self.give_up_template(&error.sentence()).await
+                }
                 other => self.give_up_template(&format!("the template sent {other:?}")).await,
             }
         }
@@ -154,7 +171,10 @@ impl Executor {
         let Some(template) = &mut self.template else { return };
         template.is_ready = true;
         let (libraries, seconds) = (imported.join(", "), template.started.elapsed().as_secs_f64());
-        self.log.main("INFO", &format!("imported {libraries} once for all processes, in {seconds:.2} s"));
+        self.log.main(
+            "INFO",
+            &format!("imported {libraries} once for all processes, in {seconds:.2} s"),
+        );
         let mut starts = std::mem::take(&mut template.starts);
         let asked: Result<()> = starts.iter_mut().try_for_each(|waiting| template.ask(waiting));
         template.starts = starts;
@@ -166,7 +186,9 @@ impl Executor {
     async fn forked(&mut self, pid: u32) {
         let waiting = self.template.as_mut().and_then(|template| template.starts.pop_front());
         let Some(Waiting { process, gpus, start, ends: Some(ours), is_killed }) = waiting else {
-            return self.give_up_template("the template forked a process that the agent had not requested").await;
+            return self
+                .give_up_template("the template forked a process that the agent had not requested")
+                .await;
         };
         let started = PythonProcess::adopt(pid, ours, &start, self.reporter(process));
         if let Some(event) = self.started(process, gpus, start.scratch, started, is_killed) {
@@ -188,7 +210,11 @@ impl Executor {
 
     /// Gives the template up if its imports take too long.
     pub(super) async fn look_at_template(&mut self) {
-        if self.template.as_ref().is_some_and(|one| !one.is_ready && one.started.elapsed() > IMPORT_TIME) {
+        if self
+            .template
+            .as_ref()
+            .is_some_and(|one| !one.is_ready && one.started.elapsed() > IMPORT_TIME)
+        {
             self.give_up_template("the imports of the template take too long").await;
         }
     }
@@ -233,7 +259,10 @@ mod tests {
     fn libraries_are_those_that_the_script_imports_by_name() {
         let script = "import json, numpy as np\nfrom pandas.api import types\n\ndef run(x):\n    import pyarrow.csv\n";
         assert_eq!(libraries(script), ["numpy", "pandas", "pyarrow"]);
-        assert_eq!(libraries("import pandas_more\nfrom mine import pandas\n# import numpy\n"), [""; 0]);
+        assert_eq!(
+            libraries("import pandas_more\nfrom mine import pandas\n# import numpy\n"),
+            [""; 0]
+        );
         assert_eq!(libraries("import pandas\r\n"), ["pandas"]);
         assert_eq!(libraries("# For all environments.\nimport numpy"), ["numpy"]);
         let sets = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport numpy\n";

@@ -65,7 +65,8 @@ impl Usage {
                 cpu_percent: found.cpu_usage().round() as u32,
                 memory_bytes: found.memory(),
                 gpu_percent: (busy.iter().sum::<u32>()).checked_div(busy.len() as u32),
-                gpu_memory_bytes: (!own.is_empty()).then(|| own.iter().map(|gpu| gpu.memory_used_bytes).sum()),
+                gpu_memory_bytes: (!own.is_empty())
+                    .then(|| own.iter().map(|gpu| gpu.memory_used_bytes).sum()),
             })
         };
         self.known = processes.into_iter().zip(pids).filter_map(used).collect();
@@ -92,7 +93,9 @@ struct Measurement {
 impl GpuMeter {
     /// Returns the last measurement, and begins the next. Returns nothing while the driver is slow.
     fn measure(&self) -> Vec<GpuUsage> {
-        let Ok(last) = self.last.try_lock().map(|last| last.usage.clone()) else { return Vec::new() };
+        let Ok(last) = self.last.try_lock().map(|last| last.usage.clone()) else {
+            return Vec::new();
+        };
         let (visible, next) = (self.visible.clone(), Arc::clone(&self.last));
         tokio::task::spawn_blocking(move || {
             let Ok(mut next) = next.lock() else { return };
@@ -116,7 +119,12 @@ mod tests {
     #[test]
     fn process_that_works_uses_a_processor_and_one_that_has_ended_nothing() {
         let mut usage = Usage::new(VisibleGpus::default());
-        let own = || [measured("process000", std::process::id(), None), measured("process001", u32::MAX - 1, None)];
+        let own = || {
+            [
+                measured("process000", std::process::id(), None),
+                measured("process001", u32::MAX - 1, None),
+            ]
+        };
         let work = |time| {
             let until = Instant::now() + time;
             while Instant::now() < until {
@@ -150,7 +158,11 @@ mod tests {
         };
         let gpus = || vec![gpu(0, Some(90)), gpu(1, Some(20)), gpu(2, Some(40)), gpu(3, None)];
         assert_eq!(used(gpus(), vec![1, 2]), (Some(30), Some(23)));
-        assert_eq!(used(gpus(), vec![3]), (None, Some(13)), "the driver does not tell how busy it is");
+        assert_eq!(
+            used(gpus(), vec![3]),
+            (None, Some(13)),
+            "the driver does not tell how busy it is"
+        );
         assert_eq!(used(gpus(), vec![]), (None, None));
         assert_eq!(used(Vec::new(), vec![0]), (None, None), "the driver does not answer");
     }

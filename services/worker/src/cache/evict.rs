@@ -83,7 +83,12 @@ impl fmt::Display for FullDisk {
         if *needed > 0 {
             write!(f, ", {} needed", size(*needed))?;
         }
-        write!(f, ", and jobs use {} of the {} in its caches; free space there, ", size(*used), size(*held))?;
+        write!(
+            f,
+            ", and jobs use {} of the {} in its caches; free space there, ",
+            size(*used),
+            size(*held)
+        )?;
         f.write_str("or set GRISTMILL_HOME of the worker to a folder on a larger disk")
     }
 }
@@ -122,7 +127,8 @@ pub(super) fn evictions(
     free: u64,
     now: SystemTime,
 ) -> Vec<(usize, Why)> {
-    let mut unused: Vec<usize> = (0..entries.len()).filter(|index| !entries[*index].in_use).collect();
+    let mut unused: Vec<usize> =
+        (0..entries.len()).filter(|index| !entries[*index].in_use).collect();
     unused.sort_by_key(|index| entries[*index].used_at);
     let mut held = entries.iter().map(|entry| entry.bytes).sum::<u64>().saturating_add(wanted);
     let (mut free, needed) = (free, limits.free_min.saturating_add(wanted));
@@ -189,7 +195,8 @@ impl Cache {
     }
 
     fn evict(&self, limits: Limits, wanted: u64) -> Result<()> {
-        std::fs::create_dir_all(&self.folder).with_context(|| format!("create {}", self.folder.display()))?;
+        std::fs::create_dir_all(&self.folder)
+            .with_context(|| format!("create {}", self.folder.display()))?;
         let failed = || format!("lock the caches in {}", self.folder.display());
         let turn = self.eviction_lock().with_context(failed)?;
         turn.lock().with_context(failed)?;
@@ -209,7 +216,9 @@ impl Cache {
                     tracing::info!("{}", evicted(*kind, path, entry, why, limits, free));
                 }
                 Ok(false) => {}
-                Err(error) => tracing::warn!("cannot evict {} from the caches: {error}", path.display()),
+                Err(error) => {
+                    tracing::warn!("cannot evict {} from the caches: {error}", path.display())
+                }
             }
         }
         metrics().cache_bytes.set(i64::try_from(held).unwrap_or(i64::MAX));
@@ -221,7 +230,8 @@ impl Cache {
         let mut found = Contents::default();
         for kind in EntryKind::SHARED {
             let folder = self.folder.join(kind.folder());
-            let entries: Vec<DirEntry> = std::fs::read_dir(&folder).into_iter().flatten().flatten().collect();
+            let entries: Vec<DirEntry> =
+                std::fs::read_dir(&folder).into_iter().flatten().flatten().collect();
             let mut names: Vec<String> = entries
                 .iter()
                 .filter_map(|entry| Some(entry.file_name().to_str()?.split('.').next()?.to_owned()))
@@ -237,11 +247,14 @@ impl Cache {
                         found.entries.push(entry);
                     }
                     Ok(None) => {}
-                    Err(error) => tracing::warn!("cannot examine {} in the caches: {error}", path.display()),
+                    Err(error) => {
+                        tracing::warn!("cannot examine {} in the caches: {error}", path.display())
+                    }
                 }
             }
         }
-        for (path, entry) in files::find(&self.folder.join(EntryKind::Files.folder()), self.limits) {
+        for (path, entry) in files::find(&self.folder.join(EntryKind::Files.folder()), self.limits)
+        {
             found.paths.push((EntryKind::Files, path));
             found.entries.push(entry);
         }
@@ -271,7 +284,10 @@ fn look(path: &Path) -> io::Result<Option<Candidate>> {
 fn remove_unused(path: &Path, used_at: SystemTime) -> io::Result<bool> {
     let lock_path = beside(path, ".lock");
     let lock = File::open(&lock_path)?;
-    if !is_locked(lock.try_lock())? || !is_at(&lock, &lock_path) || lock.metadata()?.modified()? > used_at {
+    if !is_locked(lock.try_lock())?
+        || !is_at(&lock, &lock_path)
+        || lock.metadata()?.modified()? > used_at
+    {
         return Ok(false);
     }
     let removed = beside(path, ".removed");
@@ -283,7 +299,14 @@ fn remove_unused(path: &Path, used_at: SystemTime) -> io::Result<bool> {
 }
 
 /// Returns the line of the log about an eviction.
-fn evicted(kind: EntryKind, path: &Path, entry: &Candidate, why: Why, limits: Limits, free: u64) -> String {
+fn evicted(
+    kind: EntryKind,
+    path: &Path,
+    entry: &Candidate,
+    why: Why,
+    limits: Limits,
+    free: u64,
+) -> String {
     let what = match kind {
         EntryKind::Snapshot => "snapshot",
         EntryKind::Environment => "environment",
@@ -310,7 +333,9 @@ pub(super) fn bytes_on_disk(path: &Path) -> u64 {
         let Ok(metadata) = path.symlink_metadata() else { continue };
         bytes += metadata.blocks() * 512;
         if metadata.is_dir() {
-            rest.extend(std::fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
+            rest.extend(
+                std::fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()),
+            );
         }
     }
     bytes

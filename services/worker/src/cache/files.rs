@@ -45,7 +45,8 @@ pub(crate) fn leave(folder: &Path) {
 
 /// Returns the folders of jobs, by node, that no agent works on, and that no one has said have ended.
 pub(crate) fn unknown(nodes: &Path) -> Vec<PathBuf> {
-    let unknown = |folder: &PathBuf| !folder.join(ENDED).exists() && is_unused(folder).unwrap_or(false);
+    let unknown =
+        |folder: &PathBuf| !folder.join(ENDED).exists() && is_unused(folder).unwrap_or(false);
     folders(nodes).filter(unknown).collect()
 }
 
@@ -53,7 +54,12 @@ pub(crate) fn unknown(nodes: &Path) -> Vec<PathBuf> {
 pub(crate) fn has_ended(folder: &Path) -> io::Result<()> {
     let used_at = folder.metadata()?.modified()?;
     let bytes = bytes_on_disk(folder);
-    let mut mark = File::options().create(true).truncate(true).write(true).read(true).open(folder.join(ENDED))?;
+    let mut mark = File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .read(true)
+        .open(folder.join(ENDED))?;
     put_text(&mut mark, &bytes.to_string())?;
     mark.set_modified(used_at)
 }
@@ -66,7 +72,8 @@ pub(super) fn find(nodes: &Path, limits: Limits) -> Vec<(PathBuf, Candidate)> {
             return None;
         }
         if let Ok(mut mark) = File::open(folder.join(ENDED)) {
-            let (used_at, bytes) = (mark.metadata().ok()?.modified().ok()?, text_in(&mut mark)?.parse().ok()?);
+            let (used_at, bytes) =
+                (mark.metadata().ok()?.modified().ok()?, text_in(&mut mark)?.parse().ok()?);
             return Some((folder, Candidate { bytes, used_at, in_use: false }));
         }
         let used_at = folder.metadata().ok()?.modified().ok()?;
@@ -104,7 +111,8 @@ fn is_unused(folder: &Path) -> io::Result<bool> {
 
 /// Returns the folders of jobs of all nodes.
 fn folders(nodes: &Path) -> impl Iterator<Item = PathBuf> {
-    let folders = |folder: &Path| entries(folder).map(|entry| entry.path()).filter(|path| path.is_dir());
+    let folders =
+        |folder: &Path| entries(folder).map(|entry| entry.path()).filter(|path| path.is_dir());
     folders(nodes).flat_map(move |node| folders(&node).collect::<Vec<_>>())
 }
 
@@ -128,27 +136,43 @@ mod tests {
         let job = |name: &str| {
             let job = nodes.join("node").join(name);
             std::fs::create_dir_all(job.join("scratch/process000")).expect("writable");
-            std::fs::write(job.join("scratch/process000/mine"), vec![1; 100_000]).expect("writable");
+            std::fs::write(job.join("scratch/process000/mine"), vec![1; 100_000])
+                .expect("writable");
             job
         };
         let [working, open, ended, older] = ["working", "open", "ended", "older"].map(job);
         let at_work = claim(&working).expect("writable");
         assert_eq!(unknown(&nodes).len(), 3, "an agent works on the other one");
         for (job, hours) in [(&ended, 1), (&older, 2)] {
-            File::open(job).expect("there").set_modified(SystemTime::now() - hours * HOUR).expect("writable");
+            File::open(job)
+                .expect("there")
+                .set_modified(SystemTime::now() - hours * HOUR)
+                .expect("writable");
             has_ended(job).expect("writable");
         }
         assert_eq!(unknown(&nodes), [open.as_path()]);
         let tidy = |bytes, age| {
             let limits = Limits { bytes, age, free_min: 0 };
             Cache::new(folder.path().to_owned(), limits).tidy().expect("writable");
-            [&working, &open, &ended, &older].map(|job| job.join("scratch/process000/mine").exists())
+            [&working, &open, &ended, &older]
+                .map(|job| job.join("scratch/process000/mine").exists())
         };
         assert_eq!(tidy(Some(1 << 20), Some(10 * HOUR)), [true; 4]);
-        assert_eq!(tidy(Some(150_000), None), [true, true, true, false], "the one that was left first");
+        assert_eq!(
+            tidy(Some(150_000), None),
+            [true, true, true, false],
+            "the one that was left first"
+        );
         assert_eq!(tidy(Some(0), Some(HOUR / 2)), [true, true, false, false]);
-        File::open(&open).expect("there").set_modified(SystemTime::now() - 2 * HOUR).expect("writable");
-        assert_eq!(tidy(None, Some(HOUR)), [true, false, false, false], "no one knows whether its job has ended");
+        File::open(&open)
+            .expect("there")
+            .set_modified(SystemTime::now() - 2 * HOUR)
+            .expect("writable");
+        assert_eq!(
+            tidy(None, Some(HOUR)),
+            [true, false, false, false],
+            "no one knows whether its job has ended"
+        );
         drop(at_work);
         leave(&working);
         assert_eq!(unknown(&nodes), [working.as_path()], "its files stay when the agent ends");

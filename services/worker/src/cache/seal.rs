@@ -28,7 +28,10 @@ pub(super) fn make_read_only(path: &Path) -> io::Result<()> {
         }
     }
     let executes = metadata.is_dir() || metadata.mode() & EXECUTE_ALL != 0;
-    std::fs::set_permissions(path, Permissions::from_mode(if executes { READ_ALL | EXECUTE_ALL } else { READ_ALL }))
+    std::fs::set_permissions(
+        path,
+        Permissions::from_mode(if executes { READ_ALL | EXECUTE_ALL } else { READ_ALL }),
+    )
 }
 
 /// Returns the seal of an entry.
@@ -58,7 +61,9 @@ fn add(path: &Path, hasher: &mut Hasher) -> io::Result<()> {
         add_name(std::fs::read_link(path)?.as_os_str().as_bytes(), hasher);
     }
     if metadata.is_dir() {
-        let mut names = std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
+        let mut names = std::fs::read_dir(path)?
+            .map(|entry| Ok(entry?.file_name()))
+            .collect::<io::Result<Vec<_>>>()?;
         names.sort();
         hasher.update(&names.len().to_le_bytes());
         for name in names {

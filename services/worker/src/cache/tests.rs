@@ -30,7 +30,11 @@ fn least_recently_used_entries_go_first() {
     let entries = [entry(4, 1, false), entry(4, 3, false), entry(4, 2, false)];
     assert_eq!(going(&entries, limits, 0, 100), [(1, Why::Size)]);
     assert_eq!(going(&entries, limits, 4, 100), [(1, Why::Size), (2, Why::Size)]);
-    assert_eq!(going(&entries, limits, 100, 100).len(), 3, "what is wanted is larger than the caches may be");
+    assert_eq!(
+        going(&entries, limits, 100, 100).len(),
+        3,
+        "what is wanted is larger than the caches may be"
+    );
     assert_eq!(going(&entries, Limits::default(), 100, 200), []);
 }
 
@@ -86,9 +90,11 @@ impl Folder {
 
     /// Returns what is in the folder of a kind of entries.
     fn names(&self, kind: EntryKind) -> Vec<String> {
-        let entries = fs::read_dir(self.0.path().join("caches").join(kind.folder())).expect("a folder");
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect();
+        let entries =
+            fs::read_dir(self.0.path().join("caches").join(kind.folder())).expect("a folder");
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.expect("readable").file_name().into_string().expect("text"))
+            .collect();
         names.sort();
         names
     }
@@ -148,7 +154,10 @@ async fn failed_or_abandoned_entry_leaves_nothing() {
     assert!(!environment.exists(), "an environment without its mark is not used");
     fs::create_dir_all(&environment).expect("writable");
     cache.tidy().expect("readable");
-    assert_eq!((folder.names(EntryKind::Snapshot), folder.names(EntryKind::Environment)), (vec![], vec![]));
+    assert_eq!(
+        (folder.names(EntryKind::Snapshot), folder.names(EntryKind::Environment)),
+        (vec![], vec![])
+    );
 }
 
 /// Another process holds the lock: as a worker that downloads, and then as a job that uses the entry.
@@ -161,8 +170,13 @@ async fn processes_of_a_machine_exclude_each_other() {
     let hold = |how: &str| {
         let mut command = Command::new("flock");
         command.arg("--no-fork").arg(how).arg(&lock).args(["sh", "-c", "echo held; exec cat"]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("flock is installed");
-        io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut [0; 5]).expect("it holds the lock");
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("flock is installed");
+        io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut [0; 5])
+            .expect("it holds the lock");
         child
     };
     let mut user = hold("--shared");
@@ -173,7 +187,11 @@ async fn processes_of_a_machine_exclude_each_other() {
     let mut maker = hold("--exclusive");
     assert!(matches!(cache.take(EntryKind::SideInput, "aa").expect("readable"), Turn::Taken));
     cache.tidy().expect("readable");
-    assert_eq!(folder.names(EntryKind::SideInput), ["aa", "aa.lock"], "the caches are too large, but it is in use");
+    assert_eq!(
+        folder.names(EntryKind::SideInput),
+        ["aa", "aa.lock"],
+        "the caches are too large, but it is in use"
+    );
     maker.kill().expect("it runs");
     maker.wait().expect("it ends");
     cache.tidy().expect("readable");
@@ -184,11 +202,17 @@ async fn processes_of_a_machine_exclude_each_other() {
 async fn full_disk_is_named_before_it_is_filled() {
     let folder = Folder::new();
     let cache = folder.cache(1 << 30);
-    let error = cache.get(EntryKind::Snapshot, "aa", 1 << 60, async { panic!("it does not begin") }).await;
+    let error =
+        cache.get(EntryKind::Snapshot, "aa", 1 << 60, async { panic!("it does not begin") }).await;
     let text = format!("{:#}", error.expect_err("no disk is that large"));
-    assert!(text.contains("1073741824 GB needed, and jobs use 0 KB of the 0 KB in its caches"), "{text}");
+    assert!(
+        text.contains("1073741824 GB needed, and jobs use 0 KB of the 0 KB in its caches"),
+        "{text}"
+    );
     assert!(text.starts_with("the disk of /") && !text.contains('\n'), "{text}");
-    let printed = anyhow::anyhow!("pip ended with 1; its last lines:\n  OSError: [Errno 28] No space left on device");
+    let printed = anyhow::anyhow!(
+        "pip ended with 1; its last lines:\n  OSError: [Errno 28] No space left on device"
+    );
     let explained = cache.explain(printed.context("install the packages")).to_string();
     assert!(explained.starts_with("the disk of /") && !explained.contains('\n'), "{explained}");
     let other = cache.explain(anyhow::anyhow!("no such package"));
@@ -238,7 +262,11 @@ const CHANGES: [(&str, Change); 8] = [
         let time = file.metadata().and_then(|metadata| metadata.modified()).expect("readable");
         fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("own file");
         fs::write(&file, "evil").expect("writable");
-        File::options().write(true).open(&file).and_then(|file| file.set_modified(time)).expect("own file");
+        File::options()
+            .write(true)
+            .open(&file)
+            .and_then(|file| file.set_modified(time))
+            .expect("own file");
         fs::set_permissions(&file, Permissions::from_mode(0o444)).expect("own file");
     }),
     ("one more file", |entry| fs::write(entry.join("lib/more.py"), "").expect("writable")),
@@ -248,15 +276,19 @@ const CHANGES: [(&str, Change); 8] = [
         std::os::unix::fs::symlink("/tmp/elsewhere", entry.join("lib/code.py")).expect("writable");
     }),
     ("another mode", |entry| {
-        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o555)).expect("own file");
+        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o555))
+            .expect("own file");
     }),
     ("unreadable", |entry| {
-        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o0)).expect("own file");
+        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o0))
+            .expect("own file");
     }),
     ("unreadable folder", |entry| {
         fs::set_permissions(entry.join("lib"), Permissions::from_mode(0o0)).expect("own folder");
     }),
-    ("another name", |entry| fs::rename(entry.join("lib/code.py"), entry.join("lib/core.py")).expect("writable")),
+    ("another name", |entry| {
+        fs::rename(entry.join("lib/code.py"), entry.join("lib/core.py")).expect("writable")
+    }),
 ];
 
 #[test]
@@ -270,17 +302,23 @@ fn changed_entry_is_made_anew() {
         for (what, change) in CHANGES {
             assert!(!take(&cache, kind, &name).1, "{kind:?} is intact");
             for folder in ["", "lib"] {
-                fs::set_permissions(used.path().join(folder), Permissions::from_mode(0o755)).expect("own folder");
+                fs::set_permissions(used.path().join(folder), Permissions::from_mode(0o755))
+                    .expect("own folder");
             }
             change(used.path());
             if what != "unreadable folder" {
-                fs::set_permissions(used.path().join("lib"), Permissions::from_mode(0o555)).expect("own folder");
+                fs::set_permissions(used.path().join("lib"), Permissions::from_mode(0o555))
+                    .expect("own folder");
             }
             fs::set_permissions(used.path(), Permissions::from_mode(0o555)).expect("own folder");
             // A job still uses the entry that was changed.
             let (again, is_new) = take(&cache, kind, &name);
             assert!(is_new, "{kind:?}: {what}");
-            assert_eq!(fs::read_to_string(again.path().join("lib/code.py")).expect("made anew"), "good", "{what}");
+            assert_eq!(
+                fs::read_to_string(again.path().join("lib/code.py")).expect("made anew"),
+                "good",
+                "{what}"
+            );
             assert_eq!(folder.names(kind).len(), 2, "nothing else is left: {what}");
         }
     }
@@ -292,8 +330,14 @@ fn guarded_entry_is_read_only_for_all() {
     let cache = folder.cache(1 << 30).guarded();
     for kind in KINDS {
         let (used, _) = take(&cache, kind, &name());
-        let mode = |name: &str| used.path().join(name).metadata().expect("there").permissions().mode() & 0o7777;
-        assert_eq!([mode(""), mode("lib"), mode("lib/code.py"), mode("run")], [0o555, 0o555, 0o444, 0o555], "{kind:?}");
+        let mode = |name: &str| {
+            used.path().join(name).metadata().expect("there").permissions().mode() & 0o7777
+        };
+        assert_eq!(
+            [mode(""), mode("lib"), mode("lib/code.py"), mode("run")],
+            [0o555, 0o555, 0o444, 0o555],
+            "{kind:?}"
+        );
         let lock = beside(used.path(), ".lock").metadata().expect("there");
         assert_eq!(lock.permissions().mode() & 0o7777, 0o600, "no other user can hold it");
         drop(used);

@@ -76,7 +76,11 @@ async fn another_node_gets_the_mini_batches_of_a_dead_one_within_ten_seconds() {
         let killed = Instant::now();
         let request = Receive { messages_max: 1, visibility: LEASE_STEP, wait: 60 * SECOND };
         assert_eq!(node.tasks.receive(request).await.expect("memory is always there").len(), 1);
-        assert!(killed.elapsed() <= 10 * SECOND, "killed after {killed_after}/3 s: {:?}", killed.elapsed());
+        assert!(
+            killed.elapsed() <= 10 * SECOND,
+            "killed after {killed_after}/3 s: {:?}",
+            killed.elapsed()
+        );
     }
 }
 
@@ -207,7 +211,10 @@ async fn sleep_does_not_shorten_the_time_of_an_attempt() {
     // Shorter than its lease, and it did not run meanwhile.
     node.machine.suspend(SECOND);
     let rhythm = node.leases.rhythm(None);
-    assert_eq!(rhythm.end(&node.leases.lock().held[&node.id]), Some(node.leases.clock.now() + 42 * SECOND));
+    assert_eq!(
+        rhythm.end(&node.leases.lock().held[&node.id]),
+        Some(node.leases.clock.now() + 42 * SECOND)
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -48,7 +48,12 @@ fn most_in_a_minute(uses: &[(Instant, u64)]) -> u64 {
 }
 
 /// Grants every 50 ms what an endless queue asks for.
-fn run(limiter: &mut Limiter, start: Instant, seconds: u64, mut tokens: impl FnMut() -> u64) -> Vec<(Instant, u64)> {
+fn run(
+    limiter: &mut Limiter,
+    start: Instant,
+    seconds: u64,
+    mut tokens: impl FnMut() -> u64,
+) -> Vec<(Instant, u64)> {
     let (mut uses, mut sizes) = (Vec::new(), HashMap::new());
     // What an earlier queue has asked for is withdrawn.
     limiter.forget(process(0));
@@ -91,7 +96,8 @@ fn answers_follow_the_order_of_questions() {
     for id in 0..3 {
         limiter.ask(ask(id as usize, id, 0), start);
     }
-    let ids: Vec<_> = (0..40).flat_map(|tick| limiter.grant(start + Duration::from_millis(tick * 100))).collect();
+    let ids: Vec<_> =
+        (0..40).flat_map(|tick| limiter.grant(start + Duration::from_millis(tick * 100))).collect();
     assert_eq!(ids, [(process(0), 0), (process(1), 1), (process(2), 2)]);
 }
 
@@ -107,7 +113,10 @@ fn place_is_free_again_when_it_is_released_or_its_process_ends() {
     limiter.forget(process(1));
     assert_eq!(limiter.grant(now), [(process(3), 3)]);
     limiter.release((process(4), 4));
-    assert!(!limiter.is_waiting() && !limiter.waits(process(4)), "a wait that is withdrawn is over");
+    assert!(
+        !limiter.is_waiting() && !limiter.waits(process(4)),
+        "a wait that is withdrawn is over"
+    );
     assert_eq!(limiter.need(now).held, WHOLE_LIMIT);
 }
 
@@ -190,9 +199,9 @@ async fn nodes_of_one_machine_take_turns_at_a_small_limit() {
     let mut held = vec![false; 2];
     for _ in 0..3 {
         tokio::time::sleep(TURN).await;
-        held.iter_mut()
-            .zip(&both)
-            .for_each(|(held, limiter)| *held |= limiter.lock().expect("no holder panics").parts > 0);
+        held.iter_mut().zip(&both).for_each(|(held, limiter)| {
+            *held |= limiter.lock().expect("no holder panics").parts > 0
+        });
     }
     assert_eq!(held, [true, true]);
 }

@@ -50,25 +50,45 @@ fn unit() -> Root {
 fn delegated_unit_gets_a_leaf_for_the_worker_and_groups_for_jobs() {
     let root = unit();
     let own = "sys/fs/cgroup/system.slice/worker.service";
-    let plan = root.plan(false).expect("the files of another user are writable only if systemd delegates them");
+    let plan = root
+        .plan(false)
+        .expect("the files of another user are writable only if systemd delegates them");
     assert!(plan.moves && plan.to_string().starts_with("cgroup v2, in "), "{plan}");
     let groups = plan.carry_out(40 * GIB).expect("writable");
     assert_eq!(root.read(&format!("{own}/{WORKER}/cgroup.procs")), "41");
     assert_eq!(root.read(&format!("{own}/cgroup.subtree_control")), "+memory");
     let jobs = format!("{own}/{JOBS}{}", std::process::id());
     assert_eq!(root.read(&format!("{jobs}/cgroup.subtree_control")), "+memory");
-    assert_eq!(root.read(&format!("{jobs}/memory.max")), (39 * GIB).to_string(), "1 GB is left to the worker");
+    assert_eq!(
+        root.read(&format!("{jobs}/memory.max")),
+        (39 * GIB).to_string(),
+        "1 GB is left to the worker"
+    );
     let limited = groups.of_job("first", 2 * GIB).expect("writable");
     assert_eq!(root.read(&format!("{jobs}/first/memory.max")), (2 * GIB).to_string());
     let free = groups.of_job("second", 0).expect("writable");
-    assert!(!root.path(&format!("{jobs}/second/memory.max")).exists(), "only the limit of all jobs");
+    assert!(
+        !root.path(&format!("{jobs}/second/memory.max")).exists(),
+        "only the limit of all jobs"
+    );
 
     assert_eq!(limited.kills(), None);
-    root.write(&format!("{jobs}/first/memory.events"), "max 7\noom 2\noom_kill 1\noom_group_kill 0\n");
+    root.write(
+        &format!("{jobs}/first/memory.events"),
+        "max 7\noom 2\noom_kill 1\noom_group_kill 0\n",
+    );
     assert_eq!(limited.kills(), Some(1));
-    assert!(limited.why().contains("more than its max_memory, 2 GB: raise max_memory"), "{}", limited.why());
+    assert!(
+        limited.why().contains("more than its max_memory, 2 GB: raise max_memory"),
+        "{}",
+        limited.why()
+    );
     root.write(&format!("{jobs}/first/memory.events"), "max 7\noom 0\noom_kill 1\n");
-    assert!(limited.why().contains("the jobs of this node together need more than the 39 GB"), "{}", limited.why());
+    assert!(
+        limited.why().contains("the jobs of this node together need more than the 39 GB"),
+        "{}",
+        limited.why()
+    );
     assert!(free.why().contains("the jobs of this node together"), "{}", free.why());
 }
 
@@ -84,7 +104,10 @@ fn worker_that_is_already_in_its_leaf_moves_nothing() {
     root.write("proc/self/cgroup", "0::/system.slice/worker.service/gristmill-worker\n");
     root.write("sys/fs/cgroup/system.slice/worker.service/gristmill-worker/cgroup.procs", "41\n");
     let plan = root.plan(false).expect("writable");
-    assert!(!plan.moves && plan.parent == root.path("sys/fs/cgroup/system.slice/worker.service"), "{plan}");
+    assert!(
+        !plan.moves && plan.parent == root.path("sys/fs/cgroup/system.slice/worker.service"),
+        "{plan}"
+    );
 }
 
 #[test]
@@ -106,7 +129,10 @@ fn groups_that_are_not_the_workers_own_are_left_alone() {
         ("sys/fs/cgroup/cgroup.procs", "1\n"),
     ]);
     let refusal = root.refusal(false);
-    assert!(refusal.contains("cannot write") && refusal.contains("cgroup.subtree_control"), "{refusal}");
+    assert!(
+        refusal.contains("cannot write") && refusal.contains("cgroup.subtree_control"),
+        "{refusal}"
+    );
 }
 
 #[test]
@@ -140,7 +166,10 @@ fn version_1_limits_memory_without_moving_the_worker() {
     let group = groups.of_job("job", 1 << 20).expect("writable");
     let jobs = format!("sys/fs/cgroup/memory/box/one/{JOBS}{}/job", std::process::id());
     assert_eq!(root.read(&format!("{jobs}/memory.limit_in_bytes")), (1 << 20).to_string());
-    root.write(&format!("{jobs}/memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+    root.write(
+        &format!("{jobs}/memory.oom_control"),
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+    );
     root.write(&format!("{jobs}/memory.failcnt"), "12\n");
     assert_eq!(group.kills(), Some(3));
     assert!(group.why().contains("its max_memory, 1 MB"), "{}", group.why());
@@ -151,7 +180,10 @@ fn version_1_limits_memory_without_moving_the_worker() {
 
 #[test]
 fn groups_are_removed_with_their_owners() {
-    let root = Root::new([("proc/self/cgroup", "4:memory:/\n"), ("sys/fs/cgroup/memory/memory.limit_in_bytes", "1\n")]);
+    let root = Root::new([
+        ("proc/self/cgroup", "4:memory:/\n"),
+        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "1\n"),
+    ]);
     let groups = root.plan(true).expect("writable").carry_out(GIB).expect("writable");
     let folder = groups.folder.clone();
     let job = groups.of_job("job", 0).expect("writable");

@@ -361,7 +361,11 @@ impl Allocations {
             process_count: self.config.process_count,
             schedule: self.schedule,
             accepts_work: !self.is_stopping(),
-            jobs: self.visits.values().map(|visit| (visit.job_id.clone(), running(visit))).collect(),
+            jobs: self
+                .visits
+                .values()
+                .map(|visit| (visit.job_id.clone(), running(visit)))
+                .collect(),
             unable: unable.collect(),
         }
     }
@@ -372,13 +376,17 @@ impl Allocations {
             let job = schedule.jobs.iter().find(|job| job.job_id == job_id)?;
             job.queues()
         };
-        let own = schedule.allocations.iter().filter(|allocation| allocation.node == self.config.node);
-        let given = own.filter_map(|own| Some((own.job_id.clone(), (own.clone(), queues(&own.job_id)?))));
+        let own =
+            schedule.allocations.iter().filter(|allocation| allocation.node == self.config.node);
+        let given =
+            own.filter_map(|own| Some((own.job_id.clone(), (own.clone(), queues(&own.job_id)?))));
         self.given = given.collect();
         let given = &self.given;
         self.memories.retain(|job_id, memory| {
             memory.is_over &= given.contains_key(job_id);
-            memory.waits(self.now) || memory.is_over || memory.failures > 0 && given.contains_key(job_id)
+            memory.waits(self.now)
+                || memory.is_over
+                || memory.failures > 0 && given.contains_key(job_id)
         });
     }
 
@@ -404,12 +412,19 @@ impl Allocations {
         if std::mem::replace(&mut self.is_seen, is_seen) != is_seen {
             let message = match is_seen {
                 true => "this node takes work again",
-                false => "this node begins nothing more until it can write its entry in the store of the target again",
+                false => {
+                    "this node begins nothing more until it can write its entry in the store of the target again"
+                }
             };
-            self.act(Action::Log { job_id: String::new(), is_warning: !is_seen, message: message.to_owned() });
+            self.act(Action::Log {
+                job_id: String::new(),
+                is_warning: !is_seen,
+                message: message.to_owned(),
+            });
         }
         for id in self.ids() {
-            if let Some(Visit { stage: Stage::Opening { again_at, .. }, .. }) = self.visits.get_mut(&id)
+            if let Some(Visit { stage: Stage::Opening { again_at, .. }, .. }) =
+                self.visits.get_mut(&id)
                 && again_at.take_if(|at| *at <= now).is_some()
             {
                 self.begin(id, Step::OpenQueues);
@@ -418,7 +433,9 @@ impl Allocations {
         if self.has_work() {
             self.busy_at = now;
         }
-        if !self.is_stopping() && self.config.idle_exit.is_some_and(|idle_exit| now - self.busy_at >= idle_exit) {
+        if !self.is_stopping()
+            && self.config.idle_exit.is_some_and(|idle_exit| now - self.busy_at >= idle_exit)
+        {
             self.ended = Ended::Idle;
             self.stop(Stop::Finish);
         }
@@ -428,7 +445,10 @@ impl Allocations {
     fn follow(&mut self) {
         for id in self.ids() {
             let visit = &self.visits[&id];
-            let given = self.given.get(&visit.job_id).filter(|(_, queues)| *queues == visit.queues && self.is_seen);
+            let given = self
+                .given
+                .get(&visit.job_id)
+                .filter(|(_, queues)| *queues == visit.queues && self.is_seen);
             let allocation = given.map(|(allocation, _)| allocation.clone());
             if let Some(visit) = self.visits.get_mut(&id) {
                 visit.allocation = allocation;
@@ -477,7 +497,12 @@ impl Allocations {
             let visit = &self.visits[&id];
             let share = match &visit.allocation {
                 Some(allocation) => {
-                    let others = || self.visits.iter().filter(|(other, _)| **other != id).map(|(_, visit)| visit);
+                    let others = || {
+                        self.visits
+                            .iter()
+                            .filter(|(other, _)| **other != id)
+                            .map(|(_, visit)| visit)
+                    };
                     let is_free = |gpu: &u32| !others().any(|other| other.gpus.contains(gpu));
                     // A process whose GPU goes to another job still ends its run, and no other one runs beside it.
                     let room = match visit.stage {
@@ -485,14 +510,19 @@ impl Allocations {
                         _ => usize::MAX,
                     };
                     let free = allocation.gpus.iter().copied().filter(is_free);
-                    let (mut gpus, new): (Vec<u32>, Vec<u32>) = free.partition(|gpu| visit.gpus.contains(gpu));
+                    let (mut gpus, new): (Vec<u32>, Vec<u32>) =
+                        free.partition(|gpu| visit.gpus.contains(gpu));
                     gpus.extend(new.into_iter().take(room));
                     gpus.sort_unstable();
                     let processes = match allocation.gpus.len() {
                         0 => u64::from(allocation.processes),
                         all => u64::from(allocation.processes) * gpus.len() as u64 / all as u64,
                     };
-                    Share { processes: u32::try_from(processes).unwrap_or(u32::MAX), gpus, number: 0 }
+                    Share {
+                        processes: u32::try_from(processes).unwrap_or(u32::MAX),
+                        gpus,
+                        number: 0,
+                    }
                 }
                 None => Share::default(),
             };
@@ -535,7 +565,10 @@ impl Allocations {
                 }
             }
             (Stage::Working, Some(_)) => visit.is_asked = false,
-            (Stage::LookingUp | Stage::Opening { .. } | Stage::Provisioning | Stage::Ready, None) => self.close(id),
+            (
+                Stage::LookingUp | Stage::Opening { .. } | Stage::Provisioning | Stage::Ready,
+                None,
+            ) => self.close(id),
             _ => {}
         }
     }
@@ -630,13 +663,19 @@ impl Allocations {
         visit.processes = 0;
         match worked {
             Ok(_) if gave_up => {
-                self.log(id, true, "the agent has given up: this node leaves the job to others for a while".to_owned());
+                self.log(
+                    id,
+                    true,
+                    "the agent has given up: this node leaves the job to others for a while"
+                        .to_owned(),
+                );
                 self.memory(id).rests = Some((now + REST, "its agent has given up".to_owned()));
             }
             Ok(_) => {}
             Err(AgentFailed::WithoutQueues) => self.memory(id).asks_at = Some(now + ASK_AGAIN),
             Err(AgentFailed::Otherwise) => {
-                self.memory(id).rests = Some((now + FAILED_REST, "its agent has failed".to_owned()));
+                self.memory(id).rests =
+                    Some((now + FAILED_REST, "its agent has failed".to_owned()));
             }
         }
         match worked {

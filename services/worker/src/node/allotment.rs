@@ -66,6 +66,9 @@ impl Allotment {
 
 impl fmt::Debug for Allotment {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Allotment").field("share", &*self.share.borrow()).finish_non_exhaustive()
+        formatter
+            .debug_struct("Allotment")
+            .field("share", &*self.share.borrow())
+            .finish_non_exhaustive()
     }
 }

@@ -21,7 +21,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Ended;
 use super::access::{Held, JobAccess, STORE_WAIT_MAX, look_up, over};
 use super::allocations::{
-    Action, AgentFailed, Allocations, Config, Event, Obstacle, Step, Unanswered, Unprovisioned, VisitId,
+    Action, AgentFailed, Allocations, Config, Event, Obstacle, Step, Unanswered, Unprovisioned,
+    VisitId,
 };
 use super::allotment::Allotment;
 use super::pause::Pauses;
@@ -97,7 +98,11 @@ pub struct Driver<B: NodeBackend> {
 impl<B: NodeBackend> Driver<B> {
     /// Works until `stop` says so, there is no work, or a notice comes that the machine is taken away. Returns everything it
     /// holds to the queues.
-    pub async fn run(self, mut stop: watch::Receiver<Stop>, spot_notice: impl Future<Output = String>) -> Ended {
+    pub async fn run(
+        self,
+        mut stop: watch::Receiver<Stop>,
+        spot_notice: impl Future<Output = String>,
+    ) -> Ended {
         let Self { backend, config, target, broker, timing, tick, memory_every, health } = self;
         let mut spot_notice = std::pin::pin!(spot_notice);
         let mut visits = Visits {
@@ -114,7 +119,8 @@ impl<B: NodeBackend> Driver<B> {
         let limits_last = config.entry_lasts * 3 / 4;
         let mut allocations = Allocations::new(config, Instant::now());
         let states = watch::Sender::new(Entry::of(&allocations, [], []));
-        let registration = Registration::start(target.clone(), states.subscribe(), LeaseClock::System);
+        let registration =
+            Registration::start(target.clone(), states.subscribe(), LeaseClock::System);
         let (mut schedules, _following) = follow(target);
         let mut pauses = Pauses::watch(LeaseClock::System);
         let (mut tick, mut memory) = (every(tick), every(memory_every));
@@ -187,7 +193,9 @@ fn follow(target: TargetStore) -> (watch::Receiver<Schedule>, AbortOnDropHandle<
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut is_told, true) {
-                        tracing::warn!("cannot look for the next schedule, working by the last one: {error:#}");
+                        tracing::warn!(
+                            "cannot look for the next schedule, working by the last one: {error:#}"
+                        );
                     }
                     LOOK_AGAIN
                 }
@@ -302,17 +310,22 @@ impl<B: NodeBackend> Visits<B> {
     }
 
     fn limit_needs(&self) -> impl Iterator<Item = (String, LimitNeed)> {
-        self.limiters()
-            .map(|(job_id, limiter)| (job_id.to_owned(), limiter.lock().expect("no holder panics").need(limit::now())))
+        self.limiters().map(|(job_id, limiter)| {
+            (job_id.to_owned(), limiter.lock().expect("no holder panics").need(limit::now()))
+        })
     }
 
     /// Returns which mini-batches of each job the node has.
     fn activities(&self) -> impl Iterator<Item = (String, Activity)> {
-        self.visits.values().map(|resources| (resources.job_id.clone(), resources.activity.borrow().clone()))
+        self.visits
+            .values()
+            .map(|resources| (resources.job_id.clone(), resources.activity.borrow().clone()))
     }
 
     fn limiters(&self) -> impl Iterator<Item = (&str, &SharedLimiter)> {
-        self.visits.values().filter_map(|resources| Some((&*resources.job_id, resources.limiter.as_ref()?)))
+        self.visits
+            .values()
+            .filter_map(|resources| Some((&*resources.job_id, resources.limiter.as_ref()?)))
     }
 
     fn perform(&mut self, action: Action) {
@@ -371,7 +384,8 @@ impl<B: NodeBackend> Visits<B> {
                     });
                     Report::Event(Event::LookedUp { visit, found })
                 };
-                let unanswered = move |_| Report::Event(Event::LookedUp { visit, found: Err(Unanswered) });
+                let unanswered =
+                    move |_| Report::Event(Event::LookedUp { visit, found: Err(Unanswered) });
                 self.spawn(visit, looking, unanswered);
             }
             Step::OpenQueues => {
@@ -379,14 +393,20 @@ impl<B: NodeBackend> Visits<B> {
                 let opening = async move {
                     match broker.open(&name).await {
                         Ok(queues) => Report::Opened(visit, queues),
-                        Err(queue::Error::Absent { .. }) => Report::Event(Event::Opened { visit, opened: Ok(None) }),
+                        Err(queue::Error::Absent { .. }) => {
+                            Report::Event(Event::Opened { visit, opened: Ok(None) })
+                        }
                         Err(error) => {
-                            tracing::warn!(job.id = job_id, "cannot open the queues of the job: {error:#}");
+                            tracing::warn!(
+                                job.id = job_id,
+                                "cannot open the queues of the job: {error:#}"
+                            );
                             Report::Event(Event::Opened { visit, opened: Err(Unanswered) })
                         }
                     }
                 };
-                let unanswered = move |_| Report::Event(Event::Opened { visit, opened: Err(Unanswered) });
+                let unanswered =
+                    move |_| Report::Event(Event::Opened { visit, opened: Err(Unanswered) });
                 self.spawn(visit, opening, unanswered);
             }
             Step::Provision(spec) => {
@@ -395,17 +415,29 @@ impl<B: NodeBackend> Visits<B> {
                 let provisioning = self.backend.clone().provision(access, *spec);
                 let failed = move |panic: JoinError| {
                     let reason = format!("the worker panicked while it prepared the job: {panic}");
-                    Report::Provisioned(visit, Err(Unprovisioned { reason, obstacle: Obstacle::Lasting }))
+                    Report::Provisioned(
+                        visit,
+                        Err(Unprovisioned { reason, obstacle: Obstacle::Lasting }),
+                    )
                 };
-                self.spawn(visit, async move { Report::Provisioned(visit, provisioning.await) }, failed);
+                self.spawn(
+                    visit,
+                    async move { Report::Provisioned(visit, provisioning.await) },
+                    failed,
+                );
             }
             Step::Work => self.work(visit),
             Step::IsOver => {
                 let asking = async move {
                     let over = timeout(STORE_WAIT_MAX, over(&store)).await;
-                    Report::Event(Event::Looked { visit, over: over.ok().and_then(Result::ok).flatten() })
+                    Report::Event(Event::Looked {
+                        visit,
+                        over: over.ok().and_then(Result::ok).flatten(),
+                    })
                 };
-                self.spawn(visit, asking, move |_| Report::Event(Event::Looked { visit, over: None }));
+                self.spawn(visit, asking, move |_| {
+                    Report::Event(Event::Looked { visit, over: None })
+                });
             }
             Step::Tell(reason) => {
                 let (queues, patience) = (resources.queues.clone(), self.patience);
@@ -415,7 +447,10 @@ impl<B: NodeBackend> Visits<B> {
                     if let Some(queues) = queues
                         && let Err(error) = tell(&*queues.results, &job_id, &event, patience).await
                     {
-                        tracing::warn!(job.id = job_id, "cannot tell the reducer why the job cannot start: {error:#}");
+                        tracing::warn!(
+                            job.id = job_id,
+                            "cannot tell the reducer why the job cannot start: {error:#}"
+                        );
                     }
                     done()
                 };
@@ -429,7 +464,10 @@ impl<B: NodeBackend> Visits<B> {
                         && let Err(error) = give_back(&*queues.tasks, held, patience).await
                         && failure(&error) == AgentFailed::Otherwise
                     {
-                        tracing::warn!(job.id = job_id, "mini-batches return only when their leases end: {error:#}");
+                        tracing::warn!(
+                            job.id = job_id,
+                            "mini-batches return only when their leases end: {error:#}"
+                        );
                     }
                     done()
                 };
@@ -451,7 +489,9 @@ impl<B: NodeBackend> Visits<B> {
     fn work(&mut self, visit: VisitId) {
         let Some(access) = self.access(visit) else { return };
         let Some(resources) = self.visits.get_mut(&visit) else { return };
-        let (Some(queues), Some(ready)) = (resources.queues.clone(), resources.ready.take()) else { return };
+        let (Some(queues), Some(ready)) = (resources.queues.clone(), resources.ready.take()) else {
+            return;
+        };
         let reports = self.reports.0.clone();
         let report = move |in_use| {
             let _ = reports.send(Event::InUse { visit, in_use });

@@ -69,8 +69,12 @@ mod tests {
         let living = claim(&nodes.join("living")).expect("writable");
         drop(claim(&nodes.join("dead")).expect("writable"));
         drop(claim(&nodes.join("empty")).expect("writable"));
-        for name in ["living/job/inputs/a", "dead/job/inputs/a", "dead/job/scratch/process000/mine", "old/job/inputs/a"]
-        {
+        for name in [
+            "living/job/inputs/a",
+            "dead/job/inputs/a",
+            "dead/job/scratch/process000/mine",
+            "old/job/inputs/a",
+        ] {
             write(name);
         }
         write("empty/job/checkpoints/a");

@@ -53,12 +53,18 @@ impl LogUpload {
     pub(super) async fn round(&mut self, is_last: bool) {
         let (folder, now) = (self.folder.clone(), Instant::now());
         let files = tokio::task::spawn_blocking(move || files(&folder)).await.unwrap_or_default();
-        let is_due = |(path, bytes, modified): &(PathBuf, u64, SystemTime)| match self.uploaded.get(path) {
-            None => true,
-            Some(last) => (last.bytes, last.modified) != (*bytes, *modified) && (is_last || last.next <= now),
-        };
+        let is_due =
+            |(path, bytes, modified): &(PathBuf, u64, SystemTime)| match self.uploaded.get(path) {
+                None => true,
+                Some(last) => {
+                    (last.bytes, last.modified) != (*bytes, *modified)
+                        && (is_last || last.next <= now)
+                }
+            };
         let due: Vec<_> = files.into_iter().filter(is_due).collect();
-        for (path, bytes, modified) in due.into_iter().take(if is_last { usize::MAX } else { FILES_MAX }) {
+        for (path, bytes, modified) in
+            due.into_iter().take(if is_last { usize::MAX } else { FILES_MAX })
+        {
             let Some(name) = name(&self.folder, &path) else { continue };
             let read = tokio::task::spawn_blocking({
                 let path = path.clone();
@@ -70,15 +76,22 @@ impl LogUpload {
                 // The store does not answer; the next round retries.
                 return;
             }
-            let pause = self.uploaded.get(&path).map_or(self.period, |last| (last.pause * 2).min(PAUSE_MAX));
+            let pause = self
+                .uploaded
+                .get(&path)
+                .map_or(self.period, |last| (last.pause * 2).min(PAUSE_MAX));
             self.uploaded.insert(path, Uploaded { bytes, modified, next: now + pause, pause });
         }
     }
 }
 
 fn name(folder: &Path, path: &Path) -> Option<String> {
-    let parts: Option<Vec<&str>> =
-        path.strip_prefix(folder).ok()?.components().map(|part| part.as_os_str().to_str()).collect();
+    let parts: Option<Vec<&str>> = path
+        .strip_prefix(folder)
+        .ok()?
+        .components()
+        .map(|part| part.as_os_str().to_str())
+        .collect();
     Some(parts?.join("/"))
 }
 
@@ -91,7 +104,11 @@ fn files(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
             match entry.metadata() {
                 Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
                 Ok(metadata) if metadata.is_file() && metadata.len() > 0 => {
-                    found.push((entry.path(), metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)));
+                    found.push((
+                        entry.path(),
+                        metadata.len(),
+                        metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                    ));
                 }
                 _ => {}
             }

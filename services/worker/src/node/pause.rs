@@ -40,7 +40,10 @@ impl Pauses {
                 sleep(LOOK).await;
                 let look = Look::at(&clock);
                 if let Some(pause) = last.pause_until(look) {
-                    tracing::warn!("{}; the queue redelivers mini-batches whose leases ended meanwhile", pause.words());
+                    tracing::warn!(
+                        "{}; the queue redelivers mini-batches whose leases ended meanwhile",
+                        pause.words()
+                    );
                     if sender.send(pause).await.is_err() {
                         return;
                     }

@@ -45,23 +45,35 @@ impl TaskProtection {
 
     async fn put(&self, is_wanted: bool) -> Result<()> {
         let body = match is_wanted {
-            true => serde_json::json!({ "ProtectionEnabled": true, "ExpiresInMinutes": self.expires_minutes }),
+            true => {
+                serde_json::json!({ "ProtectionEnabled": true, "ExpiresInMinutes": self.expires_minutes })
+            }
             false => serde_json::json!({ "ProtectionEnabled": false }),
         };
-        let request = self.client.put(&self.url).header("content-type", "application/json").body(body.to_string());
+        let request = self
+            .client
+            .put(&self.url)
+            .header("content-type", "application/json")
+            .body(body.to_string());
         let answer = request.send().await.context("the agent of ECS does not answer")?;
         let (status, text) = (answer.status(), answer.text().await.unwrap_or_default());
         let answer: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         // A refusal by ECS itself is a successful answer that contains a failure.
         for (key, reason) in [("failure", "Reason"), ("error", "Code")] {
             if let Some(failure) = answer.get(key).filter(|failure| !failure.is_null()) {
-                let text = |name: &str| failure.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
+                let text = |name: &str| {
+                    failure.get(name).and_then(serde_json::Value::as_str).unwrap_or_default()
+                };
                 bail!("{} {} {}", text(reason), text("Detail"), text("Message"));
             }
         }
         ensure!(status.is_success(), "the agent of ECS answered {status}");
-        let is_protected = answer.pointer("/protection/ProtectionEnabled").and_then(serde_json::Value::as_bool);
-        ensure!(is_protected == Some(is_wanted), "the agent of ECS gave no protection, and no reason");
+        let is_protected =
+            answer.pointer("/protection/ProtectionEnabled").and_then(serde_json::Value::as_bool);
+        ensure!(
+            is_protected == Some(is_wanted),
+            "the agent of ECS gave no protection, and no reason"
+        );
         Ok(())
     }
 }
@@ -109,8 +121,9 @@ impl Protection {
     pub(super) fn start(protection: Option<TaskProtection>) -> Self {
         let known = if protection.is_some() { Known::Unprotected } else { Known::Refused };
         let state = Arc::new(watch::Sender::new(State { holds: 0, known }));
-        let keeping =
-            protection.map(|protection| AbortOnDropHandle::new(tokio::spawn(keep(protection, state.clone()))));
+        let keeping = protection.map(|protection| {
+            AbortOnDropHandle::new(tokio::spawn(keep(protection, state.clone())))
+        });
         Self { state, _keeping: keeping }
     }
 
@@ -164,7 +177,9 @@ async fn keep(protection: TaskProtection, state: Arc<watch::Sender<State>>) {
 
 fn complain(has_complained: &mut bool, error: &anyhow::Error) {
     if !std::mem::replace(has_complained, true) {
-        tracing::warn!("this task of ECS cannot be protected from being stopped while it has work: {error:#}");
+        tracing::warn!(
+            "this task of ECS cannot be protected from being stopped while it has work: {error:#}"
+        );
     }
 }
 
@@ -175,11 +190,15 @@ pub(super) mod tests {
     use super::*;
     use crate::node::tests::{serve, unused_address};
 
-    const PROTECTED: &str = r#"{"protection": {"ProtectionEnabled": true, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
-    const UNPROTECTED: &str = r#"{"protection": {"ProtectionEnabled": false, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
+    const PROTECTED: &str =
+        r#"{"protection": {"ProtectionEnabled": true, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
+    const UNPROTECTED: &str =
+        r#"{"protection": {"ProtectionEnabled": false, "TaskArn": "arn:aws:ecs:::task/t"}}"#;
 
     /// Stands in for the agent of ECS: reports each request, and returns this answer, or that of ECS.
-    pub(crate) async fn agent(answer: Option<&'static str>) -> (TaskProtection, mpsc::UnboundedReceiver<String>) {
+    pub(crate) async fn agent(
+        answer: Option<&'static str>,
+    ) -> (TaskProtection, mpsc::UnboundedReceiver<String>) {
         let (sender, asked) = mpsc::unbounded_channel();
         let address = serve(move |request| {
             // The body is the last line, and may come later than the head.
@@ -200,7 +219,10 @@ pub(super) mod tests {
     #[tokio::test]
     async fn protection_is_requested_before_work_renewed_and_ended_after_the_last_hold() {
         let (agent, mut asked) = agent(None).await;
-        let protection = Protection::start(Some(TaskProtection { renew_period: Duration::from_millis(20), ..agent }));
+        let protection = Protection::start(Some(TaskProtection {
+            renew_period: Duration::from_millis(20),
+            ..agent
+        }));
         let (one, other) = (protection.hold(), protection.hold());
         one.settled().await;
         assert_eq!(asked.try_recv().expect("asked before it is settled"), ON);
@@ -222,7 +244,10 @@ pub(super) mod tests {
         let (agent, mut asked) = agent(Some(refusal)).await;
         let error = agent.put(true).await.expect_err("refused").to_string();
         assert!(error.contains("TASK_NOT_VALID"), "{error}");
-        let protection = Protection::start(Some(TaskProtection { retry_period: Duration::from_millis(20), ..agent }));
+        let protection = Protection::start(Some(TaskProtection {
+            retry_period: Duration::from_millis(20),
+            ..agent
+        }));
         let hold = protection.hold();
         hold.settled().await;
         for _ in 0..3 {
@@ -235,7 +260,9 @@ pub(super) mod tests {
     #[tokio::test]
     async fn without_an_ecs_agent_work_begins_at_once() {
         Protection::start(None).hold().settled().await;
-        let protection = Protection::start(Some(TaskProtection::new(&unused_address().await).expect("a client")));
+        let protection = Protection::start(Some(
+            TaskProtection::new(&unused_address().await).expect("a client"),
+        ));
         protection.hold().settled().await;
     }
 }

@@ -41,7 +41,9 @@ impl Provisioner<'_> {
             Err(error) if is_full(&error) => {
                 tracing::warn!(job.id = spec.job_id, "emptying the caches of this node: {error:#}");
                 let cache = self.cache.clone();
-                tokio::task::spawn_blocking(move || cache.empty()).await.context("emptying the caches panicked")??;
+                tokio::task::spawn_blocking(move || cache.empty())
+                    .await
+                    .context("emptying the caches panicked")??;
                 let again = self.provision(spec).await;
                 again.map_err(|error| self.cache.explain(error))
             }
@@ -60,7 +62,8 @@ impl Provisioner<'_> {
             None => None,
         };
         if let Some(source) = spec.snapshots.source.clone() {
-            let folder = self.unpacked(&source, Limit::SCRIPTS).await.context("fetch source_directory")?;
+            let folder =
+                self.unpacked(&source, Limit::SCRIPTS).await.context("fetch source_directory")?;
             spec.source_directory = folder.path().into();
             used.push(folder);
         }
@@ -70,7 +73,8 @@ impl Provisioner<'_> {
             let (file, folder) = (file.display(), folder.display());
             tracing::info!("creating a Python environment from {file} (once; kept in {folder})");
         };
-        let (default, cache, variables) = (self.node.python.clone(), self.cache.clone(), self.node.variables.clone());
+        let (default, cache, variables) =
+            (self.node.python.clone(), self.cache.clone(), self.node.variables.clone());
         let (python, of_python) =
             interpreter_for(user.clone(), environment, default, cache, variables, creating).await?;
         used.extend(of_python);
@@ -82,7 +86,11 @@ impl Provisioner<'_> {
             };
             if let Err(error) = made {
                 // Only scripts that write their own files need it.
-                tracing::warn!(job.id = spec.job_id, "cannot make the output folder {}: {error}", output.display());
+                tracing::warn!(
+                    job.id = spec.job_id,
+                    "cannot make the output folder {}: {error}",
+                    output.display()
+                );
             }
         }
         Ok(Provisioned { spec, python, used, user })
@@ -92,13 +100,17 @@ impl Provisioner<'_> {
     async fn place_side_inputs(&self, spec: &mut JobSpec, used: &mut Vec<Used>) -> Result<()> {
         let mut copies = Vec::new();
         for (name, snapshot) in &spec.snapshots.side_inputs {
-            let copy =
-                self.unpacked(snapshot, Limit::DATA).await.with_context(|| format!("fetch side input {name}"))?;
+            let copy = self
+                .unpacked(snapshot, Limit::DATA)
+                .await
+                .with_context(|| format!("fetch side input {name}"))?;
             copies.push((name.clone(), placed(copy.path(), snapshot).into()));
             used.push(copy);
         }
         side_inputs::place(spec, copies)?;
-        used.extend(side_inputs::fetch_side_inputs(spec, self.node.target.stores(), self.cache).await?);
+        used.extend(
+            side_inputs::fetch_side_inputs(spec, self.node.target.stores(), self.cache).await?,
+        );
         Ok(())
     }
 
@@ -108,7 +120,10 @@ impl Provisioner<'_> {
                 let file = match snapshot {
                     None => file.clone(),
                     Some(snapshot) => {
-                        let folder = self.unpacked(snapshot, Limit::SCRIPTS).await.context("fetch the environment")?;
+                        let folder = self
+                            .unpacked(snapshot, Limit::SCRIPTS)
+                            .await
+                            .context("fetch the environment")?;
                         let name = file.as_path().file_name().unwrap_or("pyproject.toml".as_ref());
                         let file = match snapshot.file {
                             Some(_) => placed(folder.path(), snapshot),
@@ -119,7 +134,11 @@ impl Provisioner<'_> {
                     }
                 };
                 // The job names an interpreter of the machine that enqueued it.
-                let base = if base.as_path().exists() { base.clone() } else { self.node.python.clone().into() };
+                let base = if base.as_path().exists() {
+                    base.clone()
+                } else {
+                    self.node.python.clone().into()
+                };
                 Ok(Environment::Requirements { file, base })
             }
             (Environment::Interpreter { path }, _) if !path.as_path().exists() => bail!(
@@ -135,7 +154,9 @@ impl Provisioner<'_> {
     /// Returns the folder of an unpacked snapshot, after a download if it is not cached.
     async fn unpacked(&self, snapshot: &Snapshot, limit: Limit) -> Result<Used> {
         // The digest becomes a file name.
-        if snapshot.digest.is_empty() || !snapshot.digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        if snapshot.digest.is_empty()
+            || !snapshot.digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+        {
             bail!("the name of a snapshot of the job is not a digest; submit the job again");
         }
         let into = self.cache.content(EntryKind::Snapshot, &snapshot.digest);
@@ -143,7 +164,9 @@ impl Provisioner<'_> {
         let fetch = async {
             self.node.target.snapshot(&snapshot.digest, &archive).await?;
             let packed = snapshot.clone();
-            let unpacked = tokio::task::spawn_blocking(move || storage::unpack(&archive, &packed, limit, &into));
+            let unpacked = tokio::task::spawn_blocking(move || {
+                storage::unpack(&archive, &packed, limit, &into)
+            });
             Ok(unpacked.await.context("unpacking panicked")??)
         };
         self.cache.get(EntryKind::Snapshot, &snapshot.digest, snapshot.bytes, fetch).await

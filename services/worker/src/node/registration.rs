@@ -57,7 +57,13 @@ impl Registration {
         let node = entries.borrow().state.name.clone();
         let (renewals, renewed_at) = watch::channel(None);
         let renewing = renew(target.clone(), entries, renewals, clock.clone());
-        Self { target, node, clock, renewed_at, renewing: AbortOnDropHandle::new(tokio::spawn(renewing)) }
+        Self {
+            target,
+            node,
+            clock,
+            renewed_at,
+            renewing: AbortOnDropHandle::new(tokio::spawn(renewing)),
+        }
     }
 
     /// Returns when this node has begun to write the entry that others may read, by the clock of leases; `None`: it has not
@@ -77,8 +83,12 @@ impl Registration {
         let _ = self.renewing.await;
         match timeout(REMOVAL_MAX, self.target.remove_worker(&self.node)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::info!("cannot remove this node from the list of workers: {error:#}"),
-            Err(_) => tracing::info!("cannot remove this node from the list of workers: the store does not answer"),
+            Ok(Err(error)) => {
+                tracing::info!("cannot remove this node from the list of workers: {error:#}")
+            }
+            Err(_) => tracing::info!(
+                "cannot remove this node from the list of workers: the store does not answer"
+            ),
         }
     }
 }
@@ -130,7 +140,8 @@ mod tests {
         let target = TargetStore::new(Arc::new(InMemory::new()), Path::default());
         let state = NodeState { name: "node".to_owned(), ..NodeState::default() };
         let entries = watch::Sender::new(Entry { state, period: WORKER_PERIOD });
-        let registration = Registration::start(target.clone(), entries.subscribe(), LeaseClock::System);
+        let registration =
+            Registration::start(target.clone(), entries.subscribe(), LeaseClock::System);
         let seen = async || {
             let seen = target.seen_workers().await.expect("memory is always there");
             seen.into_iter().map(|worker| worker.state).collect::<Vec<_>>()
@@ -139,7 +150,10 @@ mod tests {
         assert_eq!(seen().await, [entries.borrow().state.clone()]);
         for processes in 1..=3 {
             entries.send_modify(|entry| {
-                entry.state.jobs.insert("job".to_owned(), Running { processes, ..Running::default() });
+                entry
+                    .state
+                    .jobs
+                    .insert("job".to_owned(), Running { processes, ..Running::default() });
             });
             sleep(WORKER_PERIOD_AT_WORK + Duration::from_millis(1)).await;
             assert_eq!(seen().await, [entries.borrow().state.clone()]);
@@ -150,7 +164,10 @@ mod tests {
             registration.renewed_at() != before
         };
         sleep(WORKER_PERIOD_AT_WORK).await;
-        assert!(!renewals(10).await && renewals(10).await, "nothing depends on a node without work");
+        assert!(
+            !renewals(10).await && renewals(10).await,
+            "nothing depends on a node without work"
+        );
         entries.send_modify(|entry| entry.period = WORKER_PERIOD_AT_WORK);
         sleep(WORKER_PERIOD_AT_WORK).await;
         assert!(renewals(2).await && renewals(2).await);

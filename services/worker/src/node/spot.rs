@@ -32,7 +32,8 @@ impl SpotNotice {
         // The next period retries.
         let mut builder = Client::builder().max_attempts(1);
         if let Some(address) = address {
-            let invalid = |error| anyhow!("invalid address of the instance metadata {address:?}: {error}");
+            let invalid =
+                |error| anyhow!("invalid address of the instance metadata {address:?}: {error}");
             builder = builder.endpoint(address).map_err(invalid)?;
         }
         Ok(Self { client: builder.build(), period, patience: PATIENCE })
@@ -69,7 +70,10 @@ pub(super) mod tests {
     use crate::node::tests::{serve, unused_address};
 
     /// Stands in for the metadata address: requires a token, and has a notice once `is_given` is set.
-    pub(in crate::node) async fn metadata(is_given: Arc<AtomicBool>, asked: Arc<AtomicUsize>) -> String {
+    pub(in crate::node) async fn metadata(
+        is_given: Arc<AtomicBool>,
+        asked: Arc<AtomicUsize>,
+    ) -> String {
         let answer = move |request: &str| {
             let request = request.to_lowercase();
             let has_token = request.contains("x-aws-ec2-metadata-token: the-token");
@@ -78,7 +82,9 @@ pub(super) mod tests {
                 ["get", path] if path == INSTANCE_ACTION && has_token => {
                     asked.fetch_add(1, Ordering::SeqCst);
                     match is_given.load(Ordering::SeqCst) {
-                        true => ("200 OK", r#"{"action": "terminate", "time": "2026-11-21T08:22:00Z"}"#),
+                        true => {
+                            ("200 OK", r#"{"action": "terminate", "time": "2026-11-21T08:22:00Z"}"#)
+                        }
                         false => ("404 Not Found", ""),
                     }
                 }
@@ -104,7 +110,10 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn without_metadata_there_is_no_notice() {
-        let spot = SpotNotice::new(Some(&unused_address().await), Duration::from_millis(1)).expect("an address");
-        tokio::time::timeout(Duration::from_millis(200), spot.given()).await.expect_err("there is no notice");
+        let spot = SpotNotice::new(Some(&unused_address().await), Duration::from_millis(1))
+            .expect("an address");
+        tokio::time::timeout(Duration::from_millis(200), spot.given())
+            .await
+            .expect_err("there is no notice");
     }
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Allocation, Attempt, DeadLetter, Descriptor, Environment, Input, InputKind, JobSpec, ResultEvent, Schedule,
-    ScheduledJob, TableOptions, Work, decode_records, job_of_message, queues_of,
+    Allocation, Attempt, DeadLetter, Descriptor, Environment, Input, InputKind, JobSpec,
+    ResultEvent, Schedule, ScheduledJob, TableOptions, Work, decode_records, job_of_message,
+    queues_of,
 };
 use queue::{Delivery, Depth, MemoryBroker, MemoryOptions, MemoryQueue, Message, Queue, Receive};
 use storage::{Commit, JobStore, Source, StoreOptions, TargetStore};
@@ -67,7 +68,9 @@ impl Running {
 impl Target {
     async fn new() -> Self {
         let dead_letters = Arc::new(MemoryQueue::new(MemoryOptions::default()));
-        let store = TargetStore::open("memory:///target", StoreOptions::default()).await.expect("it can be opened");
+        let store = TargetStore::open("memory:///target", StoreOptions::default())
+            .await
+            .expect("it can be opened");
         let folder = tempfile::tempdir().expect("temporary folder");
         Self { folder, store, broker: Arc::default(), dead_letters, schedule: Mutex::default() }
     }
@@ -86,7 +89,10 @@ impl Target {
             schedule.allocations = allocations.iter().map(allocation).collect();
             schedule.clone()
         };
-        assert_eq!(self.store.create_schedule(&next).await.expect("memory is always there"), Commit::Committed);
+        assert_eq!(
+            self.store.create_schedule(&next).await.expect("memory is always there"),
+            Commit::Committed
+        );
     }
 
     /// Returns the queues of tasks and of results of a job.
@@ -99,8 +105,12 @@ impl Target {
         let mut options = NodeOptions { log_period: period, ..NodeOptions::default() };
         change(&mut options);
         let test = std::env::current_exe().expect("this test has a path");
-        let package = test.ancestors().nth(2).expect("it lies in deps/ of the build").join("python");
-        assert!(package.join("gristmill/_native.abi3.so").exists(), "build the Python package first: scripts/build");
+        let package =
+            test.ancestors().nth(2).expect("it lies in deps/ of the build").join("python");
+        assert!(
+            package.join("gristmill/_native.abi3.so").exists(),
+            "build the Python package first: scripts/build"
+        );
         let node = Node {
             target: self.store.clone(),
             broker: self.broker.clone(),
@@ -120,8 +130,15 @@ impl Target {
     }
 
     /// Enqueues a job with a packed script, and one mini-batch for each name.
-    async fn enqueue(&self, job_id: &str, script: &str, change: impl FnOnce(&mut JobSpec), names: &[&str]) -> JobStore {
-        let (scripts, archive) = (self.folder.path().join(job_id), self.folder.path().join("archive"));
+    async fn enqueue(
+        &self,
+        job_id: &str,
+        script: &str,
+        change: impl FnOnce(&mut JobSpec),
+        names: &[&str],
+    ) -> JobStore {
+        let (scripts, archive) =
+            (self.folder.path().join(job_id), self.folder.path().join("archive"));
         std::fs::create_dir_all(&scripts).expect("writable");
         std::fs::write(scripts.join("entry.py"), script).expect("writable");
         let snapshot = storage::pack(Source::Data(&scripts), &archive).expect("packs");
@@ -139,7 +156,11 @@ impl Target {
         let store = self.store.job(job_id);
         store.put_spec(&spec).await.expect("memory is always there");
         self.broker.create(&queues_of(job_id, 1)).await.expect("memory is always there");
-        let job = ScheduledJob { job_id: job_id.to_owned(), admitted_in: Some(1), ..ScheduledJob::default() };
+        let job = ScheduledJob {
+            job_id: job_id.to_owned(),
+            admitted_in: Some(1),
+            ..ScheduledJob::default()
+        };
         self.schedule.lock().expect("no holder panics").jobs.push(job);
         self.publish(job_id, names).await;
         store
@@ -150,8 +171,10 @@ impl Target {
             let path = self.item(name);
             std::fs::write(&path, "").expect("writable");
             let paths = vec![path.as_path().into()];
-            let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
-            let descriptor = Descriptor { job_id: job_id.into(), ..descriptor(number as u64, work) };
+            let work =
+                Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
+            let descriptor =
+                Descriptor { job_id: job_id.into(), ..descriptor(number as u64, work) };
             Message::new(serde_json::to_vec(&descriptor).expect("serialises"))
         };
         let messages = names.iter().enumerate().map(message).collect();
@@ -204,7 +227,10 @@ impl Target {
     async fn receive_unspent(&self) -> u64 {
         let delivery = receive(&self.queues("job")[0]).await;
         let descriptor: Descriptor = serde_json::from_slice(&delivery.body).expect("a descriptor");
-        assert_eq!((descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count), (0, 0, 1));
+        assert_eq!(
+            (descriptor.tries_spent, descriptor.deliveries_lost, delivery.receive_count),
+            (0, 0, 1)
+        );
         descriptor.mini_batch
     }
 
@@ -247,7 +273,9 @@ pub(crate) async fn serve(
                     // The metadata of EC2 says how long a token is valid.
                     let head = "content-type: text/plain\r\nx-aws-ec2-metadata-token-ttl-seconds: 21600\r\n";
                     let length = body.len();
-                    let answer = format!("HTTP/1.1 {status}\r\n{head}content-length: {length}\r\n\r\n{body}");
+                    let answer = format!(
+                        "HTTP/1.1 {status}\r\n{head}content-length: {length}\r\n\r\n{body}"
+                    );
                     connection.write_all(answer.as_bytes()).await.expect("the client listens");
                 }
             });
@@ -302,11 +330,13 @@ def run(mini_batch):
     };
     target.enqueue("two", refer, with_reference, &["d", "e"]).await;
     target.give(&[("node-1", "one"), ("node-1", "two")]).await;
-    let running = target.start("node-1", |options| options.idle_exit = Some(Duration::from_secs(1)));
+    let running =
+        target.start("node-1", |options| options.idle_exit = Some(Duration::from_secs(1)));
 
     for (job_id, count, expected) in [("one", 3, &b"UPPER\n"[..]), ("two", 2, b"seven\n")] {
         let attempts = target.attempts(job_id, count).await;
-        let mut numbers: Vec<u64> = attempts.iter().map(|(attempt, _)| attempt.mini_batch).collect();
+        let mut numbers: Vec<u64> =
+            attempts.iter().map(|(attempt, _)| attempt.mini_batch).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (0..count as u64).collect::<Vec<_>>());
         assert!(attempts.iter().all(|(_, rows)| rows[..] == *expected), "{attempts:?}");
@@ -315,7 +345,10 @@ def run(mini_batch):
     target.give(&[]).await;
     assert_eq!(running.end().await, Ended::Idle);
     for job_id in ["one", "two"] {
-        assert_eq!(target.queues(job_id)[0].depth().await.expect("memory is always there"), Depth::default());
+        assert_eq!(
+            target.queues(job_id)[0].depth().await.expect("memory is always there"),
+            Depth::default()
+        );
     }
     let log = one.log("user/stdout/node-1/process000.stdout.txt").await.expect("uploaded");
     assert!(String::from_utf8_lossy(&log).contains("upper at work"), "{log:?}");
@@ -331,7 +364,9 @@ async fn drained_node_returns_waiting_mini_batches_and_finishes_running_ones() {
     target.began("a").await;
     target.until(|| async { target.depth().await.in_flight >= 2 }).await;
     running.stop.send_replace(Stop::Drain);
-    target.until(|| async { target.depth().await == Depth { visible: 2, in_flight: 1, delayed: 0 } }).await;
+    target
+        .until(|| async { target.depth().await == Depth { visible: 2, in_flight: 1, delayed: 0 } })
+        .await;
     assert!(!running.ended.is_finished(), "the one that runs may finish");
     std::fs::remove_file(target.item("a")).expect("it is there");
     assert_eq!(running.end().await, Ended::Stopped);
@@ -351,7 +386,8 @@ async fn mini_batch_that_outlasts_the_grace_period_is_returned_unspent() {
     let target = Target::new().await;
     target.enqueue("job", WAITS, |_| (), &["a"]).await;
     target.give(&[("node-1", "job")]).await;
-    let running = target.start("node-1", |options| options.timing.grace = Duration::from_millis(300));
+    let running =
+        target.start("node-1", |options| options.timing.grace = Duration::from_millis(300));
     target.began("a").await;
     assert_eq!(running.drain().await, Ended::Stopped);
     target.receive_unspent().await;
@@ -364,7 +400,8 @@ async fn mini_batch_that_outlasts_a_spot_notice_is_returned_unspent_in_time() {
     target.give(&[("node-1", "job")]).await;
     let is_given = Arc::new(AtomicBool::new(false));
     let address = spot::tests::metadata(is_given.clone(), Arc::default()).await;
-    let mut notice = SpotNotice::new(Some(&address), Duration::from_millis(10)).expect("an address");
+    let mut notice =
+        SpotNotice::new(Some(&address), Duration::from_millis(10)).expect("an address");
     notice.patience = Duration::from_millis(300);
     let running = target.start("node-1", |options| {
         // The grace period alone would allow much more.
@@ -387,7 +424,9 @@ async fn canceled_job_stops_while_other_jobs_continue() {
     target.began("a").await;
     canceled.request_cancel("by the user").await.expect("memory is always there");
     target.give(&[("node-1", "other")]).await;
-    target.events_until("job", |event| matches!(event, ResultEvent::NodeStopped { cause: None, .. })).await;
+    target
+        .events_until("job", |event| matches!(event, ResultEvent::NodeStopped { cause: None, .. }))
+        .await;
     assert!(!running.ended.is_finished());
     target.attempts("other", 1).await;
     running.drain().await;
@@ -404,14 +443,19 @@ async fn unreadable_message_becomes_a_dead_letter() {
     let running = target.start("node-1", |_| ());
     let mut letters: Vec<DeadLetter> = Vec::new();
     for _ in 0..3 {
-        letters.push(serde_json::from_slice(&receive(&target.dead_letters).await.body).expect("a dead letter"));
+        letters.push(
+            serde_json::from_slice(&receive(&target.dead_letters).await.body)
+                .expect("a dead letter"),
+        );
     }
     target.until(|| async { target.depth().await == Depth::default() }).await;
     letters.sort_by_key(DeadLetter::body);
     let bodies: Vec<_> = letters.iter().map(DeadLetter::body).collect();
     assert_eq!(bodies, [b"hello".to_vec(), newer.into(), vec![0xff, 0xfe]]);
     assert!(letters[1].reason.contains("telepathy"), "{}", letters[1].reason);
-    let origin = |letter: &DeadLetter| letter.node == "node-1" && (&*letter.job_id, &*letter.queue) == ("job", "tasks");
+    let origin = |letter: &DeadLetter| {
+        letter.node == "node-1" && (&*letter.job_id, &*letter.queue) == ("job", "tasks")
+    };
     assert!(letters.iter().all(origin), "{letters:?}");
     running.drain().await;
 }
@@ -431,7 +475,12 @@ async fn poison_message_that_no_dead_letters_take_costs_other_mini_batches_nothi
     target.give(&[("node-1", "job")]).await;
     let running = target.start("node-1", |_| ());
     for (attempt, _) in target.attempts("job", 10).await {
-        assert_eq!((attempt.succeeded, attempt.deliveries_lost), (1, 0), "mini-batch {}", attempt.mini_batch);
+        assert_eq!(
+            (attempt.succeeded, attempt.deliveries_lost),
+            (1, 0),
+            "mini-batch {}",
+            attempt.mini_batch
+        );
     }
     running.drain().await;
     assert_eq!(target.depth().await.total(), 1, "the queue keeps the poison");
@@ -446,8 +495,11 @@ async fn unprovisionable_job_names_its_cause_and_is_left_to_other_nodes() {
     target.enqueue("job", WAITS, nowhere, &["a"]).await;
     target.give(&[("node-1", "job")]).await;
     let running = target.start("node-1", |_| ());
-    let events = target.events_until("job", |event| matches!(event, ResultEvent::NodeStopped { .. })).await;
-    let [(ResultEvent::NodeStopped { node, cause: Some(cause) }, _)] = &events[..] else { panic!("{events:?}") };
+    let events =
+        target.events_until("job", |event| matches!(event, ResultEvent::NodeStopped { .. })).await;
+    let [(ResultEvent::NodeStopped { node, cause: Some(cause) }, _)] = &events[..] else {
+        panic!("{events:?}")
+    };
     assert_eq!(node, "node-1");
     assert!(cause.contains("/no/such/python"), "{cause}");
     let is_unable = || async {
@@ -472,7 +524,9 @@ def run(mini_batch):
     let running = target.start("node-1", |_| ());
     let first = target.attempts("job", 1).await[0].1.clone();
     target.give(&[]).await;
-    target.events_until("job", |event| matches!(event, ResultEvent::NodeStopped { cause: None, .. })).await;
+    target
+        .events_until("job", |event| matches!(event, ResultEvent::NodeStopped { cause: None, .. }))
+        .await;
     target.publish("job", &["b"]).await;
     target.give(&[("node-1", "job")]).await;
     assert_ne!(target.attempts("job", 1).await[0].1, first, "another process");

@@ -99,15 +99,27 @@ impl NodeBackend for Arc<Shared> {
         if let Some(user) = &user
             && let Err(error) = user.move_in(&folder, name)
         {
-            let error = anyhow::Error::new(error).context(format!("make folders of the job in {}", folder.display()));
+            let error = anyhow::Error::new(error)
+                .context(format!("make folders of the job in {}", folder.display()));
             return (
                 Err(error),
-                Remains { logs: None, folder, claim: claim.ok(), _used: used, user: None, _protection: protection },
+                Remains {
+                    logs: None,
+                    folder,
+                    claim: claim.ok(),
+                    _used: used,
+                    user: None,
+                    _protection: protection,
+                },
             );
         }
         let upload = || LogUpload::new(agent.logs(), agent.store.clone(), options.log_period);
         let mut logs = agent.store.folder().is_none().then(upload);
-        tracing::info!(job.id = job_id, "working on it with {processes} of {} processes", agent.process_count);
+        tracing::info!(
+            job.id = job_id,
+            "working on it with {processes} of {} processes",
+            agent.process_count
+        );
         let span = tracing::error_span!("agent", job.id = job_id, node.id = name);
         let working = AbortOnDropHandle::new(tokio::spawn(agent.work(stop).instrument(span)));
         let uploading = async {
@@ -121,9 +133,15 @@ impl NodeBackend for Arc<Shared> {
             () = uploading => unreachable!("logs are uploaded until the agent ends"),
         };
         let held = worked.context("the agent panicked").flatten().inspect_err(|error| {
-            tracing::warn!(job.id = job_id, "the agent failed, the queue redelivers its work: {error:#}");
+            tracing::warn!(
+                job.id = job_id,
+                "the agent failed, the queue redelivers its work: {error:#}"
+            );
         });
-        (held, Remains { logs, folder, claim: claim.ok(), _used: used, user, _protection: protection })
+        (
+            held,
+            Remains { logs, folder, claim: claim.ok(), _used: used, user, _protection: protection },
+        )
     }
 
     /// Uploads the last logs, and removes the folders of the job.
@@ -197,12 +215,17 @@ impl Shared {
     /// Creates the control group of a job, if this node limits the memory of jobs.
     fn memory_group(&self, spec: &JobSpec) -> Option<MemoryGroup> {
         let made = match &self.memory_groups {
-            Some(groups) => groups.of_job(&spec.job_id, spec.max_memory).map_err(|error| error.to_string()),
-            None if spec.max_memory > 0 => Err("this machine does not let the worker make control groups".to_owned()),
+            Some(groups) => {
+                groups.of_job(&spec.job_id, spec.max_memory).map_err(|error| error.to_string())
+            }
+            None if spec.max_memory > 0 => {
+                Err("this machine does not let the worker make control groups".to_owned())
+            }
             None => return None,
         };
-        let unlimited =
-            |why: &String| tracing::warn!(job.id = spec.job_id, "the memory of the job is not limited: {why}");
+        let unlimited = |why: &String| {
+            tracing::warn!(job.id = spec.job_id, "the memory of the job is not limited: {why}")
+        };
         made.inspect_err(unlimited).ok()
     }
 
@@ -253,7 +276,11 @@ fn obstacle(error: &anyhow::Error) -> Obstacle {
 }
 
 /// Asks the store which of these jobs have ended, whose scripts have left files.
-async fn ask(target: &TargetStore, folders: Vec<PathBuf>, asked_at: &mut HashMap<PathBuf, Instant>) {
+async fn ask(
+    target: &TargetStore,
+    folders: Vec<PathBuf>,
+    asked_at: &mut HashMap<PathBuf, Instant>,
+) {
     asked_at.retain(|folder, _| folders.contains(folder));
     for folder in folders {
         if asked_at.get(&folder).is_some_and(|at| at.elapsed() < ASK_EVERY) {
@@ -281,7 +308,8 @@ mod tests {
     fn full_disk_and_missing_rights_are_no_silent_store() {
         let unavailable = |source: io::Error| {
             let (object, source) = ("/cache/archive".to_owned(), source.into());
-            anyhow::Error::from(storage::Error::Unavailable { object, source }).context("fetch source_directory")
+            anyhow::Error::from(storage::Error::Unavailable { object, source })
+                .context("fetch source_directory")
         };
         let of_system = |number| unavailable(io::Error::from_raw_os_error(number));
         assert_eq!(obstacle(&of_system(libc::ENOSPC)), Obstacle::FullDisk);

@@ -47,7 +47,10 @@ impl Bounds {
     /// Returns the bounds of a job.
     pub fn new(spec: &JobSpec) -> Self {
         let locations = |paths: &[ItemPath]| paths.iter().flat_map(locations).collect();
-        Self { job_id: spec.job_id.clone(), inputs: spec.inputs.iter().map(|input| locations(&input.paths)).collect() }
+        Self {
+            job_id: spec.job_id.clone(),
+            inputs: spec.inputs.iter().map(|input| locations(&input.paths)).collect(),
+        }
     }
 
     /// Checks that a descriptor is within the bounds.
@@ -79,12 +82,18 @@ impl Bounds {
         let locations = self.inputs.get(input as usize).ok_or(OutOfBounds::Input(input))?;
         let is_below = if path.is_url() {
             url(path.as_bytes()).is_some_and(|url| {
-                locations.iter().any(|base| matches!(base, Location::Url(base) if storage::is_below(&url, base)))
+                locations.iter().any(
+                    |base| matches!(base, Location::Url(base) if storage::is_below(&url, base)),
+                )
             })
         } else {
-            let is_plain = !Path::new(path.as_path()).components().any(|part| part == Component::ParentDir);
+            let is_plain =
+                !Path::new(path.as_path()).components().any(|part| part == Component::ParentDir);
             let path = path.as_bytes();
-            is_plain && locations.iter().any(|base| matches!(base, Location::Local(base) if is_in(path, base)))
+            is_plain
+                && locations
+                    .iter()
+                    .any(|base| matches!(base, Location::Local(base) if is_in(path, base)))
         };
         is_below.then_some(()).ok_or_else(|| OutOfBounds::Path(path.display()))
     }
@@ -112,7 +121,8 @@ fn locations(path: &ItemPath) -> Vec<Location> {
     {
         return locations(&ItemPath::from(local));
     }
-    let folder = in_front_of(URL_PATTERN).filter(|_| !whole.scheme().starts_with("http")).and_then(url);
+    let folder =
+        in_front_of(URL_PATTERN).filter(|_| !whole.scheme().starts_with("http")).and_then(url);
     [Some(Location::Url(whole)), folder.map(Location::Url)].into_iter().flatten().collect()
 }
 
@@ -136,7 +146,11 @@ mod tests {
             partition_format: None,
             table: TableOptions::default(),
         };
-        Bounds::new(&JobSpec { job_id: "job".to_owned(), inputs: vec![input], ..JobSpec::example() })
+        Bounds::new(&JobSpec {
+            job_id: "job".to_owned(),
+            inputs: vec![input],
+            ..JobSpec::example()
+        })
     }
 
     fn descriptor(work: Work) -> Descriptor {
@@ -144,13 +158,24 @@ mod tests {
     }
 
     fn files(input: u32, path: &str) -> Descriptor {
-        descriptor(Work::Files { input, paths: vec![path.into()], versions: vec![], stamps: vec![], key: vec![] })
+        descriptor(Work::Files {
+            input,
+            paths: vec![path.into()],
+            versions: vec![],
+            stamps: vec![],
+            key: vec![],
+        })
     }
 
     #[test]
     fn path_outside_the_inputs_is_rejected() {
-        let bounds =
-            bounds(&["/data/images", "/data/one.png", "s3://bucket/ref/", "https://host/a.png", "/pat/x*/y.csv"]);
+        let bounds = bounds(&[
+            "/data/images",
+            "/data/one.png",
+            "s3://bucket/ref/",
+            "https://host/a.png",
+            "/pat/x*/y.csv",
+        ]);
         for path in [
             "/data/images/a.png",
             "/data/images/sub/b.png",
@@ -185,10 +210,19 @@ mod tests {
             assert!(matches!(error, OutOfBounds::Path(_)), "{error}");
         }
         assert_eq!(bounds.check(&files(1, "/data/one.png")), Err(OutOfBounds::Input(1)));
-        let block =
-            Block { path: "/etc/shadow".into(), version: None, range: BlockRange::WholeText, path_columns: vec![] };
+        let block = Block {
+            path: "/etc/shadow".into(),
+            version: None,
+            range: BlockRange::WholeText,
+            path_columns: vec![],
+        };
         bounds
-            .check(&descriptor(Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }))
+            .check(&descriptor(Work::Rows {
+                input: 0,
+                blocks: vec![block],
+                rows_before: None,
+                key: vec![],
+            }))
             .expect_err("not an input");
     }
 
@@ -215,7 +249,9 @@ mod tests {
         for (chunk, line) in [(2, 7), (0, 1030), (u64::MAX, 6)] {
             bounds.check(&planned(chunk, line)).expect_err("that of another");
         }
-        bounds.check(&Descriptor { job_id: "other".to_owned(), ..files(0, "/data/a") }).expect_err("of another job");
+        bounds
+            .check(&Descriptor { job_id: "other".to_owned(), ..files(0, "/data/a") })
+            .expect_err("of another job");
         let versions = vec![protocol::FileVersion { bytes: 1, etag: None, modified: None }; 2];
         let paths = vec!["/data/a".into()];
         let work = Work::Files { input: 0, paths, versions, stamps: vec![], key: vec![] };

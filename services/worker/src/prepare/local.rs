@@ -46,7 +46,11 @@ fn changed(path: &ItemPath, planned: &FileVersion, now: &FileVersion) -> String 
 
 fn describe(version: &FileVersion) -> String {
     let modified = DateTime::from_timestamp_nanos(version.modified.unwrap_or_default());
-    format!("{} bytes, modified {}", version.bytes, modified.to_rfc3339_opts(SecondsFormat::AutoSi, true))
+    format!(
+        "{} bytes, modified {}",
+        version.bytes,
+        modified.to_rfc3339_opts(SecondsFormat::AutoSi, true)
+    )
 }
 
 #[cfg(test)]
@@ -70,7 +74,12 @@ mod tests {
         write("id\n1\n", 1000);
         let planned = version_now(&path).expect("there");
         let range = BlockRange::Lines { first: 0, last: 9 };
-        let block = Block { path: path.clone(), version: Some(planned.clone()), range, path_columns: vec![] };
+        let block = Block {
+            path: path.clone(),
+            version: Some(planned.clone()),
+            range,
+            path_columns: vec![],
+        };
         let blocks = [block.clone(), block];
         let check = || {
             let result = check_blocks(&blocks).map_err(|error| error.to_string());
@@ -81,8 +90,7 @@ mod tests {
         };
         assert_eq!(check(), Ok(()));
         write("id\n1\n2\n", 1000);
-        let expected =
-            "(planned as 5 bytes, modified 1970-01-01T00:16:40Z; now 7 bytes, modified 1970-01-01T00:16:40Z)";
+        let expected = "(planned as 5 bytes, modified 1970-01-01T00:16:40Z; now 7 bytes, modified 1970-01-01T00:16:40Z)";
         assert!(check().expect_err("appended to").contains(expected));
         write("id\n2\n", 1001);
         check().expect_err("other content of the same size");

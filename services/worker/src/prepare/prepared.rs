@@ -75,7 +75,9 @@ impl Prepared {
                 (payload, items.rows, items.unread)
             }
             // Types that a file declares hold all of its numbers.
-            (Takes::Declared, _) if matches!(*self.payload, Payload::Table { is_declared: true, .. }) => {
+            (Takes::Declared, _)
+                if matches!(*self.payload, Payload::Table { is_declared: true, .. }) =>
+            {
                 (self.payload, self.passed, self.unread)
             }
             (Takes::Frame | Takes::Declared | Takes::Items, _) => {
@@ -84,7 +86,15 @@ impl Prepared {
             }
             (Takes::Arrow, _) => (self.payload, self.passed, self.unread),
         };
-        Self { payload, passed, unread, warnings, warnings_of_pandas: Warnings::default(), as_items: None, ..self }
+        Self {
+            payload,
+            passed,
+            unread,
+            warnings,
+            warnings_of_pandas: Warnings::default(),
+            as_items: None,
+            ..self
+        }
     }
 
     /// Creates a mini-batch of `total` items, all of which are in the argument of `run()`.
@@ -121,7 +131,9 @@ impl Prepared {
     pub fn unreadable(descriptor: &Descriptor) -> Self {
         let total = match &descriptor.work {
             Work::Files { paths, .. } => paths.len() as u64,
-            Work::Rows { blocks, .. } => blocks.iter().map(|block| block.range.rows().unwrap_or(0)).sum(),
+            Work::Rows { blocks, .. } => {
+                blocks.iter().map(|block| block.range.rows().unwrap_or(0)).sum()
+            }
             Work::Rank | Work::Planned { .. } => 1,
         };
         Self { passed: 0, ..Self::new(Payload::Rank, total.max(1)) }

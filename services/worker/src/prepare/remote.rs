@@ -101,7 +101,9 @@ impl TableFile {
     pub fn path(&self) -> PathBuf {
         match self {
             Self::Own(path) => path.clone(),
-            Self::Holed(file) | Self::Whole(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
+            Self::Holed(file) | Self::Whole(file) => {
+                format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+            }
         }
     }
 
@@ -113,26 +115,42 @@ impl TableFile {
 impl Remote {
     /// Creates a reader. Only this node and job use `folder`.
     pub fn new(stores: Stores, folder: PathBuf) -> Self {
-        let (next, cached, copies, read) = (AtomicU64::new(0), Mutex::default(), Mutex::default(), Mutex::default());
+        let (next, cached, copies, read) =
+            (AtomicU64::new(0), Mutex::default(), Mutex::default(), Mutex::default());
         Self { stores, folder, next, cached, copies, read }
     }
 
     fn unique(&self, kind: &str) -> PathBuf {
-        self.folder.join(format!("{kind}-{}-{}", std::process::id(), self.next.fetch_add(1, Ordering::Relaxed)))
+        self.folder.join(format!(
+            "{kind}-{}-{}",
+            std::process::id(),
+            self.next.fetch_add(1, Ordering::Relaxed)
+        ))
     }
 
     /// Downloads remote files. Returns the local paths of all files, and the guard of the downloads.
-    pub async fn files(&self, paths: &[ItemPath], versions: &[FileVersion]) -> Result<(Vec<ItemPath>, Downloads)> {
+    pub async fn files(
+        &self,
+        paths: &[ItemPath],
+        versions: &[FileVersion],
+    ) -> Result<(Vec<ItemPath>, Downloads)> {
         let downloads = Downloads { folder: self.unique("files") };
         // Collected first, because the compiler does not accept a stream of these futures as `Send`.
-        let files =
-            paths.iter().enumerate().map(|(index, path)| self.file(path, versions.get(index), &downloads.folder));
+        let files = paths
+            .iter()
+            .enumerate()
+            .map(|(index, path)| self.file(path, versions.get(index), &downloads.folder));
         let files: Vec<_> = files.collect();
         let local = stream::iter(files).buffered(DOWNLOADS_AT_ONCE).try_collect().await?;
         Ok((local, downloads))
     }
 
-    async fn file(&self, path: &ItemPath, version: Option<&FileVersion>, folder: &Path) -> Result<ItemPath> {
+    async fn file(
+        &self,
+        path: &ItemPath,
+        version: Option<&FileVersion>,
+        folder: &Path,
+    ) -> Result<ItemPath> {
         if !path.is_url() {
             local::check_file(path, version)?;
             return Ok(path.clone());
@@ -160,7 +178,9 @@ impl Remote {
         }
         let url = url(&block.path)?;
         let fetched = match block.range {
-            BlockRange::Records { .. } if tables::is_read_from_front(block.path.as_bytes(), options) => {
+            BlockRange::Records { .. }
+                if tables::is_read_from_front(block.path.as_bytes(), options) =>
+            {
                 self.whole(url, block).await.map(TableFile::Whole)
             }
             _ => self.block(url, block).await.map(TableFile::Holed),
@@ -182,7 +202,12 @@ impl Remote {
     }
 
     /// Explains an error that the input has caused. Others stay those of the store.
-    async fn explained(&self, url: &str, version: Option<&FileVersion>, error: storage::Error) -> anyhow::Error {
+    async fn explained(
+        &self,
+        url: &str,
+        version: Option<&FileVersion>,
+        error: storage::Error,
+    ) -> anyhow::Error {
         if !matches!(error, storage::Error::Unavailable { .. } | storage::Error::Denied { .. }) {
             return explained(url, version, error);
         }
@@ -205,7 +230,11 @@ impl Remote {
                 Some(known) => known.clone(),
                 None => {
                     copies.truncate(COPIES_MAX - 1);
-                    copies.push_front(WholeObject { path: block.path.clone(), etag, file: Arc::default() });
+                    copies.push_front(WholeObject {
+                        path: block.path.clone(),
+                        etag,
+                        file: Arc::default(),
+                    });
                     copies[0].clone()
                 }
             }
@@ -223,7 +252,9 @@ impl Remote {
         file.set_len(size).context("make a file for an input")?;
         let object = Object { remote: self, url, block, size, file: &file };
         match block.range {
-            BlockRange::WholeText | BlockRange::RowGroup { rows: 0, .. } => object.fetch(0..size).await?,
+            BlockRange::WholeText | BlockRange::RowGroup { rows: 0, .. } => {
+                object.fetch(0..size).await?
+            }
             BlockRange::Lines { first, last } => object.lines(first, last).await?,
             BlockRange::Records { start, end } => object.records(start, end).await?,
             BlockRange::RowGroup { row_group, .. } => object.row_group(row_group).await?,
@@ -257,7 +288,11 @@ impl Object<'_> {
         if range.is_empty() {
             return Ok(());
         }
-        Ok(self.remote.stores.read_into(self.url, self.block.version.as_ref(), range, self.file).await?)
+        Ok(self
+            .remote
+            .stores
+            .read_into(self.url, self.block.version.as_ref(), range, self.file)
+            .await?)
     }
 
     /// Returns a piece of the object that other blocks need too.
@@ -279,7 +314,8 @@ impl Object<'_> {
     }
 
     fn put(&self, bytes: &[u8], at: u64) -> Result<()> {
-        std::os::unix::fs::FileExt::write_all_at(self.file, bytes, at).context("write a part of an input")
+        std::os::unix::fs::FileExt::write_all_at(self.file, bytes, at)
+            .context("write a part of an input")
     }
 
     /// Fetches the lines that start at a byte from `first` to `last`, the line break in front of them, and the head of
@@ -302,7 +338,10 @@ impl Object<'_> {
         let mut searched = last;
         while fetched < self.size && !self.has_line_break(searched..fetched)? {
             if fetched - last > LINE_BYTES_MAX {
-                bail!("{}, byte {last}: a line here is longer than {LINE_BYTES_MAX} bytes", self.block.path.display());
+                bail!(
+                    "{}, byte {last}: a line here is longer than {LINE_BYTES_MAX} bytes",
+                    self.block.path.display()
+                );
             }
             searched = fetched;
             fetched = (fetched + 4 * (fetched - last)).min(self.size);
@@ -323,7 +362,8 @@ impl Object<'_> {
 
     fn has_line_break(&self, range: Range<u64>) -> Result<bool> {
         let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
-        std::os::unix::fs::FileExt::read_exact_at(self.file, &mut bytes, range.start).context("read an input again")?;
+        std::os::unix::fs::FileExt::read_exact_at(self.file, &mut bytes, range.start)
+            .context("read an input again")?;
         Ok(bytes.contains(&b'\n'))
     }
 
@@ -353,7 +393,8 @@ fn url(path: &ItemPath) -> Result<&str> {
 
 /// Returns the address of the store of an object.
 fn store_of(url: &str) -> String {
-    url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url[..url::Position::BeforePath].to_owned())
+    url::Url::parse(url)
+        .map_or_else(|_| url.to_owned(), |url| url[..url::Position::BeforePath].to_owned())
 }
 
 /// Explains an error that a changed input has caused.
@@ -364,7 +405,9 @@ fn explained(url: &str, version: Option<&FileVersion>, error: storage::Error) ->
         _ => return error.into(),
     };
     let planned = match version {
-        Some(FileVersion { etag: Some(etag), bytes, .. }) => format!("planned as ETag {etag}, {bytes} bytes"),
+        Some(FileVersion { etag: Some(etag), bytes, .. }) => {
+            format!("planned as ETag {etag}, {bytes} bytes")
+        }
         Some(FileVersion { etag: None, bytes, .. }) => format!("planned as {bytes} bytes"),
         None => "planned".to_owned(),
     };

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Chance, Ending, ErrorReport, GpuSet, ProcessEvent, ResultEvent, SlotPhase, Start, Wear};
+use protocol::{
+    AttemptStatus, Chance, Ending, ErrorReport, GpuSet, ProcessEvent, ResultEvent, SlotPhase,
+    Start, Wear,
+};
 
 use super::pipe::Handed;
 use super::process::{Life, Verdict};
@@ -29,7 +32,10 @@ impl Scheduler {
                 process.noticed = None;
                 process.init_ended(Life::Working);
                 let elapsed = now.instant.duration_since(process.started).as_secs_f64();
-                let start = Start { interpreter_seconds: (elapsed - init_seconds).max(0.0), import_seconds };
+                let start = Start {
+                    interpreter_seconds: (elapsed - init_seconds).max(0.0),
+                    import_seconds,
+                };
                 self.processes.starts.succeeded(takes);
                 self.gpus.report_again();
                 self.go_on();
@@ -102,8 +108,11 @@ impl Scheduler {
     }
 
     fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
-        let is_harmless = ending.status == AttemptStatus::Succeeded || self.is_isolated(id, &ending);
-        let Some(front) = self.processes.get(id).map(|process| process.pipe.front()) else { return };
+        let is_harmless =
+            ending.status == AttemptStatus::Succeeded || self.is_isolated(id, &ending);
+        let Some(front) = self.processes.get(id).map(|process| process.pipe.front()) else {
+            return;
+        };
         // Ranges are shorter than mini-batches, and nothing waits behind them.
         let is_range = front.is_some_and(|front| self.mini_batches.is_isolated(front.lease));
         let seconds = (!is_range).then_some(ending.run_seconds.max(ending.process_seconds));
@@ -111,7 +120,10 @@ impl Scheduler {
         let sequence = ending.sequence;
         let Some(handed) = process.pipe.answered(sequence, seconds, now) else {
             // Answers arrive in order, unless something is wrong with the process.
-            self.log("ERROR", format!("{} answered hand-over {sequence} out of order, killing it", id.name()));
+            self.log(
+                "ERROR",
+                format!("{} answered hand-over {sequence} out of order, killing it", id.name()),
+            );
             return self.act(Action::Kill(id));
         };
         process.noticed = None;
@@ -152,7 +164,9 @@ impl Scheduler {
                 Some(handed) => {
                     (sequence, since) = (handed.sequence, handed.began.instant);
                     ending.load_seconds = match ran.filter(|_| sequence == last_sequence) {
-                        Some(ran) => now.instant.duration_since(since).saturating_sub(ran).as_secs_f64(),
+                        Some(ran) => {
+                            now.instant.duration_since(since).saturating_sub(ran).as_secs_f64()
+                        }
                         // It loaded to its end.
                         None if phase == SlotPhase::Load => f64::INFINITY,
                         None => 0.0,
@@ -160,11 +174,14 @@ impl Scheduler {
                 }
                 None => verdict = Verdict::Expected,
             },
-            Verdict::NotStarted { .. } | Verdict::DiedIdle if !is_working => verdict = Verdict::Expected,
+            Verdict::NotStarted { .. } | Verdict::DiedIdle if !is_working => {
+                verdict = Verdict::Expected
+            }
             _ => {}
         }
         let is_expected = matches!(verdict, Verdict::Expected);
-        let is_replaced = is_expected && is_working && !process.is_surplus && process.pipe.is_empty();
+        let is_replaced =
+            is_expected && is_working && !process.is_surplus && process.pipe.is_empty();
         let wear = process.condition.wear().filter(|_| is_replaced).cloned();
         (process.life, process.code) = (Life::Ended(verdict), code);
         self.log("INFO", format!("{name} exits with returncode {code}."));
@@ -185,7 +202,11 @@ impl Scheduler {
 
     pub(super) fn examined(&mut self, id: ProcessId, findings: Findings, now: Moment) {
         let Some(process) = self.processes.get_mut(id) else { return };
-        let Life::Ended(verdict) = std::mem::replace(&mut process.life, Life::Ended(Verdict::Expected)) else { return };
+        let Life::Ended(verdict) =
+            std::mem::replace(&mut process.life, Life::Ended(Verdict::Expected))
+        else {
+            return;
+        };
         let Findings { death, early, chance, has_checkpoints } = findings;
         let handed = match &verdict {
             Verdict::Failed(ending) => process.pipe.remove(ending.sequence),
@@ -206,7 +227,11 @@ impl Scheduler {
                 };
                 if let Some(handed) = handed {
                     let mini_batch = self.mini_batch_of(handed);
-                    self.act(Action::UserError { process: id, mini_batch, error: Box::new(error.clone()) });
+                    self.act(Action::UserError {
+                        process: id,
+                        mini_batch,
+                        error: Box::new(error.clone()),
+                    });
                     let ending = Ending { error: Some(error), has_checkpoints, ..ending };
                     self.conclude(id, handed, ending, Bytes::new(), now);
                 }
@@ -222,7 +247,11 @@ impl Scheduler {
             }
             Verdict::DiedIdle => {
                 self.processes.starts.died_idle(death.sentence());
-                self.act(Action::UserError { process: id, mini_batch: None, error: Box::new(death) });
+                self.act(Action::UserError {
+                    process: id,
+                    mini_batch: None,
+                    error: Box::new(death),
+                });
                 self.replace(id, now);
             }
             Verdict::Expected => self.replace(id, now),
@@ -257,7 +286,10 @@ impl Scheduler {
     /// Kills a process that sent an invalid frame, because all later bytes are meaningless.
     pub(super) fn connection_damaged(&mut self, id: ProcessId, phase: SlotPhase, how: &str) {
         let node = self.config.node.clone();
-        let Some(process) = self.processes.get_mut(id).filter(|process| !process.is_killed()) else { return };
+        let Some(process) = self.processes.get_mut(id).filter(|process| !process.is_killed())
+        else {
+            return;
+        };
         // The process may have finished what damaged the connection, and be idle by now.
         let phase = match (phase, process.pipe.front(), &process.life) {
             (SlotPhase::Idle, Some(_), _) => SlotPhase::Run,
@@ -273,7 +305,8 @@ impl Scheduler {
         // The damaged bytes were the answer to the oldest unanswered mini-batch.
         let killed = match (process.pipe.front(), &process.life) {
             (Some(front), _) => {
-                let (category, log) = ("ConnectionDamaged".to_owned(), user_error_name(&node, &process.name));
+                let (category, log) =
+                    ("ConnectionDamaged".to_owned(), user_error_name(&node, &process.name));
                 let error = ErrorReport { category, message, log, ..ErrorReport::default() };
                 let ending = Ending::failed(AttemptStatus::ProcessDied, error);
                 Verdict::Failed(Box::new(Ending { sequence: front.sequence, ..ending }))
@@ -294,7 +327,8 @@ impl Scheduler {
             Some(_) if self.config.spec.hide_unassigned_gpus => Some(Vec::new()),
             sees => sees,
         };
-        let process = self.processes.start(slot, gpus.clone(), sees.clone().unwrap_or_default(), now);
+        let process =
+            self.processes.start(slot, gpus.clone(), sees.clone().unwrap_or_default(), now);
         self.act(Action::Start { process, gpus, sees });
     }
 
@@ -308,8 +342,18 @@ impl Scheduler {
         now: Moment,
     ) {
         let log = user_error_name(&self.config.node, &id.name());
-        let error = ErrorReport { category: "ProcessDied".into(), message, traceback: String::new(), log, printed };
-        self.act(Action::UserError { process: id, mini_batch: None, error: Box::new(error.clone()) });
+        let error = ErrorReport {
+            category: "ProcessDied".into(),
+            message,
+            traceback: String::new(),
+            log,
+            printed,
+        };
+        self.act(Action::UserError {
+            process: id,
+            mini_batch: None,
+            error: Box::new(error.clone()),
+        });
         self.start_failed(id, chance, error);
         self.plan_start(id.slot, gpus, now);
     }
@@ -370,7 +414,8 @@ impl Scheduler {
             if !(is_unwanted || process.is_to_be_replaced(has_work)) || !process.pipe.is_empty() {
                 continue;
             }
-            let (id, name, wear) = (process.id, process.name.clone(), process.condition.wear().cloned());
+            let (id, name, wear) =
+                (process.id, process.name.clone(), process.condition.wear().cloned());
             match process.life {
                 Life::Working => {
                     process.life = Life::Finishing { since: now.instant };
@@ -381,7 +426,10 @@ impl Scheduler {
                 }
                 // `init()` may take long, and the node no longer needs the process.
                 Life::Starting | Life::InitFailed if is_unwanted => {
-                    self.log("INFO", format!("{name} is still starting and no longer needed, killing it"));
+                    self.log(
+                        "INFO",
+                        format!("{name} is still starting and no longer needed, killing it"),
+                    );
                     self.kill(id);
                 }
                 _ => {}

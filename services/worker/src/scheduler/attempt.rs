@@ -48,7 +48,9 @@ impl Tried {
     /// Leaves a try to other nodes, but not more often than this. Returns whether it does.
     pub(super) fn leave(&mut self, next: &Descriptor, left_max: u32) -> bool {
         let last = self.0.get_mut(&next.mini_batch);
-        let Some(last) = last.filter(|last| last.tries_spent == next.tries_spent && last.left < left_max) else {
+        let Some(last) =
+            last.filter(|last| last.tries_spent == next.tries_spent && last.left < left_max)
+        else {
             return false;
         };
         last.left += 1;
@@ -97,7 +99,11 @@ pub struct Outcome {
 }
 
 /// Returns the mini-batch if it has rows, which an attempt that ended like this may have rejected.
-pub(super) fn of_rows(descriptor: &Descriptor, ending: &Ending, takes: Takes) -> Option<Box<(Descriptor, Takes)>> {
+pub(super) fn of_rows(
+    descriptor: &Descriptor,
+    ending: &Ending,
+    takes: Takes,
+) -> Option<Box<(Descriptor, Takes)>> {
     let rejects_any = ending.status != AttemptStatus::Succeeded || !ending.failed_items.is_empty();
     (rejects_any && matches!(descriptor.work, protocol::Work::Rows { .. }))
         .then(|| Box::new((descriptor.clone(), takes)))
@@ -112,10 +118,19 @@ pub(crate) fn conclude(
     tries_max: u32,
     now: Moment,
 ) -> (Attempt, Option<Descriptor>) {
-    let Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited: waits } = attempted;
+    let Attempted {
+        descriptor,
+        deliveries_lost,
+        prepared,
+        received,
+        preparation,
+        began,
+        waited: waits,
+    } = attempted;
     let try_number = descriptor.tries_spent.saturating_add(1);
     let succeeded = ending.status == AttemptStatus::Succeeded;
-    let is_final = succeeded || try_number >= tries_max || ending.status == AttemptStatus::LostTooOften;
+    let is_final =
+        succeeded || try_number >= tries_max || ending.status == AttemptStatus::LostTooOften;
     let elapsed = now.instant.duration_since(began.instant).as_secs_f64();
     let (load_seconds, run_seconds) = match ending.status {
         // The process could no longer report it.
@@ -154,7 +169,9 @@ pub(crate) fn conclude(
         warnings,
         warnings_total,
         warning_kinds: prepared.warnings.kinds,
-        rejected: rejected(ending.failed_items, without_result, |item| descriptor.item_detail(item)),
+        rejected: rejected(ending.failed_items, without_result, |item| {
+            descriptor.item_detail(item)
+        }),
         rejected_part: None,
         unread: if succeeded { prepared.unread } else { Vec::new() },
         pieces: ending.pieces,
@@ -227,7 +244,8 @@ mod tests {
     #[test]
     fn result_longer_than_its_input_counts_as_long_as_its_input() {
         for (returned, succeeded) in [(0, 0), (1, 1), (2, 2), (9, 2)] {
-            let (attempt, next) = conclude(attempted(0), WORKER, Ending { returned, ..Ending::empty() }, 3, now());
+            let (attempt, next) =
+                conclude(attempted(0), WORKER, Ending { returned, ..Ending::empty() }, 3, now());
             assert_eq!((attempt.total, attempt.succeeded, next), (2, succeeded, None));
         }
     }
@@ -240,10 +258,16 @@ mod tests {
         };
         for status in [AttemptStatus::IllegalResult, AttemptStatus::RunRaised] {
             let failed_items = [(1, status), (2, status)].map(failed).to_vec();
-            let ending = Ending { returned: 1, failed_items, pieces: vec![(0, 5)], ..Ending::empty() };
+            let ending =
+                Ending { returned: 1, failed_items, pieces: vec![(0, 5)], ..Ending::empty() };
             let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, now());
-            assert_eq!((attempt.total, attempt.succeeded, attempt.is_final, next), (2, 1, true, None));
-            let [rejected] = &attempt.rejected[..] else { panic!("no more than have no result: {attempt:?}") };
+            assert_eq!(
+                (attempt.total, attempt.succeeded, attempt.is_final, next),
+                (2, 1, true, None)
+            );
+            let [rejected] = &attempt.rejected[..] else {
+                panic!("no more than have no result: {attempt:?}")
+            };
             assert_eq!((rejected.item, rejected.items, rejected.detail.as_str()), (1, 1, "/b"));
             assert_eq!((rejected.status, rejected.error.category.as_str()), (status, "KeyError"));
             assert_eq!((rejected.run.as_ref(), attempt.pieces), (None, vec![(0, 5)]));
@@ -252,11 +276,14 @@ mod tests {
 
     #[test]
     fn killed_run_lasted_from_its_start_to_its_kill() {
-        for (status, seconds) in [(AttemptStatus::RunTimedOut, 5.0), (AttemptStatus::RunRaised, 0.0)] {
+        for (status, seconds) in
+            [(AttemptStatus::RunTimedOut, 5.0), (AttemptStatus::RunRaised, 0.0)]
+        {
             let began = now();
             let ending = Ending::failed(status, ErrorReport::default());
             let ended = Moment { instant: began.instant + Duration::from_secs(5), ..began };
-            let (attempt, _) = conclude(Attempted { began, ..attempted(0) }, WORKER, ending, 3, ended);
+            let (attempt, _) =
+                conclude(Attempted { began, ..attempted(0) }, WORKER, ending, 3, ended);
             assert_eq!((attempt.run_seconds, attempt.elapsed_seconds), (seconds, 5.0));
         }
     }
@@ -273,7 +300,10 @@ mod tests {
             (ProcessDied, [f64::INFINITY, 0.0], [10.0, 0.0, 0.0]),
         ] {
             let received = Instant::now();
-            let after = |seconds| Moment { instant: received + Duration::from_secs(seconds), milliseconds: 0 };
+            let after = |seconds| Moment {
+                instant: received + Duration::from_secs(seconds),
+                milliseconds: 0,
+            };
             let (began, preparation) = (after(6), Duration::from_secs(3));
             let ending = Ending { status, load_seconds: load, run_seconds: run, ..Ending::empty() };
             let attempted = Attempted { received, preparation, began, ..attempted(0) };

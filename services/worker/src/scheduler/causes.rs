@@ -58,7 +58,10 @@ pub(super) fn is_of_an_item(status: AttemptStatus) -> bool {
 }
 
 /// Returns the rejected ranges in order.
-pub(super) fn rejected(failed: BTreeMap<u64, Failed>, detail: impl Fn(u64) -> String) -> Vec<Rejected> {
+pub(super) fn rejected(
+    failed: BTreeMap<u64, Failed>,
+    detail: impl Fn(u64) -> String,
+) -> Vec<Rejected> {
     let rejected = failed.into_values().map(|Failed { items, cause }| Rejected {
         item: items.start,
         items: items.end - items.start,

@@ -133,7 +133,8 @@ impl Condition {
     pub(super) fn outgrows(&mut self) -> bool {
         let outgrows = self.bytes > self.limits.bytes && !self.is_exempt && self.wear.is_none();
         if outgrows {
-            self.wear = Some(Wear::Memory { bytes: self.bytes, limit: self.limits.bytes, runs: self.runs });
+            self.wear =
+                Some(Wear::Memory { bytes: self.bytes, limit: self.limits.bytes, runs: self.runs });
         }
         outgrows
     }

@@ -34,7 +34,10 @@ impl Scheduler {
     /// Whether a run takes so long that its mini-batch may have been started a second time.
     pub fn has_long_run(&self, now: Moment) -> bool {
         let is_long = |process: &Process| {
-            process.pipe.front().is_some_and(|front| now.instant.duration_since(front.began.instant) >= LONG)
+            process
+                .pipe
+                .front()
+                .is_some_and(|front| now.instant.duration_since(front.began.instant) >= LONG)
         };
         self.config.spec.speculation && self.processes.iter().any(is_long)
     }
@@ -45,13 +48,16 @@ impl Scheduler {
         if !self.mini_batches.has_postponed() {
             return;
         }
-        self.mini_batches.resume_copies(self.processes.iter().filter(|process| process.is_idle()).count());
+        self.mini_batches
+            .resume_copies(self.processes.iter().filter(|process| process.is_idle()).count());
         let leases = self.mini_batches.leases(|mini_batch| {
             let waits = matches!(mini_batch.stage, Stage::Postponed { .. });
             waits && now.instant.duration_since(mini_batch.received) >= POSTPONED_FOR
         });
-        let leases = leases.into_iter().filter(|lease| !self.is_in_quarantine(*lease)).collect::<Vec<_>>();
-        let returned = leases.into_iter().filter_map(|lease| Some((lease, self.mini_batches.remove(lease)?)));
+        let leases =
+            leases.into_iter().filter(|lease| !self.is_in_quarantine(*lease)).collect::<Vec<_>>();
+        let returned =
+            leases.into_iter().filter_map(|lease| Some((lease, self.mini_batches.remove(lease)?)));
         let returned = returned.collect();
         self.give_back_all(returned);
     }
@@ -61,14 +67,19 @@ impl Scheduler {
     pub(super) fn hand_over_copies(&mut self, now: Moment) -> usize {
         let mut left = 0;
         for lease in self.mini_batches.put_copies_last() {
-            let is_fit = |process: &&Process| process.is_free() && self.may_run(lease, process.gpus.as_ref());
+            let is_fit = |process: &&Process| {
+                process.is_free() && self.may_run(lease, process.gpus.as_ref())
+            };
             let process = self.processes.iter().find(is_fit).map(|process| process.id);
             let (Some(process), Some(mini_batch)) = (process, self.mini_batches.get(lease)) else {
                 left += 1;
                 continue;
             };
             let number = mini_batch.descriptor.mini_batch;
-            self.log("INFO", format!("{} starts mini-batch {number} a second time", process.name()));
+            self.log(
+                "INFO",
+                format!("{} starts mini-batch {number} a second time", process.name()),
+            );
             self.hand_over_to(process.slot, &[lease], now);
         }
         left
@@ -110,7 +121,10 @@ impl Scheduler {
                     self.act(Action::Kill(id));
                 }
                 self.begin(front);
-                let message = format!("another start of mini-batch {number} has succeeded, killing {}", id.name());
+                let message = format!(
+                    "another start of mini-batch {number} has succeeded, killing {}",
+                    id.name()
+                );
                 self.log("INFO", message);
             }
             _ => {}
@@ -130,7 +144,10 @@ impl Scheduler {
 pub(super) fn copy_lost(descriptor: &Descriptor) -> ErrorReport {
     ErrorReport {
         category: "LostTooOften".into(),
-        message: format!("the second start of mini-batch {} was lost with its node", descriptor.mini_batch),
+        message: format!(
+            "the second start of mini-batch {} was lost with its node",
+            descriptor.mini_batch
+        ),
         ..ErrorReport::default()
     }
 }

@@ -39,13 +39,16 @@ impl Scheduler {
         self.fail_slow_preparations(now);
         self.return_old(now);
         for seen in &sightings {
-            let in_user_code = matches!(seen.phase, SlotPhase::Idle | SlotPhase::Load | SlotPhase::Run);
+            let in_user_code =
+                matches!(seen.phase, SlotPhase::Idle | SlotPhase::Load | SlotPhase::Run);
             if in_user_code && seen.frame_incomplete_for.is_some_and(|since| since > FRAME_TIME) {
                 self.connection_damaged(seen.process, seen.phase, "a frame has not ended");
             }
         }
         self.notice_slow_preparation(now);
-        let waits = |process: &Process| process.pipe.front().filter(|front| front.waits_until > Some(now.instant));
+        let waits = |process: &Process| {
+            process.pipe.front().filter(|front| front.waits_until > Some(now.instant))
+        };
         let waiting = self.processes.iter().find_map(waits);
         if let Some(front) = waiting {
             self.goes_on(front.lease, now);
@@ -56,7 +59,9 @@ impl Scheduler {
     /// Recalls the mini-batches behind slow runs, for other processes.
     fn recall_behind_slow_runs(&mut self, sightings: &[Sighting]) {
         for seen in sightings.iter().filter(|seen| seen.elapsed >= RECALL_AFTER) {
-            let Some(process) = self.processes.get(seen.process).filter(|process| !process.is_killed()) else {
+            let Some(process) =
+                self.processes.get(seen.process).filter(|process| !process.is_killed())
+            else {
                 continue;
             };
             if process.pipe.front().is_some_and(|front| front.sequence == seen.sequence) {
@@ -84,7 +89,8 @@ impl Scheduler {
     /// Fails mini-batches whose files cannot be read in time. The others do not wait for them.
     fn fail_slow_preparations(&mut self, now: Moment) {
         let limit = self.limit();
-        let is_slow = |held: &MiniBatch| held.preparing_for(now.instant).is_some_and(|time| time > limit);
+        let is_slow =
+            |held: &MiniBatch| held.preparing_for(now.instant).is_some_and(|time| time > limit);
         if !self.mini_batches.preparing().any(is_slow) {
             return;
         }
@@ -126,7 +132,11 @@ impl Scheduler {
 
     fn watch(&mut self, seen: Sighting, now: Moment) {
         let (limit, notice_after) = (self.limit(), self.notice_after());
-        let Some(process) = self.processes.get_mut(seen.process).filter(|process| !process.is_killed()) else { return };
+        let Some(process) =
+            self.processes.get_mut(seen.process).filter(|process| !process.is_killed())
+        else {
+            return;
+        };
         if let Some(stacks_for) = process.stacks {
             if let Some(stack) = seen.stacks {
                 process.stacks = None;
@@ -144,7 +154,8 @@ impl Scheduler {
             // After `shutdown()` only threads and exit handlers of the script run.
             let is_over = phase == SlotPhase::Idle && finishing > EXIT_TIME && elapsed > EXIT_TIME;
             if finishing > SHUTDOWN_TIME || is_over {
-                let what = if is_over { "a thread or exit handler of the script" } else { "shutdown()" };
+                let what =
+                    if is_over { "a thread or exit handler of the script" } else { "shutdown()" };
                 let (name, seconds) = (&process.name, finishing.as_secs());
                 let message = format!("{what} has kept {name} running for {seconds} s, killing it");
                 self.log("WARNING", message);
@@ -152,15 +163,20 @@ impl Scheduler {
             }
         }
         // The deadline does not depend on the phase that the process reports.
-        if let Some(front) = process.pipe.front().filter(|front| now.instant > front.deadline(limit)) {
+        if let Some(front) =
+            process.pipe.front().filter(|front| now.instant > front.deadline(limit))
+        {
             let stacks_for = StacksFor { phase, sequence: front.sequence, then: Then::Kill };
             return self.request_stacks(seen.process, stacks_for);
         }
         let is_busy = matches!(phase, SlotPhase::Load | SlotPhase::Run | SlotPhase::Report);
-        let is_starting = matches!(phase, SlotPhase::Init | SlotPhase::Import | SlotPhase::Starting);
+        let is_starting =
+            matches!(phase, SlotPhase::Init | SlotPhase::Import | SlotPhase::Starting);
         let usual = process.pipe.mean().filter(|_| is_busy).unwrap_or_default();
-        let is_long = (is_busy || is_starting) && elapsed > notice_after.max((2 * usual).min(limit / 2));
-        if !is_long || process.noticed.is_some_and(|noticed| now.instant - noticed <= NOTICE_AGAIN) {
+        let is_long =
+            (is_busy || is_starting) && elapsed > notice_after.max((2 * usual).min(limit / 2));
+        if !is_long || process.noticed.is_some_and(|noticed| now.instant - noticed <= NOTICE_AGAIN)
+        {
             return;
         }
         process.noticed = Some(now.instant);
@@ -186,7 +202,9 @@ impl Scheduler {
         match then {
             Then::Notice { elapsed } => {
                 let mini_batch = handed.and_then(|handed| self.mini_batches.get(handed.lease));
-                let paused_until = handed.and_then(|handed| handed.waits_until).filter(|until| *until > now.instant);
+                let paused_until = handed
+                    .and_then(|handed| handed.waits_until)
+                    .filter(|until| *until > now.instant);
                 // The stack would name the event loop only.
                 let (stack, detail) = match paused_until {
                     Some(until) => (String::new(), paused(until - now.instant, now)),
@@ -206,8 +224,11 @@ impl Scheduler {
             Then::Kill => {
                 let error = timeout_error(&self.config, process, phase, stack);
                 let line = format!("{}: {}", process.name, error.message);
-                let status =
-                    if phase == SlotPhase::Load { AttemptStatus::LoadTimedOut } else { AttemptStatus::RunTimedOut };
+                let status = if phase == SlotPhase::Load {
+                    AttemptStatus::LoadTimedOut
+                } else {
+                    AttemptStatus::RunTimedOut
+                };
                 self.log("ERROR", line);
                 if let Some(process) = self.processes.get_mut(id) {
                     let ending = Ending { sequence, ..Ending::failed(status, error) };
@@ -236,14 +257,25 @@ pub fn wait_of_node(node: &str, elapsed: Duration, now: u64, detail: String) -> 
 
 /// Returns what a process does whose service has asked it for a pause.
 fn paused(pause: Duration, now: Moment) -> String {
-    let until = now.milliseconds.saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
-    let until = i64::try_from(until).ok().and_then(DateTime::from_timestamp_millis).unwrap_or_default();
-    format!("a service that limits its rate asked it to wait until {}", until.format("%H:%M:%S UTC"))
+    let until =
+        now.milliseconds.saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+    let until =
+        i64::try_from(until).ok().and_then(DateTime::from_timestamp_millis).unwrap_or_default();
+    format!(
+        "a service that limits its rate asked it to wait until {}",
+        until.format("%H:%M:%S UTC")
+    )
 }
 
 /// Returns the error for an exceeded limit.
-fn timeout_error(config: &Config, process: &Process, phase: SlotPhase, stack: String) -> ErrorReport {
-    let (run, overhead) = (config.spec.run_invocation_timeout_seconds, config.spec.task_overhead_timeout_seconds);
+fn timeout_error(
+    config: &Config,
+    process: &Process,
+    phase: SlotPhase,
+    stack: String,
+) -> ErrorReport {
+    let (run, overhead) =
+        (config.spec.run_invocation_timeout_seconds, config.spec.task_overhead_timeout_seconds);
     let what = if phase == SlotPhase::Idle { "the process" } else { phase.word() };
     ErrorReport {
         category: if phase == SlotPhase::Load { "LoadTimeout" } else { "RunTimeout" }.to_owned(),

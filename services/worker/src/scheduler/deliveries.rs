@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, Rejected, Waited};
+use protocol::{
+    Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, Rejected, Waited,
+};
 
 use super::attempt::of_rows;
 use super::copies::copy_lost;
@@ -13,8 +15,8 @@ use super::pipe::Handed;
 use super::process::{Life, Verdict};
 use super::rejects::{add_values, values};
 use super::{
-    Action, Announcement, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting, conclude,
-    deliveries_lost,
+    Action, Announcement, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting,
+    conclude, deliveries_lost,
 };
 use crate::lease::LeaseId;
 use crate::memory_files::MemoryFile;
@@ -47,7 +49,8 @@ impl Scheduler {
         for Delivered { lease, descriptor, receive_count, deaths, bytes } in deliveries {
             let lost = deliveries_lost(&descriptor, receive_count);
             if self.is_for_another_node(&descriptor) {
-                self.mini_batches.add(lease, MiniBatch::postponed(descriptor, lost, now.instant, bytes));
+                self.mini_batches
+                    .add(lease, MiniBatch::postponed(descriptor, lost, now.instant, bytes));
                 continue;
             }
             let error = match descriptor.copy {
@@ -65,7 +68,9 @@ impl Scheduler {
             let received = self.tried.take(&descriptor).unwrap_or(now.instant);
             let mini_batch = MiniBatch::received(descriptor, lost, received, bytes);
             match error {
-                Some(error) => self.fail_unrun(lease, mini_batch, AttemptStatus::LostTooOften, error, now),
+                Some(error) => {
+                    self.fail_unrun(lease, mini_batch, AttemptStatus::LostTooOften, error, now)
+                }
                 None => self.mini_batches.add(lease, mini_batch),
             }
         }
@@ -80,16 +85,25 @@ impl Scheduler {
             is_idle || (held.preparations() <= allowed && held.bytes() + bytes <= bytes_max)
         };
         while self.stopping.is_working()
-            && let Some(next) = self.mini_batches.prepare(self.config.fetches_checkpoints, has_room, now)
+            && let Some(next) =
+                self.mini_batches.prepare(self.config.fetches_checkpoints, has_room, now)
         {
             let (lease, descriptor, resumes_since) = next;
             self.act(Action::Prepare { lease, descriptor, resumes_since });
         }
     }
 
-    pub(super) fn prepared(&mut self, lease: LeaseId, descriptor: Descriptor, preparation: Preparation, now: Moment) {
+    pub(super) fn prepared(
+        &mut self,
+        lease: LeaseId,
+        descriptor: Descriptor,
+        preparation: Preparation,
+        now: Moment,
+    ) {
         // It may have taken too long, or the lease may be lost.
-        let Some(prepared) = self.mini_batches.prepared(lease, descriptor, preparation, now) else { return };
+        let Some(prepared) = self.mini_batches.prepared(lease, descriptor, preparation, now) else {
+            return;
+        };
         match prepared {
             Ok(()) => {
                 self.begin_rejected(lease, now);
@@ -98,7 +112,9 @@ impl Scheduler {
             Err(unprepared) => {
                 let Some(mini_batch) = self.mini_batches.remove(lease) else { return };
                 match unprepared {
-                    Preparation::Unreachable(error) => self.pause_with(lease, mini_batch, error.message, now),
+                    Preparation::Unreachable(error) => {
+                        self.pause_with(lease, mini_batch, error.message, now)
+                    }
                     Preparation::NoRoom(error) if self.shares_disk() => {
                         self.pause_with(lease, mini_batch, error.message, now);
                     }
@@ -123,12 +139,14 @@ impl Scheduler {
         }
         let copies = self.hand_over_copies(now);
         self.hand_over_ranges(now);
-        let share = (self.mini_batches.ready().len() - copies).div_ceil(self.processes.allowed().max(1));
+        let share =
+            (self.mini_batches.ready().len() - copies).div_ceil(self.processes.allowed().max(1));
         for slot in 0..self.processes.slots() {
             let process = self.processes.in_slot(slot).filter(|process| process.takes_work());
             let Some(process) = process else { continue };
             // Nothing waits behind the ranges of a mini-batch.
-            let runs_ranges = process.pipe.back().is_some_and(|last| self.mini_batches.is_isolated(last.lease));
+            let runs_ranges =
+                process.pipe.back().is_some_and(|last| self.mini_batches.is_isolated(last.lease));
             let ready = self.mini_batches.ready().len() - copies;
             let quota = process.wanted().min(share).min(ready);
             if quota > 0 && !runs_ranges {
@@ -146,9 +164,11 @@ impl Scheduler {
         let (id, was_empty) = (process.id, process.pipe.is_empty());
         // Items that fail with a GPU may be good ones on another.
         let spec = &self.config.spec;
-        let named_from = (spec.isolate != Isolate::Off && process.gpus.is_none()).then_some(spec.run_max_try);
+        let named_from =
+            (spec.isolate != Isolate::Off && process.gpus.is_none()).then_some(spec.run_max_try);
         let doubted = self.isolations.are_items_doubted();
-        let (frames, files) = self.mini_batches.hand_over(leases, process, named_from, doubted, takes, now);
+        let (frames, files) =
+            self.mini_batches.hand_over(leases, process, named_from, doubted, takes, now);
         let front = was_empty.then(|| process.pipe.front()).flatten();
         self.act(Action::HandOver { process: id, frames, files });
         self.begin(front);
@@ -204,8 +224,10 @@ impl Scheduler {
         now: Moment,
     ) {
         let lease = handed.lease;
-        if let Some(mini_batch) = self.mini_batches.get(lease).filter(|held| !held.descriptor.copy) {
-            let (number, is_range) = (mini_batch.descriptor.mini_batch, mini_batch.isolation.is_some());
+        if let Some(mini_batch) = self.mini_batches.get(lease).filter(|held| !held.descriptor.copy)
+        {
+            let (number, is_range) =
+                (mini_batch.descriptor.mini_batch, mini_batch.isolation.is_some());
             self.compare(number, &ending, is_range, now);
         }
         let divides = self.isolates(process, lease, &ending);
@@ -217,7 +239,9 @@ impl Scheduler {
             return self.isolate(process, handed, false, ending, rows, now);
         }
         let Some(mini_batch) = self.mini_batches.remove(lease) else { return };
-        ending.warnings.extend(self.isolations.attempt_ended(&ending).then(|| self.warn_of_doubt()));
+        ending
+            .warnings
+            .extend(self.isolations.attempt_ended(&ending).then(|| self.warn_of_doubt()));
         let attempted = mini_batch.attempted(handed.began, handed.waits(), now);
         self.announce(lease, Some(process), attempted, ending, rows, now);
     }
@@ -237,7 +261,8 @@ impl Scheduler {
         let of_rows = of_rows(&attempted.descriptor, &ending, self.processes.starts.takes());
         let (mut attempt, next_try) = self.conclude_by(process, attempted, ending, now);
         if let Some((table, bytes)) = &table
-            && let Some(row) = row.filter(|_| attempt.is_final && attempt.status != AttemptStatus::Succeeded)
+            && let Some(row) =
+                row.filter(|_| attempt.is_final && attempt.status != AttemptStatus::Succeeded)
         {
             attempt.values = values(&[row], table, *bytes).pop().unwrap_or_default();
         }
@@ -245,7 +270,15 @@ impl Scheduler {
         if let Some(next_try) = &next_try {
             self.tried.ended(next_try, now.instant);
         }
-        self.announce_outcome(Outcome { lease, process, attempt, rows, next_try, has_checkpoints, of_rows });
+        self.announce_outcome(Outcome {
+            lease,
+            process,
+            attempt,
+            rows,
+            next_try,
+            has_checkpoints,
+            of_rows,
+        });
     }
 
     /// Returns the attempt of a process, if it has reached one, and the next try.
@@ -256,7 +289,9 @@ impl Scheduler {
         ending: Ending,
         now: Moment,
     ) -> (Attempt, Option<Descriptor>) {
-        let name = process.and_then(|process| self.processes.get(process)).map_or("", |process| process.name.as_str());
+        let name = process
+            .and_then(|process| self.processes.get(process))
+            .map_or("", |process| process.name.as_str());
         let is_for_others = self.leaves_tries_to_others(&attempted.descriptor);
         let tries_max = if is_for_others { u32::MAX } else { self.config.spec.run_max_try };
         conclude(attempted, [self.config.node.as_str(), name], ending, tries_max, now)
@@ -275,7 +310,11 @@ impl Scheduler {
     }
 
     /// Lets the memory of a table be reused, once its rejected rows have been read.
-    pub(super) fn reuse_table(&mut self, table: Option<(MemoryFile, u64)>, rejected: &mut [Rejected]) {
+    pub(super) fn reuse_table(
+        &mut self,
+        table: Option<(MemoryFile, u64)>,
+        rejected: &mut [Rejected],
+    ) {
         if let Some((table, bytes)) = table {
             add_values(rejected, &table, bytes);
             self.act(Action::ReuseTable(table));

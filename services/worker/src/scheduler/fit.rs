@@ -50,7 +50,10 @@ impl Scheduler {
         let displaced = self.processes.displace(&self.gpus);
         if has_other_number {
             let (allowed, all) = (self.processes.allowed(), self.processes.slots());
-            self.log("INFO", format!("the job may have {allowed} of {all} processes on this node now"));
+            self.log(
+                "INFO",
+                format!("the job may have {allowed} of {all} processes on this node now"),
+            );
         }
         match self.processes.shrink() {
             Some(surplus) => surplus.into_iter().for_each(|process| self.recall(process)),
@@ -73,9 +76,11 @@ impl Scheduler {
         while !self.processes.are_full() && self.stopping.may_start() {
             // Without a GPU, the script would be slow, or fail.
             let with_gpus = processes_with_gpus(&self.config.spec, self.config.gpus);
-            let lacks_gpu = self.gpus.are_exhausted() && self.processes.slots() <= with_gpus as usize;
-            let stays =
-                |process: &Process| matches!(process.life, Life::Starting | Life::Working) && !process.is_displaced;
+            let lacks_gpu =
+                self.gpus.are_exhausted() && self.processes.slots() <= with_gpus as usize;
+            let stays = |process: &Process| {
+                matches!(process.life, Life::Starting | Life::Working) && !process.is_displaced
+            };
             if self.processes.keep(stays) {
                 continue;
             }

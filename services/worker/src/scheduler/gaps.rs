@@ -56,7 +56,8 @@ impl Gaps {
         let gap = (self.recent.iter().sum::<u64>() / count as u64).max(passed);
         let shortest = SHORTEST.max(gap / u64::from(self.levels));
         let best = ((gap as f64 * run_cost).sqrt() as u64).max(shortest).min(gap);
-        let runs_left = (self.bad * u64::from(2 * self.levels + 2)).saturating_sub(u64::from(runs) + 1);
+        let runs_left =
+            (self.bad * u64::from(2 * self.levels + 2)).saturating_sub(u64::from(runs) + 1);
         let needed = self.end.saturating_sub(start) >> runs_left.min(63);
         Some(best.max(needed).max(1))
     }
@@ -80,7 +81,10 @@ mod tests {
     #[test]
     fn ranges_are_shorter_than_bad_items_are_apart() {
         assert_eq!(length(&gaps([]), 0, 0), None);
-        assert_eq!((length(&gaps([1000]), 1001, 1), length(&gaps([1000]), 1001, 2)), (Some(505), None));
+        assert_eq!(
+            (length(&gaps([1000]), 1001, 1), length(&gaps([1000]), 1001, 2)),
+            (Some(505), None)
+        );
         assert_eq!(length(&gaps([1000, 4001]), 4002, 2), Some(715));
         assert_eq!(length(&gaps([10, 21]), 22, 2), Some(10), "a run costs more than ten items");
         assert_eq!(length(&gaps([0, 1, 2]), 3, 2), Some(1));
@@ -88,9 +92,15 @@ mod tests {
 
     #[test]
     fn ranges_of_dear_items_are_short() {
-        let lengths =
-            |gap| [1e9, 256.0, 16.0, 1.0, 0.0].map(|cost| gaps([gap]).length(gap + 1, 1, cost, 2).expect("known"));
-        assert_eq!(lengths(1000), [1000, 505, 126, 50, 50], "not more runs than a search for one among a million");
+        let lengths = |gap| {
+            [1e9, 256.0, 16.0, 1.0, 0.0]
+                .map(|cost| gaps([gap]).length(gap + 1, 1, cost, 2).expect("known"))
+        };
+        assert_eq!(
+            lengths(1000),
+            [1000, 505, 126, 50, 50],
+            "not more runs than a search for one among a million"
+        );
         assert_eq!(lengths(10), [10, 10, 10, 4, 4]);
         assert_eq!(lengths(2), [2; 5]);
     }
@@ -98,16 +108,21 @@ mod tests {
     #[test]
     fn ranges_become_longer_behind_the_last_bad_item() {
         let gaps = gaps(0..20);
-        let lengths: Vec<_> = [20, 21, 22, 24, 28].into_iter().filter_map(|start| length(&gaps, start, 2)).collect();
+        let lengths: Vec<_> =
+            [20, 21, 22, 24, 28].into_iter().filter_map(|start| length(&gaps, start, 2)).collect();
         assert_eq!(lengths, [1, 1, 2, 4, 8]);
     }
 
     #[test]
     fn ranges_are_no_more_than_a_search_for_each_bad_item_takes() {
-        let lengths =
-            |bad: &[u64]| [2, 31, 35, 41, 100].map(|runs| gaps(bad.iter().copied()).length(2002, 1, 1.0, runs));
+        let lengths = |bad: &[u64]| {
+            [2, 31, 35, 41, 100].map(|runs| gaps(bad.iter().copied()).length(2002, 1, 1.0, runs))
+        };
         let rest = (1 << 20) - 2002;
-        assert_eq!(lengths(&[1000]), [Some(50), Some(rest >> 10), Some(rest >> 6), Some(rest), Some(rest)]);
+        assert_eq!(
+            lengths(&[1000]),
+            [Some(50), Some(rest >> 10), Some(rest >> 6), Some(rest), Some(rest)]
+        );
         assert_eq!(lengths(&[950, 2001])[..4], [Some(50); 4], "two of them");
     }
 

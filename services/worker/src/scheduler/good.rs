@@ -29,7 +29,8 @@ impl Good {
         let mut good = Self { columns: kept.columns, returned: kept.succeeded, ..Self::default() };
         good.ranges = u32::from(kept.succeeded > 0);
         for (item, bytes) in &kept.pieces {
-            let piece = rows.split_to(usize::try_from(*bytes).unwrap_or(usize::MAX).min(rows.len()));
+            let piece =
+                rows.split_to(usize::try_from(*bytes).unwrap_or(usize::MAX).min(rows.len()));
             good.add_rows(*item, piece);
         }
         good.pieces = kept.pieces;
@@ -57,7 +58,8 @@ impl Good {
                 self.pieces.push((items.start, rows.len() as u64));
             }
             divided => {
-                let absolute = divided.iter().map(|&(item, bytes)| (items.start.saturating_add(item), bytes));
+                let absolute =
+                    divided.iter().map(|&(item, bytes)| (items.start.saturating_add(item), bytes));
                 self.pieces.extend(absolute);
             }
         }

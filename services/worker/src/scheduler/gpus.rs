@@ -156,20 +156,28 @@ impl Gpus {
     }
 
     /// Notes a failure of a mini-batch, or of a start. Returns whether the GPUs are out of use from now on.
-    fn failing(&mut self, gpus: &GpuSet, trouble: Trouble, mini_batch: Option<u64>, cause: &str) -> bool {
+    fn failing(
+        &mut self,
+        gpus: &GpuSet,
+        trouble: Trouble,
+        mini_batch: Option<u64>,
+        cause: &str,
+    ) -> bool {
         let failing = self.failing.entry(gpus.clone()).or_default();
         if mini_batch.is_none() || failing.last != mini_batch {
             failing.in_a_row += 1;
         }
         failing.last = mini_batch;
-        let is_bad = failing.in_a_row >= FAILURES_MAX && (trouble == Trouble::Device || failing.others_work);
+        let is_bad =
+            failing.in_a_row >= FAILURES_MAX && (trouble == Trouble::Device || failing.others_work);
         self.has_changed |= is_bad;
         is_bad && self.out.insert(gpus.clone(), cause.to_owned()).is_none()
     }
 
     /// Returns why no process can have GPUs any more.
     pub(super) fn shortage(&self) -> String {
-        let causes: Vec<_> = self.out.iter().map(|(gpus, cause)| format!("{gpus}: {cause}")).collect();
+        let causes: Vec<_> =
+            self.out.iter().map(|(gpus, cause)| format!("{gpus}: {cause}")).collect();
         let lack = match self.per_process {
             1 => "no GPU is left".to_owned(),
             wanted => format!("fewer than {wanted} GPUs are left"),
@@ -183,17 +191,26 @@ impl Scheduler {
     pub(super) fn gpu_succeeded(&mut self, id: ProcessId, mini_batch: u64) {
         let gpus = self.processes.get(id).and_then(|process| process.gpus.as_ref());
         // The usual case: nothing has failed.
-        if let Some(gpus) = gpus.filter(|_| !self.gpus.failing.is_empty() || !self.gpus.failed.is_empty()) {
+        if let Some(gpus) =
+            gpus.filter(|_| !self.gpus.failing.is_empty() || !self.gpus.failed.is_empty())
+        {
             self.gpus.succeeded(gpus, mini_batch);
         }
     }
 
     /// Notes that a mini-batch, or without one the start of a process, has failed with this text. The process lives on.
-    pub(super) fn gpu_failed(&mut self, id: ProcessId, mini_batch: Option<u64>, error: &ErrorReport) {
+    pub(super) fn gpu_failed(
+        &mut self,
+        id: ProcessId,
+        mini_batch: Option<u64>,
+        error: &ErrorReport,
+    ) {
         let text = format!("{}: {}", error.category, error.message);
         let Some((gpus, trouble, is_out)) = self.gpu_trouble(id, mini_batch, &text) else { return };
         self.avoid(mini_batch, gpus.clone());
-        let Some(process) = self.processes.get_mut(id).filter(|process| matches!(process.life, Life::Working)) else {
+        let Some(process) =
+            self.processes.get_mut(id).filter(|process| matches!(process.life, Life::Working))
+        else {
             return;
         };
         process.condition.gpu_failed(gpus, trouble, is_out);
@@ -204,7 +221,9 @@ impl Scheduler {
 
     /// Notes that a process has died, in a mini-batch or not. Its text is all that is known about it.
     pub(super) fn gpu_died(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) {
-        let Some(gpus) = self.processes.get(id).and_then(|process| process.gpus.clone()) else { return };
+        let Some(gpus) = self.processes.get(id).and_then(|process| process.gpus.clone()) else {
+            return;
+        };
         self.gpu_trouble(id, mini_batch, text);
         self.avoid(mini_batch, gpus);
     }
@@ -217,16 +236,24 @@ impl Scheduler {
     }
 
     /// Takes the GPUs of a process out of use if the text of a failure says so often enough.
-    fn gpu_trouble(&mut self, id: ProcessId, mini_batch: Option<u64>, text: &str) -> Option<(GpuSet, Trouble, bool)> {
+    fn gpu_trouble(
+        &mut self,
+        id: ProcessId,
+        mini_batch: Option<u64>,
+        text: &str,
+    ) -> Option<(GpuSet, Trouble, bool)> {
         let gpus = self.processes.get(id)?.gpus.clone()?;
         let trouble = Trouble::of(text)?;
         let named = |line: &&str| Trouble::of(line).is_some();
-        let cause = text.lines().find(named).unwrap_or(text).trim().trim_end_matches('.').to_owned();
+        let cause =
+            text.lines().find(named).unwrap_or(text).trim().trim_end_matches('.').to_owned();
         let is_out = self.gpus.failing(&gpus, trouble, mini_batch, &cause);
         if is_out {
-            let (node, are) = (&self.config.node, if gpus.numbers().len() == 1 { "is" } else { "are" });
-            let notice =
-                format!("{gpus} of node {node} {are} out of use after {FAILURES_MAX} failures in a row: {cause}");
+            let (node, are) =
+                (&self.config.node, if gpus.numbers().len() == 1 { "is" } else { "are" });
+            let notice = format!(
+                "{gpus} of node {node} {are} out of use after {FAILURES_MAX} failures in a row: {cause}"
+            );
             self.log("ERROR", notice.clone());
             if let Some(process) = self.processes.get_mut(id) {
                 process.notice = notice;
@@ -239,7 +266,9 @@ impl Scheduler {
     /// Wears out the processes that share GPUs which are out of use now.
     fn wear_out_others(&mut self, id: ProcessId, gpus: &GpuSet, trouble: Trouble) {
         let may_work = |process: &Process| matches!(process.life, Life::Starting | Life::Working);
-        let others = |process: &Process| process.id != id && process.gpus.as_ref() == Some(gpus) && may_work(process);
+        let others = |process: &Process| {
+            process.id != id && process.gpus.as_ref() == Some(gpus) && may_work(process)
+        };
         for other in self.processes.ids(others) {
             if let Some(process) = self.processes.get_mut(other) {
                 process.condition.gpu_failed(gpus.clone(), trouble, true);
@@ -290,7 +319,8 @@ impl Scheduler {
         }
         let ready = self.mini_batches.ready().take(ready);
         let mut chosen = Vec::new();
-        for lease in ready.filter(|lease| !chooses || !self.has_failed_on(*lease, gpus)).take(count) {
+        for lease in ready.filter(|lease| !chooses || !self.has_failed_on(*lease, gpus)).take(count)
+        {
             let is_range = self.mini_batches.is_isolated(lease);
             if !is_range || chosen.is_empty() {
                 chosen.push(lease);
@@ -324,7 +354,11 @@ mod tests {
     /// Returns the GPUs of a machine with so many.
     fn gpus(per_process: u32, processes_each: u32, count: u32) -> Gpus {
         let (gpus_per_process, process_count_per_gpu) = (Some(per_process), Some(processes_each));
-        Gpus::new(&JobSpec { gpus_per_process, process_count_per_gpu, ..JobSpec::example() }, count, None)
+        Gpus::new(
+            &JobSpec { gpus_per_process, process_count_per_gpu, ..JobSpec::example() },
+            count,
+            None,
+        )
     }
 
     fn set(numbers: &[u32]) -> GpuSet {
@@ -339,10 +373,15 @@ mod tests {
     fn process_with_several_gpus_has_them_alone() {
         let mut gpus = gpus(2, 1, 5);
         let (first, second) = (set(&[0, 1]), set(&[2, 3]));
-        assert_eq!([gpus.take(), gpus.take(), gpus.take()], [Some(first.clone()), Some(second.clone()), None]);
+        assert_eq!(
+            [gpus.take(), gpus.take(), gpus.take()],
+            [Some(first.clone()), Some(second.clone()), None]
+        );
         gpus.give_back(Some(&second));
         assert_eq!((gpus.take(), gpus.take()), (Some(second), None));
-        (0..3).for_each(|mini_batch| _ = gpus.failing(&first, Trouble::Device, Some(mini_batch), "gone"));
+        (0..3).for_each(|mini_batch| {
+            _ = gpus.failing(&first, Trouble::Device, Some(mini_batch), "gone")
+        });
         gpus.give_back(Some(&first));
         assert_eq!(gpus.take(), None, "both are out of use, and a single GPU is too few");
         assert!(gpus.is_missing(Some(&first)));
@@ -359,14 +398,21 @@ mod tests {
         for gpu in [2, 1, 2] {
             gpus.give_back(Some(&one(gpu)));
         }
-        assert_eq!([taken(&mut gpus), taken(&mut gpus)], [Some(vec![2]), Some(vec![1])], "no process holds GPU 2");
+        assert_eq!(
+            [taken(&mut gpus), taken(&mut gpus)],
+            [Some(vec![2]), Some(vec![1])],
+            "no process holds GPU 2"
+        );
     }
 
     #[test]
     fn gone_device_is_out_of_use_after_different_mini_batches() {
         let mut gpus = gpus(1, 1, 2);
         let [first, second] = [0, 1].map(one);
-        assert_eq!([gpus.take(), gpus.take(), gpus.take()], [Some(first.clone()), Some(second.clone()), None]);
+        assert_eq!(
+            [gpus.take(), gpus.take(), gpus.take()],
+            [Some(first.clone()), Some(second.clone()), None]
+        );
         for (mini_batch, is_out) in [(4, false), (4, false), (5, false), (6, true), (7, false)] {
             assert_eq!(
                 gpus.failing(&first, Trouble::Device, Some(mini_batch), "gone"),
@@ -375,7 +421,10 @@ mod tests {
             );
         }
         gpus.give_back(Some(&first));
-        assert_eq!((gpus.take(), gpus.is_missing(Some(&first)), gpus.is_missing(Some(&second))), (None, true, false));
+        assert_eq!(
+            (gpus.take(), gpus.is_missing(Some(&first)), gpus.is_missing(Some(&second))),
+            (None, true, false)
+        );
         gpus.give_back(Some(&second));
         assert!(!gpus.is_missing(Some(&first)), "another one is free");
         assert_eq!(gpus.shortage(), "no GPU is left on this node: GPU 0: gone");
@@ -406,7 +455,11 @@ mod tests {
         assert_eq!(in_use(&mut gpus, &[2, 3]), None, "nothing has changed");
         gpus.own(&share(&[3], 2));
         assert!(gpus.owns(3) && !gpus.owns(2));
-        assert_eq!(in_use(&mut gpus, &[2, 3]), Some((2, BTreeSet::from([2, 3]))), "a process still has GPU 2");
+        assert_eq!(
+            in_use(&mut gpus, &[2, 3]),
+            Some((2, BTreeSet::from([2, 3]))),
+            "a process still has GPU 2"
+        );
         gpus.give_back(Some(&one(2)));
         assert_eq!((gpus.take(), in_use(&mut gpus, &[3])), (None, Some((2, BTreeSet::from([3])))));
     }

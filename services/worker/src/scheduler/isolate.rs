@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning, Work};
+use protocol::{
+    AttemptStatus, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning, Work,
+};
 
 use super::isolation::{Isolated, Isolation};
 use super::mini_batch::{MiniBatch, Stage};
@@ -85,7 +87,12 @@ impl Scheduler {
     }
 
     /// Returns a warning if only the size of a mini-batch prevents runs of its ranges.
-    pub(super) fn warn_of_size(&mut self, process: ProcessId, lease: LeaseId, ending: &Ending) -> Option<Warning> {
+    pub(super) fn warn_of_size(
+        &mut self,
+        process: ProcessId,
+        lease: LeaseId,
+        ending: &Ending,
+    ) -> Option<Warning> {
         let items = self.items_to_isolate(process, lease, ending)?;
         let max = self.config.spec.isolate_items_max;
         let number = self.mini_batches.get(lease)?.descriptor.mini_batch;
@@ -136,10 +143,14 @@ impl Scheduler {
                 isolation.process = Some(process);
                 if !isolation.next_is_kept() {
                     let failed = ending.status != AttemptStatus::Succeeded;
-                    self.isolations.vain_runs = if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
+                    self.isolations.vain_runs =
+                        if failed { self.isolations.vain_runs.saturating_add(1) } else { 0 };
                 }
                 if !lost_gpus {
-                    let run = FailedRun { process: process.name().into(), started_at: handed.began.milliseconds };
+                    let run = FailedRun {
+                        process: process.name().into(),
+                        started_at: handed.began.milliseconds,
+                    };
                     isolation.ended(ending, rows, run, now.instant);
                 } else if !(has_other_gpus && isolation.again()) {
                     // No item is at fault, so none is rejected for it.
@@ -147,8 +158,12 @@ impl Scheduler {
                 }
             }
         }
-        let Some(MiniBatch { isolation: Some(isolation), .. }) = self.mini_batches.get(lease) else { return };
-        let is_given_up = self.isolations.are_over() && isolation.is_vain() && !isolation.next_is_kept();
+        let Some(MiniBatch { isolation: Some(isolation), .. }) = self.mini_batches.get(lease)
+        else {
+            return;
+        };
+        let is_given_up =
+            self.isolations.are_over() && isolation.is_vain() && !isolation.next_is_kept();
         let has_next = isolation.next().is_some() && !is_given_up;
         self.goes_on(lease, now);
         if has_next {
@@ -159,7 +174,14 @@ impl Scheduler {
         }
     }
 
-    fn begin_isolation(&mut self, process: ProcessId, handed: Handed, divides: bool, ending: Ending, now: Moment) {
+    fn begin_isolation(
+        &mut self,
+        process: ProcessId,
+        handed: Handed,
+        divides: bool,
+        ending: Ending,
+        now: Moment,
+    ) {
         let Some(mini_batch) = self.mini_batches.get(handed.lease) else { return };
         let number = mini_batch.descriptor.mini_batch;
         let passed = mini_batch.prepared().map_or(0, |prepared| prepared.passed);
@@ -169,7 +191,8 @@ impl Scheduler {
             false => (Isolate::Off, "taking the results that it has handed back".to_owned()),
         };
         let until = now.instant + Duration::from_secs(self.config.spec.isolation_seconds_max());
-        let mut isolation = Isolation::new(items, division, ending, process, [handed.began, now], until);
+        let mut isolation =
+            Isolation::new(items, division, ending, process, [handed.began, now], until);
         isolation.waited = handed.waits();
         self.mini_batches.isolate(handed.lease, isolation);
         self.log("INFO", format!("mini-batch {number} has spent its tries, {how}"));
@@ -181,7 +204,8 @@ impl Scheduler {
         let (division, tries) = (spec.isolate, spec.run_max_try);
         let until = now.instant + Duration::from_secs(spec.ranges_seconds_max());
         let Some((kept, rows)) = self.mini_batches.take_kept(lease) else { return };
-        self.mini_batches.isolate(lease, Isolation::of_round(kept, rows, division, tries, now, until));
+        self.mini_batches
+            .isolate(lease, Isolation::of_round(kept, rows, division, tries, now, until));
     }
 
     /// Hands ranges to the processes that have run others of the same mini-batch, and so have its items at hand.
@@ -196,7 +220,9 @@ impl Scheduler {
             // Any process may begin what an earlier round has rejected.
             let Some(id) = isolation.process else { continue };
             let process = self.processes.get(id);
-            if process.is_some_and(|process| process.is_free() && self.may_run(lease, process.gpus.as_ref())) {
+            if process.is_some_and(|process| {
+                process.is_free() && self.may_run(lease, process.gpus.as_ref())
+            }) {
                 self.hand_over_to(id.slot, &[lease], now);
             }
         }
@@ -225,19 +251,28 @@ impl Scheduler {
     }
 
     /// Announces an isolated mini-batch, which has left the node.
-    fn end_isolation(&mut self, lease: LeaseId, mut mini_batch: MiniBatch, process: Option<ProcessId>, now: Moment) {
+    fn end_isolation(
+        &mut self,
+        lease: LeaseId,
+        mut mini_batch: MiniBatch,
+        process: Option<ProcessId>,
+        now: Moment,
+    ) {
         let Some(isolation) = mini_batch.isolation.take() else { return };
         let (began, waited, only_kept) = (isolation.began, isolation.waited, isolation.only_kept());
         let by_position = self.config.spec.output.format == OutputFormat::Text;
-        let isolated = isolation.finish(|item| mini_batch.descriptor.item_detail(item), by_position, now);
+        let isolated =
+            isolation.finish(|item| mini_batch.descriptor.item_detail(item), by_position, now);
         let saved = isolated.has_succeeded();
-        let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } = isolated;
+        let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } =
+            isolated;
         let mut attempted = mini_batch.attempted(began, waited, now);
         let (table, passed) = (attempted.prepared.take_table(), attempted.prepared.passed);
         let has_checkpoints = ending.has_checkpoints;
         let more_warnings = warnings_total - ending.warnings.len() as u64;
         let of_rows = matches!(attempted.descriptor.work, Work::Rows { .. });
-        let of_rows = of_rows.then(|| Box::new((attempted.descriptor.clone(), self.processes.starts.takes())));
+        let of_rows = of_rows
+            .then(|| Box::new((attempted.descriptor.clone(), self.processes.starts.takes())));
         let (mut attempt, next_try) = self.conclude_by(process, attempted, ending, ended);
         let number = attempt.mini_batch;
         attempt.warnings_total += more_warnings;
@@ -246,17 +281,25 @@ impl Scheduler {
         let message = match saved {
             true => {
                 let items: u64 = attempt.rejected.iter().map(|rejected| rejected.items).sum();
-                format!("mini-batch {number}: {items} of {passed} items rejected after {extra_runs} extra runs")
+                format!(
+                    "mini-batch {number}: {items} of {passed} items rejected after {extra_runs} extra runs"
+                )
             }
-            false if only_kept => format!("mini-batch {number}: no result that it has handed back could be read"),
-            false => format!("mini-batch {number}: none of its ranges succeeded in {extra_runs} extra runs"),
+            false if only_kept => {
+                format!("mini-batch {number}: no result that it has handed back could be read")
+            }
+            false => format!(
+                "mini-batch {number}: none of its ranges succeeded in {extra_runs} extra runs"
+            ),
         };
         self.log(if saved { "INFO" } else { "WARNING" }, message);
-        if !saved && let Some(process) = process.and_then(|process| self.processes.get_mut(process)) {
+        if !saved && let Some(process) = process.and_then(|process| self.processes.get_mut(process))
+        {
             process.condition.failed();
         }
         if !only_kept {
-            self.isolations.hopeless = if saved { 0 } else { self.isolations.hopeless.saturating_add(1) };
+            self.isolations.hopeless =
+                if saved { 0 } else { self.isolations.hopeless.saturating_add(1) };
         }
         if self.isolations.are_over() && !std::mem::replace(&mut self.isolations.has_told, true) {
             let warning = self.warn(format!(
@@ -267,6 +310,14 @@ impl Scheduler {
             attempt.warnings.push(warning);
             attempt.warnings_total += 1;
         }
-        self.announce_outcome(Outcome { lease, process, attempt, rows, next_try, has_checkpoints, of_rows });
+        self.announce_outcome(Outcome {
+            lease,
+            process,
+            attempt,
+            rows,
+            next_try,
+            has_checkpoints,
+            of_rows,
+        });
     }
 }

@@ -24,7 +24,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, Rejected, Waited, Warning};
+use protocol::{
+    AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, Rejected, Waited,
+    Warning,
+};
 
 use super::causes::{Cause, Failed, is_of_an_item, rejected};
 use super::gaps::Gaps;
@@ -119,9 +122,14 @@ impl Isolation {
         [began, ended]: [Moment; 2],
         until: Instant,
     ) -> Self {
-        let cause = Cause::of(&whole, FailedRun { process: process.name().into(), started_at: began.milliseconds });
-        let (suspect, warnings) = (whole.suspect.filter(|_| division == Isolate::Items), whole.warnings.clone());
-        let mut isolation = Self::empty(&items, division, whole, Some(process), [began, ended], until);
+        let cause = Cause::of(
+            &whole,
+            FailedRun { process: process.name().into(), started_at: began.milliseconds },
+        );
+        let (suspect, warnings) =
+            (whole.suspect.filter(|_| division == Isolate::Items), whole.warnings.clone());
+        let mut isolation =
+            Self::empty(&items, division, whole, Some(process), [began, ended], until);
         if isolation.only_kept() {
             warnings.into_iter().for_each(|warning| isolation.warn(warning));
             isolation.pending.push(Pending::kept(items, cause));
@@ -142,12 +150,15 @@ impl Isolation {
     ) -> Self {
         let error = ErrorReport { message: EARLIER.to_owned(), ..ErrorReport::default() };
         let whole = Ending::failed(AttemptStatus::RunRaised, error);
-        let cause = Cause::of(&whole, FailedRun { process: "".into(), started_at: now.milliseconds });
+        let cause =
+            Cause::of(&whole, FailedRun { process: "".into(), started_at: now.milliseconds });
         let ranges: Vec<_> = kept.ranges.iter().map(|(first, end)| *first..*end).collect();
-        let all = ranges.first().map_or(0, |first| first.start)..ranges.last().map_or(0, |last| last.end);
+        let all =
+            ranges.first().map_or(0, |first| first.start)..ranges.last().map_or(0, |last| last.end);
         let mut isolation = Self::empty(&all, division, whole, None, [now, now], until);
         isolation.ranges_of_round = u32::try_from(ranges.len()).unwrap_or(u32::MAX);
-        isolation.pending = ranges.into_iter().rev().map(|items| Pending::again(items, &cause, tries)).collect();
+        isolation.pending =
+            ranges.into_iter().rev().map(|items| Pending::again(items, &cause, tries)).collect();
         if kept.aside {
             isolation.all_items.clone_from(&kept.ranges);
         }
@@ -295,7 +306,8 @@ impl Isolation {
     /// Notes what the run of a range has cost. Loading counts no more than it must: the first range loads the items of all.
     fn measure(&mut self, items: &Range<u64>, ending: &Ending, now: Instant) {
         let Some(began) = self.range_began.take() else { return };
-        let seconds = now.saturating_duration_since(began).as_secs_f64() - known(ending.load_seconds).max(0.0);
+        let seconds = now.saturating_duration_since(began).as_secs_f64()
+            - known(ending.load_seconds).max(0.0);
         let count = items.end - items.start;
         match ending.status {
             AttemptStatus::Succeeded => self.run_cost.succeeded(count, seconds),
@@ -309,18 +321,26 @@ impl Isolation {
     fn divide_next(&mut self) {
         while self.probe.is_none() && self.division == Isolate::Items {
             self.join_next();
-            let Some(next) = self.pending.last().filter(|next| next.kind != RangeKind::Kept) else { return };
+            let Some(next) = self.pending.last().filter(|next| next.kind != RangeKind::Kept) else {
+                return;
+            };
             let (start, count) = (next.items.start, next.count());
-            let is_doubtful = next.kind != RangeKind::BeforeSuspect || self.suspects == Suspects::Wrong;
+            let is_doubtful =
+                next.kind != RangeKind::BeforeSuspect || self.suspects == Suspects::Wrong;
             let length = self.length(start).filter(|length| *length < count && is_doubtful);
-            let is_bad = next.is_last_part && next.cause.is_of_an_item() && !self.is_explained(next);
+            let is_bad =
+                next.is_last_part && next.cause.is_of_an_item() && !self.is_explained(next);
             if count < 2 || (length.is_none() && !is_bad) {
                 return;
             }
-            let Some(Pending { items, part_of, is_last_part, cause, .. }) = self.pending.pop() else { return };
+            let Some(Pending { items, part_of, is_last_part, cause, .. }) = self.pending.pop()
+            else {
+                return;
+            };
             match length {
                 Some(length) => {
-                    let parts = [(start..start + length, false), (start + length..items.end, is_last_part)];
+                    let parts =
+                        [(start..start + length, false), (start + length..items.end, is_last_part)];
                     self.pend(parts, &part_of, &cause);
                 }
                 None => self.divide(items, &cause, None),
@@ -333,7 +353,9 @@ impl Isolation {
     fn join_next(&mut self) {
         while let [.., behind, next] = &self.pending[..]
             && next.items.end == behind.items.start
-            && [next, behind].into_iter().all(|range| range.kind == RangeKind::Ordinary && self.is_explained(range))
+            && [next, behind]
+                .into_iter()
+                .all(|range| range.kind == RangeKind::Ordinary && self.is_explained(range))
             && self.length(next.items.start).is_some_and(|length| next.count() < length)
         {
             let start = next.items.start;
@@ -366,9 +388,14 @@ impl Isolation {
         if self.good.ranges > 0 || self.items_failed < FIRST_ITEMS {
             return;
         }
-        let positions = (0..self.pending.len()).filter(|position| self.pending[*position].kind != RangeKind::Kept);
-        let Some(position) = positions.max_by_key(|position| self.pending[*position].count()) else { return };
-        let Pending { items: Range { start, end }, part_of, cause, .. } = self.pending.remove(position);
+        let positions = (0..self.pending.len())
+            .filter(|position| self.pending[*position].kind != RangeKind::Kept);
+        let Some(position) = positions.max_by_key(|position| self.pending[*position].count())
+        else {
+            return;
+        };
+        let Pending { items: Range { start, end }, part_of, cause, .. } =
+            self.pending.remove(position);
         let middle = start + (end - start) / 2;
         let pieces = [middle + 1..end, middle..middle + 1, start..middle];
         self.probe = Some(position + usize::from(middle + 1 < end));
@@ -431,14 +458,17 @@ impl Isolation {
         {
             *kind = RangeKind::BeforeSuspect;
         }
-        self.pending
-            .push(Pending { kind: RangeKind::Suspect, ..Pending::part(suspect..suspect + 1, false, &items, cause) });
+        self.pending.push(Pending {
+            kind: RangeKind::Suspect,
+            ..Pending::part(suspect..suspect + 1, false, &items, cause)
+        });
     }
 
     /// Adds parts of a range in the order in which they are to run, each with whether it is the last one.
     fn pend(&mut self, parts: [(Range<u64>, bool); 2], part_of: &Range<u64>, cause: &Arc<Cause>) {
         let parts = parts.into_iter().rev().filter(|(items, _)| !items.is_empty());
-        self.pending.extend(parts.map(|(items, is_last)| Pending::part(items, is_last, part_of, cause)));
+        self.pending
+            .extend(parts.map(|(items, is_last)| Pending::part(items, is_last, part_of, cause)));
     }
 
     /// Runs the next range again, because it has failed through no fault of its items. Returns whether it may: once.
@@ -461,8 +491,10 @@ impl Isolation {
 
     /// Rejects the ranges that have not been run, each with the failure of the range that it is a part of.
     pub(super) fn abandon(&mut self, reason: &str) {
-        let left: u64 = self.pending.iter().map(|pending| pending.items.end - pending.items.start).sum();
-        let message = format!("{left} items were rejected without a run of their own, because {reason}");
+        let left: u64 =
+            self.pending.iter().map(|pending| pending.items.end - pending.items.start).sum();
+        let message =
+            format!("{left} items were rejected without a run of their own, because {reason}");
         self.warn(Warning { message });
         self.probe = None;
         let rest = self.pending.drain(..).map(|Pending { items, cause, kind, .. }| {
@@ -474,10 +506,14 @@ impl Isolation {
 
     /// Rejects the items of `all_items` that are not rejected yet, with the failure of the mini-batch.
     fn reject_the_rest(&mut self) {
-        let cause = Cause::of(&self.whole, FailedRun { process: "".into(), started_at: self.began.milliseconds });
+        let cause = Cause::of(
+            &self.whole,
+            FailedRun { process: "".into(), started_at: self.began.milliseconds },
+        );
         for (first, end) in std::mem::take(&mut self.all_items).iter().copied() {
             let mut next = first;
-            let known: Vec<_> = self.rejected.range(first..end).map(|(_, failed)| failed.items.clone()).collect();
+            let known: Vec<_> =
+                self.rejected.range(first..end).map(|(_, failed)| failed.items.clone()).collect();
             for items in known.into_iter().chain(std::iter::once(end..end)) {
                 if next < items.start {
                     self.reject(next..items.start, cause.clone());
@@ -504,7 +540,12 @@ impl Isolation {
     }
 
     /// Returns the outcome. `detail` names an item for people; `by_position`: columns have no names in the output.
-    pub(super) fn finish(mut self, detail: impl Fn(u64) -> String, by_position: bool, now: Moment) -> Isolated {
+    pub(super) fn finish(
+        mut self,
+        detail: impl Fn(u64) -> String,
+        by_position: bool,
+        now: Moment,
+    ) -> Isolated {
         let extra_runs = self.runs.saturating_sub(self.ranges_of_round);
         if self.good.has_other_columns && by_position {
             // As one mini-batch, they would have had the columns of all.
@@ -516,7 +557,11 @@ impl Isolation {
             );
             if self.ranges_of_round > 0 {
                 // What the other items have stays, because the round fails.
-                let error = ErrorReport { category: "IllegalResult".to_owned(), message, ..ErrorReport::default() };
+                let error = ErrorReport {
+                    category: "IllegalResult".to_owned(),
+                    message,
+                    ..ErrorReport::default()
+                };
                 self.whole = Ending::failed(AttemptStatus::IllegalResult, error);
             } else {
                 self.whole.warnings.push(Warning { message });
@@ -542,14 +587,21 @@ impl Isolation {
         // A process that was able to says itself what happened after it had handed back results.
         let is_untold = self.ranges_of_round == 0
             && (self.good.items_kept == 0
-                || !matches!(self.whole.status, AttemptStatus::RunRaised | AttemptStatus::IllegalResult));
-        if let Some(error) = self.whole.error.as_ref().filter(|_| self.rejected.is_empty() && is_untold) {
+                || !matches!(
+                    self.whole.status,
+                    AttemptStatus::RunRaised | AttemptStatus::IllegalResult
+                ));
+        if let Some(error) =
+            self.whole.error.as_ref().filter(|_| self.rejected.is_empty() && is_untold)
+        {
             // Nothing else tells why its ranges ran.
             let how = match self.good.items_kept >= self.good.returned {
                 true => "after it had handed back all its items, whose results count",
                 false => "with all its items together, and none of them failed alone",
             };
-            self.warn(Warning { message: format!("the mini-batch failed {how}: {}", error.sentence()) });
+            self.warn(Warning {
+                message: format!("the mini-batch failed {how}: {}", error.sentence()),
+            });
         }
         let rejected = rejected(self.rejected, detail);
         let ending = Ending {
@@ -564,7 +616,15 @@ impl Isolation {
             ..Ending::empty()
         };
         let (rows, pieces) = self.good.into_rows(&rejected);
-        Isolated { ending, rows, pieces, rejected, warnings_total: self.warnings_total, extra_runs, ended: now }
+        Isolated {
+            ending,
+            rows,
+            pieces,
+            rejected,
+            warnings_total: self.warnings_total,
+            extra_runs,
+            ended: now,
+        }
     }
 }
 

@@ -42,14 +42,35 @@ pub(super) enum Stage {
 
 impl MiniBatch {
     /// Returns a mini-batch that has just been received. A copy is postponed.
-    pub(super) fn received(descriptor: Descriptor, deliveries_lost: u32, received: Instant, bytes: u64) -> Self {
-        let stage = if descriptor.copy { Stage::Postponed { bytes } } else { Stage::Waiting { bytes } };
-        Self { descriptor, deliveries_lost, received, preparation: Duration::ZERO, stage, isolation: None }
+    pub(super) fn received(
+        descriptor: Descriptor,
+        deliveries_lost: u32,
+        received: Instant,
+        bytes: u64,
+    ) -> Self {
+        let stage =
+            if descriptor.copy { Stage::Postponed { bytes } } else { Stage::Waiting { bytes } };
+        Self {
+            descriptor,
+            deliveries_lost,
+            received,
+            preparation: Duration::ZERO,
+            stage,
+            isolation: None,
+        }
     }
 
     /// Returns a mini-batch that another node should try first, or that has to run alone.
-    pub(super) fn postponed(descriptor: Descriptor, deliveries_lost: u32, now: Instant, bytes: u64) -> Self {
-        Self { stage: Stage::Postponed { bytes }, ..Self::received(descriptor, deliveries_lost, now, bytes) }
+    pub(super) fn postponed(
+        descriptor: Descriptor,
+        deliveries_lost: u32,
+        now: Instant,
+        bytes: u64,
+    ) -> Self {
+        Self {
+            stage: Stage::Postponed { bytes },
+            ..Self::received(descriptor, deliveries_lost, now, bytes)
+        }
     }
 
     /// Returns the memory that it occupies or will occupy.
@@ -64,7 +85,11 @@ impl MiniBatch {
     /// Whether an earlier attempt, or the one that it is a copy of, may have handed back results.
     pub(super) fn resumes(&self) -> bool {
         let Descriptor { tries_spent, was_interrupted, copy, .. } = self.descriptor;
-        tries_spent > 0 || was_interrupted || copy || self.deliveries_lost > 0 || self.isolation.is_some()
+        tries_spent > 0
+            || was_interrupted
+            || copy
+            || self.deliveries_lost > 0
+            || self.isolation.is_some()
     }
 
     /// Returns the descriptor to publish when the node returns the mini-batch.
@@ -118,7 +143,11 @@ impl MiniBatch {
             sequence,
             mini_batch: self.descriptor.mini_batch,
             try_number,
-            items: self.isolation.as_ref().and_then(|isolation| isolation.next()).map(|items| (items.start, items.end)),
+            items: self
+                .isolation
+                .as_ref()
+                .and_then(|isolation| isolation.next())
+                .map(|items| (items.start, items.end)),
             only_kept: self.isolation.as_ref().is_some_and(|isolation| isolation.next_is_kept()),
             resumes: self.resumes(),
             names_failed_items: named_from.is_some_and(|first| try_number >= first),
@@ -145,7 +174,12 @@ pub fn deliveries_lost(descriptor: &Descriptor, receive_count: u32) -> u32 {
 }
 
 /// Returns the error of a mini-batch whose deliveries were lost too often.
-pub fn lost_too_often(descriptor: &Descriptor, lost: u32, lost_max: u32, node: &str) -> ErrorReport {
+pub fn lost_too_often(
+    descriptor: &Descriptor,
+    lost: u32,
+    lost_max: u32,
+    node: &str,
+) -> ErrorReport {
     ErrorReport {
         category: "LostTooOften".into(),
         message: format!(

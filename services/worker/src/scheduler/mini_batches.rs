@@ -137,8 +137,10 @@ impl MiniBatches {
 
     /// Lets the first of the postponed copies wait for memory.
     pub(super) fn resume_copies(&mut self, count: usize) {
-        let is_copy = |lease: &LeaseId| self.held.get(lease).is_some_and(|held| held.descriptor.copy);
-        let resumed: Vec<LeaseId> = self.postponed.iter().copied().filter(is_copy).take(count).collect();
+        let is_copy =
+            |lease: &LeaseId| self.held.get(lease).is_some_and(|held| held.descriptor.copy);
+        let resumed: Vec<LeaseId> =
+            self.postponed.iter().copied().filter(is_copy).take(count).collect();
         resumed.into_iter().for_each(|lease| self.resume(lease));
     }
 
@@ -221,7 +223,8 @@ impl MiniBatches {
 
     /// Makes copies the last ones that are ready, and returns them.
     pub(super) fn put_copies_last(&mut self) -> Vec<LeaseId> {
-        let is_copy = |lease: &LeaseId| self.held.get(lease).is_some_and(|held| held.descriptor.copy);
+        let is_copy =
+            |lease: &LeaseId| self.held.get(lease).is_some_and(|held| held.descriptor.copy);
         if self.copies == 0 || !self.ready.iter().any(is_copy) {
             return Vec::new();
         }
@@ -243,10 +246,14 @@ impl MiniBatches {
     ) -> (Vec<MiniBatchFrame>, Vec<Arc<OwnedFd>>) {
         let (mut frames, mut files) = (Vec::with_capacity(leases.len()), Vec::new());
         for lease in leases {
-            let Some(mini_batch) = self.held.get_mut(lease) else { unreachable!("the node holds it") };
+            let Some(mini_batch) = self.held.get_mut(lease) else {
+                unreachable!("the node holds it")
+            };
             let sequence = process.pipe.hand_over(*lease, now);
-            let (named_from, doubted) = if mini_batch.descriptor.copy { (None, false) } else { (named_from, doubted) };
-            let (frame, file) = mini_batch.hand_over(process.id, sequence, named_from, doubted, takes);
+            let (named_from, doubted) =
+                if mini_batch.descriptor.copy { (None, false) } else { (named_from, doubted) };
+            let (frame, file) =
+                mini_batch.hand_over(process.id, sequence, named_from, doubted, takes);
             frames.push(frame);
             files.extend(file);
         }
@@ -263,7 +270,9 @@ impl MiniBatches {
         for Handed { lease, .. } in handed.iter().rev() {
             match self.held.get_mut(lease) {
                 None => {}
-                Some(MiniBatch { stage: Stage::Handed { is_lease_lost: true, .. }, .. }) => drop(self.remove(*lease)),
+                Some(MiniBatch { stage: Stage::Handed { is_lease_lost: true, .. }, .. }) => {
+                    drop(self.remove(*lease))
+                }
                 Some(mini_batch) => {
                     mini_batch.descriptor.was_interrupted |= was_interrupted;
                     self.wait_again(*lease);
@@ -322,7 +331,9 @@ impl MiniBatches {
     /// Notes that a lease is lost, and removes its mini-batch unless it is in a pipe: returns in which, and the number of
     /// the hand-over.
     pub(super) fn lose_lease(&mut self, lease: LeaseId) -> Option<(ProcessId, u64)> {
-        if let Stage::Handed { process, sequence, is_lease_lost, .. } = &mut self.held.get_mut(&lease)?.stage {
+        if let Stage::Handed { process, sequence, is_lease_lost, .. } =
+            &mut self.held.get_mut(&lease)?.stage
+        {
             *is_lease_lost = true;
             return Some((*process, *sequence));
         }
@@ -331,9 +342,13 @@ impl MiniBatches {
     }
 
     /// Removes and returns those that are meant of the ones that no process has.
-    pub(super) fn take(&mut self, is_meant: impl Fn(&MiniBatch) -> bool) -> Vec<(LeaseId, MiniBatch)> {
+    pub(super) fn take(
+        &mut self,
+        is_meant: impl Fn(&MiniBatch) -> bool,
+    ) -> Vec<(LeaseId, MiniBatch)> {
         let mut taken = Vec::new();
-        for queue in [&mut self.waiting, &mut self.preparing, &mut self.ready, &mut self.postponed] {
+        for queue in [&mut self.waiting, &mut self.preparing, &mut self.ready, &mut self.postponed]
+        {
             queue.retain(|lease| {
                 let goes = self.held.get(lease).is_some_and(&is_meant);
                 taken.extend(goes.then_some(*lease));

@@ -51,7 +51,13 @@ struct Other {
 
 impl Others {
     /// Notes the end of an attempt here.
-    pub(super) fn attempt_ended(&mut self, mini_batch: u64, has_result: bool, is_alone: bool, now: Instant) {
+    pub(super) fn attempt_ended(
+        &mut self,
+        mini_batch: u64,
+        has_result: bool,
+        is_alone: bool,
+        now: Instant,
+    ) {
         if has_result {
             (self.has_succeeded, self.may_be_unknown, self.excluded) = (true, false, None);
             self.failed.clear();
@@ -82,7 +88,8 @@ impl Others {
         for other in self.working.values_mut() {
             other.is_silent = now.saturating_duration_since(other.since) > limit + SILENCE;
         }
-        self.may_be_unknown &= self.failed_at.is_some_and(|at| now.saturating_duration_since(at) <= UNKNOWN_FOR);
+        self.may_be_unknown &=
+            self.failed_at.is_some_and(|at| now.saturating_duration_since(at) <= UNKNOWN_FOR);
     }
 
     fn has_failed(&self) -> bool {
@@ -95,7 +102,9 @@ impl Others {
 
     /// Returns the number of known nodes that have not failed the mini-batch and may try it.
     fn that_may_try(&self, descriptor: &Descriptor) -> u32 {
-        let may = |(name, other): &(&String, &Other)| !other.is_silent && !descriptor.failed_on.contains(name);
+        let may = |(name, other): &(&String, &Other)| {
+            !other.is_silent && !descriptor.failed_on.contains(name)
+        };
         u32::try_from(self.working.iter().filter(may).count()).unwrap_or(u32::MAX)
     }
 }
@@ -110,8 +119,10 @@ impl Scheduler {
     pub(super) fn told_members(&mut self, mut members: Members, now: Moment) {
         let node = self.config.node.clone();
         // The reducer may not know of the first success yet, which speaks for the node.
-        let excluded =
-            members.excluded.remove(&node).filter(|_| !self.others.has_succeeded || self.others.has_failed());
+        let excluded = members
+            .excluded
+            .remove(&node)
+            .filter(|_| !self.others.has_succeeded || self.others.has_failed());
         (self.others.is_told, self.others.excluded) = (true, excluded);
         self.others.learn(members, &node, now.instant);
         self.leave_if_excluded(now);
@@ -123,16 +134,23 @@ impl Scheduler {
             && self.others.has_failed()
             && let Some(why) = &self.others.excluded
         {
-            let message = format!("this node must not work on the job: {why}; leaving it to others");
+            let message =
+                format!("this node must not work on the job: {why}; leaving it to others");
             self.log("ERROR", message);
             self.stop(Stop::Drain, now);
         }
     }
 
     /// Notes the end of an attempt, or of the run of a range, which is no attempt.
-    pub(super) fn compare(&mut self, mini_batch: u64, ending: &Ending, is_range: bool, now: Moment) {
-        let has_result =
-            ending.status == AttemptStatus::Succeeded && (ending.returned > 0 || ending.failed_items.is_empty());
+    pub(super) fn compare(
+        &mut self,
+        mini_batch: u64,
+        ending: &Ending,
+        is_range: bool,
+        now: Moment,
+    ) {
+        let has_result = ending.status == AttemptStatus::Succeeded
+            && (ending.returned > 0 || ending.failed_items.is_empty());
         // A range fails because of its items. Of a mini-batch lost with other nodes, this one is not to blame.
         if has_result || !is_range && ending.status != AttemptStatus::LostTooOften {
             self.others.attempt_ended(mini_batch, has_result, self.config.is_alone, now.instant);
@@ -144,7 +162,8 @@ impl Scheduler {
     /// mini-batch gets one more try for each other node that may take it, and one for nodes that may soon be known. The
     /// number has a bound because some of these nodes may be dead.
     pub(super) fn leaves_tries_to_others(&self, descriptor: &Descriptor) -> bool {
-        let beyond = descriptor.tries_spent.saturating_add(1).saturating_sub(self.config.spec.run_max_try);
+        let beyond =
+            descriptor.tries_spent.saturating_add(1).saturating_sub(self.config.spec.run_max_try);
         let others = self.others.that_may_try(descriptor) + u32::from(self.others.may_be_unknown);
         !descriptor.copy && self.others.is_in_doubt() && beyond < others
     }
@@ -156,6 +175,8 @@ impl Scheduler {
             && descriptor.failed_on.contains(&self.config.node)
             && !self.has_untried_gpus(descriptor.mini_batch)
             && (self.others.that_may_try(descriptor) > 0 || self.others.may_be_unknown)
-            && (self.others.is_in_doubt() || self.others.may_be_unknown || self.tried.leave(descriptor, LEFT_MAX))
+            && (self.others.is_in_doubt()
+                || self.others.may_be_unknown
+                || self.tried.leave(descriptor, LEFT_MAX))
     }
 }

@@ -38,7 +38,13 @@ impl Scheduler {
     }
 
     /// Pauses because a mini-batch could not be prepared, which is not to blame and goes back.
-    pub(super) fn pause_with(&mut self, lease: LeaseId, mini_batch: MiniBatch, message: String, now: Moment) {
+    pub(super) fn pause_with(
+        &mut self,
+        lease: LeaseId,
+        mini_batch: MiniBatch,
+        message: String,
+        now: Moment,
+    ) {
         self.begin_pause(message, now);
         self.give_back(lease, mini_batch.unspent());
     }
@@ -58,7 +64,8 @@ impl Scheduler {
         let since = *self.pause.failing_since.get_or_insert(now.instant);
         if !self.is_paused(now) {
             self.log("ERROR", message.clone());
-            let waiting = wait_of_node(&self.config.node, now.instant - since, now.milliseconds, message);
+            let waiting =
+                wait_of_node(&self.config.node, now.instant - since, now.milliseconds, message);
             self.act(Action::Notice { process: None, waiting: Box::new(waiting) });
         }
         self.pause.until = Some(now.instant + PAUSE);

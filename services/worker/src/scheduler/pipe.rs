@@ -62,7 +62,8 @@ pub(super) struct Pipe {
 impl Pipe {
     /// Returns the number of mini-batches that the pipe should hold.
     pub(super) fn depth(&self) -> usize {
-        self.mean_seconds.map_or(1, |mean| 1 + ((PIPE_SECONDS / mean.max(1e-9)) as usize).min(PIPE_MAX - 1))
+        self.mean_seconds
+            .map_or(1, |mean| 1 + ((PIPE_SECONDS / mean.max(1e-9)) as usize).min(PIPE_MAX - 1))
     }
 
     /// Returns the time that a mini-batch usually takes, with loading and reporting.
@@ -100,7 +101,12 @@ impl Pipe {
 
     /// Removes the hand-over that the process has answered, which must be the first. `seconds` is the duration with
     /// loading and reporting; `None`: it says nothing about other mini-batches.
-    pub(super) fn answered(&mut self, sequence: u64, seconds: Option<f64>, now: Moment) -> Option<Handed> {
+    pub(super) fn answered(
+        &mut self,
+        sequence: u64,
+        seconds: Option<f64>,
+        now: Moment,
+    ) -> Option<Handed> {
         let answered = self.skipped(sequence)?;
         if let Some(seconds) = seconds {
             let mean = self.mean_seconds.unwrap_or(seconds);
@@ -140,10 +146,16 @@ impl Pipe {
     }
 
     /// Adds a wait to the first hand-over, which it returns, if it has this number.
-    pub(super) fn rate_limited(&mut self, sequence: u64, time: Duration, now: Moment) -> Option<Handed> {
+    pub(super) fn rate_limited(
+        &mut self,
+        sequence: u64,
+        time: Duration,
+        now: Moment,
+    ) -> Option<Handed> {
         let front = self.handed.front_mut().filter(|front| front.sequence == sequence)?;
         front.rate_limited += time;
-        front.waits_until = Some(front.waits_until.map_or(now.instant, |until| until.max(now.instant)) + time);
+        front.waits_until =
+            Some(front.waits_until.map_or(now.instant, |until| until.max(now.instant)) + time);
         Some(*front)
     }
 

@@ -139,7 +139,10 @@ impl Process {
     }
 
     pub(super) fn takes_work(&self) -> bool {
-        matches!(self.life, Life::Working) && !self.is_worn_out() && !self.is_surplus && !self.is_displaced
+        matches!(self.life, Life::Working)
+            && !self.is_worn_out()
+            && !self.is_surplus
+            && !self.is_displaced
     }
 
     /// Returns the meaning of its end while the node works. `phase` and `sequence` are its last ones.
@@ -149,7 +152,11 @@ impl Process {
             Life::Starting => Verdict::NotStarted { reason: None },
             Life::Killed(verdict) => verdict,
             Life::Working | Life::Finishing { .. } if in_mini_batch => {
-                Verdict::Failed(Box::new(Ending { sequence, status: AttemptStatus::ProcessDied, ..Ending::empty() }))
+                Verdict::Failed(Box::new(Ending {
+                    sequence,
+                    status: AttemptStatus::ProcessDied,
+                    ..Ending::empty()
+                }))
             }
             Life::Working => Verdict::DiedIdle,
             Life::InitFailed | Life::Finishing { .. } | Life::Ended(_) => Verdict::Expected,

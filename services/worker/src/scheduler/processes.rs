@@ -67,7 +67,9 @@ impl Slot {
             Life::Starting => 0,
             Life::Working if process.pipe.is_empty() => 1,
             Life::Working => 2,
-            Life::InitFailed | Life::Finishing { .. } | Life::Killed(_) | Life::Ended(_) => return (1, false, 0),
+            Life::InitFailed | Life::Finishing { .. } | Life::Killed(_) | Life::Ended(_) => {
+                return (1, false, 0);
+            }
         };
         (2, !process.is_displaced, life)
     }
@@ -79,7 +81,10 @@ impl Processes {
         Self {
             slots: (0..processes).map(|_| Slot::default()).collect(),
             next_number: config.first_process,
-            allowed: config.share.as_ref().map_or(processes, |share| processes.min(share.processes as usize)),
+            allowed: config
+                .share
+                .as_ref()
+                .map_or(processes, |share| processes.min(share.processes as usize)),
             has_shrunk: false,
             wear_limits: WearLimits::of(&config.spec),
             starts: Starts::default(),
@@ -114,7 +119,8 @@ impl Processes {
 
     /// Notes a success, with which the failures of others are compared.
     pub(super) fn succeeded(&mut self, id: ProcessId) {
-        let others = self.slots.iter_mut().filter_map(Slot::process_mut).filter(|process| process.id != id);
+        let others =
+            self.slots.iter_mut().filter_map(Slot::process_mut).filter(|process| process.id != id);
         others.for_each(|process| process.condition.other_succeeded());
     }
 
@@ -140,10 +146,22 @@ impl Processes {
     }
 
     /// Begins a process in an empty slot, with GPUs that it is assigned, or without and these that it sees.
-    pub(super) fn start(&mut self, slot: usize, gpus: Option<GpuSet>, sees: Vec<u32>, now: Moment) -> ProcessId {
+    pub(super) fn start(
+        &mut self,
+        slot: usize,
+        gpus: Option<GpuSet>,
+        sees: Vec<u32>,
+        now: Moment,
+    ) -> ProcessId {
         let id = ProcessId { slot, number: self.next_number };
         self.next_number += 1;
-        self.slots[slot] = Slot::Process(Box::new(Process::starting(id, gpus, sees, self.wear_limits, now.instant)));
+        self.slots[slot] = Slot::Process(Box::new(Process::starting(
+            id,
+            gpus,
+            sees,
+            self.wear_limits,
+            now.instant,
+        )));
         id
     }
 
@@ -194,7 +212,8 @@ impl Processes {
     pub(super) fn shrink(&mut self) -> Option<Vec<ProcessId>> {
         let excess = self.used().checked_sub(self.allowed).filter(|excess| *excess > 0)?;
         self.has_shrunk = true;
-        let mut used: Vec<usize> = (0..self.slots.len()).filter(|slot| self.slots[*slot].is_used()).collect();
+        let mut used: Vec<usize> =
+            (0..self.slots.len()).filter(|slot| self.slots[*slot].is_used()).collect();
         used.sort_by_key(|slot| (self.slots[*slot].worth(), Reverse(*slot)));
         let mut surplus = Vec::new();
         for slot in used.into_iter().take(excess) {

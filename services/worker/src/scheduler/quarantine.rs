@@ -56,11 +56,18 @@ impl Scheduler {
     }
 
     pub(super) fn is_quarantined(&self, descriptor: &Descriptor, lost: u32) -> bool {
-        lost > 0 && lost >= QUARANTINE_LOST.min(self.config.spec.lost_delivery_max) && !descriptor.copy
+        lost > 0
+            && lost >= QUARANTINE_LOST.min(self.config.spec.lost_delivery_max)
+            && !descriptor.copy
     }
 
     /// Returns the error of a mini-batch whose deliveries were lost too often.
-    pub(super) fn guilt(&self, descriptor: &Descriptor, lost: u32, deaths: u32) -> Option<ErrorReport> {
+    pub(super) fn guilt(
+        &self,
+        descriptor: &Descriptor,
+        lost: u32,
+        deaths: u32,
+    ) -> Option<ErrorReport> {
         let (max, node) = (self.config.spec.lost_delivery_max, &self.config.node);
         let number = descriptor.mini_batch;
         if lost > max {
@@ -77,7 +84,13 @@ impl Scheduler {
     }
 
     /// Takes a mini-batch that has to run alone, of which the job holds one at a time. The others return to the queue.
-    pub(super) fn received_quarantined(&mut self, lease: LeaseId, mini_batch: MiniBatch, deaths: u32, now: Moment) {
+    pub(super) fn received_quarantined(
+        &mut self,
+        lease: LeaseId,
+        mini_batch: MiniBatch,
+        deaths: u32,
+        now: Moment,
+    ) {
         let waits = now.instant.saturating_duration_since(self.quarantine.began) < PAUSE * deaths;
         if !waits && self.quarantine.held.is_some() {
             return self.give_back(lease, mini_batch.unspent());
@@ -91,7 +104,8 @@ impl Scheduler {
     /// Makes room for a mini-batch that has to run alone, of this job or another, and lets it run once the node holds
     /// nothing else.
     pub(super) fn tend_quarantine(&mut self) {
-        let is_gone = self.quarantine.held.is_some_and(|lease| self.mini_batches.get(lease).is_none());
+        let is_gone =
+            self.quarantine.held.is_some_and(|lease| self.mini_batches.get(lease).is_none());
         if is_gone {
             self.quarantine.held = None;
             self.end_alone();
@@ -103,16 +117,20 @@ impl Scheduler {
         self.processes.ids(|_| true).into_iter().for_each(|process| self.recall(process));
         let kept = self.quarantine.held.filter(|_| self.quarantine.access != Access::Denied);
         let returned = self.mini_batches.take_except(kept);
-        self.quarantine.held = self.quarantine.held.filter(|lease| self.mini_batches.get(*lease).is_some());
+        self.quarantine.held =
+            self.quarantine.held.filter(|lease| self.mini_batches.get(*lease).is_some());
         self.give_back_all(returned);
-        if let Some(lease) =
-            kept.filter(|_| self.quarantine.access == Access::Exclusive && self.mini_batches.len() == 1)
-            && let Some(MiniBatch { stage: Stage::Postponed { .. }, descriptor, .. }) = self.mini_batches.get(lease)
+        if let Some(lease) = kept
+            .filter(|_| self.quarantine.access == Access::Exclusive && self.mini_batches.len() == 1)
+            && let Some(MiniBatch { stage: Stage::Postponed { .. }, descriptor, .. }) =
+                self.mini_batches.get(lease)
         {
             let mini_batch = descriptor.mini_batch;
             self.log(
                 "WARNING",
-                format!("mini-batch {mini_batch} was lost with its nodes, so it runs alone on this one"),
+                format!(
+                    "mini-batch {mini_batch} was lost with its nodes, so it runs alone on this one"
+                ),
             );
             self.quarantine.running = Some(mini_batch);
             self.act(Action::BeginAlone { mini_batch });

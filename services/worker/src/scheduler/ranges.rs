@@ -20,7 +20,12 @@ pub(super) struct Pending {
 
 impl Pending {
     /// A part of a range that has failed with this cause.
-    pub(super) fn part(items: Range<u64>, is_last_part: bool, part_of: &Range<u64>, cause: &Arc<Cause>) -> Self {
+    pub(super) fn part(
+        items: Range<u64>,
+        is_last_part: bool,
+        part_of: &Range<u64>,
+        cause: &Arc<Cause>,
+    ) -> Self {
         Self {
             items,
             part_of: part_of.clone(),
@@ -33,7 +38,10 @@ impl Pending {
 
     /// A range that an earlier round has rejected.
     pub(super) fn again(items: Range<u64>, cause: &Arc<Cause>, tries: u32) -> Self {
-        Self { tries_left: tries.saturating_sub(1), ..Self::part(items.clone(), false, &items, cause) }
+        Self {
+            tries_left: tries.saturating_sub(1),
+            ..Self::part(items.clone(), false, &items, cause)
+        }
     }
 
     /// A range that has failed with this cause, and of which the script has handed results back.

@@ -28,7 +28,15 @@ pub(super) fn rejected(
     let rejected = failed.into_iter().map(|FailedItems { item, items, status, error }| {
         let items = items.min(without_result);
         without_result -= items;
-        Rejected { item, items, detail: detail(item), values: String::new(), status, error, run: None }
+        Rejected {
+            item,
+            items,
+            detail: detail(item),
+            values: String::new(),
+            status,
+            error,
+            run: None,
+        }
     });
     let mut rejected: Vec<Rejected> = rejected.filter(|rejected| rejected.items > 0).collect();
     shorten(&mut rejected);
@@ -99,6 +107,7 @@ pub(super) fn add_values(rejected: &mut [Rejected], table: &MemoryFile, bytes: u
 /// people, who still have the place of the row. `bytes`: length of the table.
 pub(super) fn values(rows: &[u64], table: &MemoryFile, bytes: u64) -> Vec<String> {
     let each = (VALUES_BYTES * times(rows.len()) / rows.len().max(1)).min(ROW_BYTES_MAX);
-    let texts = table.copy(bytes).ok().and_then(|stream| tables::row_texts(&stream, rows, each).ok());
+    let texts =
+        table.copy(bytes).ok().and_then(|stream| tables::row_texts(&stream, rows, each).ok());
     texts.unwrap_or_default()
 }

@@ -61,7 +61,8 @@ impl RunCost {
         let alone = self.alone.seconds / self.alone.runs as f64;
         let item = self.good.seconds_per_item(alone);
         // Most scripts stop at the bad item, which is in the middle on the average.
-        let in_vain = if self.failed.runs > 0 { self.failed.seconds_per_item(alone) } else { item / 2.0 };
+        let in_vain =
+            if self.failed.runs > 0 { self.failed.seconds_per_item(alone) } else { item / 2.0 };
         let run = (alone - item).max(0.0);
         if run == 0.0 && in_vain == 0.0 { USUAL } else { (run / in_vain).min(MOST) }
     }

@@ -67,7 +67,8 @@ impl Starts {
     pub(super) fn failed(&mut self, process: &str, chance: Chance, error: &ErrorReport) {
         // Equal failures differ in the paths of their process.
         let kind = format!("{}: {}", error.category, error.message).replace(process, "processNNN");
-        self.are_equal = chance != Chance::Likely && (self.failed == 0 || self.are_equal && self.kind == kind);
+        self.are_equal =
+            chance != Chance::Likely && (self.failed == 0 || self.are_equal && self.kind == kind);
         self.cannot_heal |= chance == Chance::Never;
         self.failed += 1;
         (self.kind, self.sentence) = (kind, error.sentence());
@@ -94,7 +95,9 @@ impl Starts {
     pub(super) fn next(&self, processes: u32, starting: usize) -> Next {
         if self.idle_deaths >= IDLE_DEATHS_PER_PROCESS * processes {
             let (deaths, last) = (self.idle_deaths, &self.last_death);
-            return Next::GiveUp(format!("{deaths} processes in a row ended between two mini-batches; {last}"));
+            return Next::GiveUp(format!(
+                "{deaths} processes in a row ended between two mini-batches; {last}"
+            ));
         }
         if !self.has_succeeded {
             if self.cannot_heal {
@@ -106,13 +109,18 @@ impl Starts {
                 }
                 if self.failed >= EQUAL_FAILURES {
                     let (all, what) = (self.failed, &self.sentence);
-                    return Next::GiveUp(format!("the script cannot start: {what} All {all} starts failed alike."));
+                    return Next::GiveUp(format!(
+                        "the script cannot start: {what} All {all} starts failed alike."
+                    ));
                 }
             }
         }
         if self.failed >= FAILURES_PER_PROCESS * processes {
             let failed = self.failed;
-            return Next::GiveUp(format!("{failed} starts in a row failed, the last one with: {}", self.sentence));
+            return Next::GiveUp(format!(
+                "{failed} starts in a row failed, the last one with: {}",
+                self.sentence
+            ));
         }
         Next::Start
     }
@@ -123,7 +131,11 @@ mod tests {
     use super::*;
 
     fn fail(starts: &mut Starts, chance: Chance, what: &str) {
-        starts.failed("process000", chance, &ErrorReport { category: what.into(), ..ErrorReport::default() });
+        starts.failed(
+            "process000",
+            chance,
+            &ErrorReport { category: what.into(), ..ErrorReport::default() },
+        );
     }
 
     fn after(failures: &[(Chance, &str)]) -> Starts {
@@ -147,7 +159,10 @@ mod tests {
         let failure = (Chance::Perhaps, "KeyError: x.");
         assert_eq!(after(&[failure]).next(2, 1), Next::Wait, "the other process may succeed");
         let next = after(&[failure, failure]).next(2, 0);
-        assert_eq!(next, Next::GiveUp("the script cannot start: KeyError: x. All 2 starts failed alike.".into()));
+        assert_eq!(
+            next,
+            Next::GiveUp("the script cannot start: KeyError: x. All 2 starts failed alike.".into())
+        );
     }
 
     #[test]
@@ -160,8 +175,10 @@ mod tests {
     #[test]
     fn different_or_healing_failures_are_retried_three_times_per_process() {
         for chance in [Chance::Likely, Chance::Perhaps] {
-            let failures: Vec<_> = (0..6).map(|number| (chance, format!("failure {number}"))).collect();
-            let failures: Vec<_> = failures.iter().map(|(chance, what)| (*chance, what.as_str())).collect();
+            let failures: Vec<_> =
+                (0..6).map(|number| (chance, format!("failure {number}"))).collect();
+            let failures: Vec<_> =
+                failures.iter().map(|(chance, what)| (*chance, what.as_str())).collect();
             assert_eq!(after(&failures[..5]).next(2, 0), Next::Start);
             assert!(gives_up(&after(&failures).next(2, 0)));
         }
@@ -186,7 +203,11 @@ mod tests {
         let mut starts = Starts::default();
         for process in ["process000", "process001"] {
             let message = format!("no module x in scratch/{process}");
-            starts.failed(process, Chance::Perhaps, &ErrorReport { message, ..ErrorReport::default() });
+            starts.failed(
+                process,
+                Chance::Perhaps,
+                &ErrorReport { message, ..ErrorReport::default() },
+            );
         }
         assert!(gives_up(&starts.next(2, 0)));
     }
@@ -209,7 +230,8 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_a_limit() {
-        let pauses: Vec<_> = (0..9).map(|count| after(&vec![(Chance::Likely, "x"); count]).pause()).collect();
+        let pauses: Vec<_> =
+            (0..9).map(|count| after(&vec![(Chance::Likely, "x"); count]).pause()).collect();
         let milliseconds = [100, 200, 400, 800, 1600, 3200, 5000, 5000];
         let expected = milliseconds.map(|milliseconds| Some(Duration::from_millis(milliseconds)));
         assert_eq!(pauses[0], None);

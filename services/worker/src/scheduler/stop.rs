@@ -62,8 +62,12 @@ impl Scheduler {
         };
         self.log("INFO", sentence.to_owned());
         match stop {
-            Stop::Kill => self.processes.ids(|_| true).into_iter().for_each(|process| self.kill(process)),
-            Stop::Drain => self.processes.ids(|_| true).into_iter().for_each(|process| self.recall(process)),
+            Stop::Kill => {
+                self.processes.ids(|_| true).into_iter().for_each(|process| self.kill(process))
+            }
+            Stop::Drain => {
+                self.processes.ids(|_| true).into_iter().for_each(|process| self.recall(process))
+            }
             Stop::Finish if self.config.spec.speculation => self.kill_slower(),
             Stop::No | Stop::Finish => {}
         }
@@ -72,7 +76,8 @@ impl Scheduler {
     /// Returns whether the agent can close.
     pub fn is_over(&self, now: Moment) -> bool {
         let too_late = self.stopping.deadline.is_some_and(|deadline| now.instant > deadline);
-        self.stopping.stop == Stop::Kill || (self.stopping.is_orderly() && (too_late || self.processes.have_ended()))
+        self.stopping.stop == Stop::Kill
+            || (self.stopping.is_orderly() && (too_late || self.processes.have_ended()))
     }
 
     /// Cancels the request for mini-batches.
@@ -109,11 +114,16 @@ impl Scheduler {
     }
 
     pub(super) fn give_back_all(&mut self, mini_batches: Vec<(LeaseId, MiniBatch)>) {
-        mini_batches.into_iter().for_each(|(lease, mini_batch)| self.give_back(lease, mini_batch.unspent()));
+        mini_batches
+            .into_iter()
+            .for_each(|(lease, mini_batch)| self.give_back(lease, mini_batch.unspent()));
     }
 
     pub(super) fn give_back(&mut self, lease: LeaseId, descriptor: Descriptor) {
-        self.act(Action::Announce(Announcement::Return { lease, descriptor: Box::new(descriptor) }));
+        self.act(Action::Announce(Announcement::Return {
+            lease,
+            descriptor: Box::new(descriptor),
+        }));
     }
 
     /// Kills the remaining processes, and returns the mini-batches that the node still holds.
@@ -137,7 +147,8 @@ impl Scheduler {
     pub(super) fn give_up(&mut self, cause: String) {
         self.log("ERROR", cause.clone());
         self.stopping.gave_up = Some(cause);
-        let starting = self.processes.ids(|process| matches!(process.life, Life::Starting | Life::InitFailed));
+        let starting =
+            self.processes.ids(|process| matches!(process.life, Life::Starting | Life::InitFailed));
         starting.into_iter().for_each(|process| self.kill(process));
         self.stop_if_alone();
     }
@@ -147,7 +158,10 @@ impl Scheduler {
         if self.processes.have_ended()
             && let Some(cause) = self.stopping.drain()
         {
-            self.tell(ResultEvent::NodeStopped { node: self.config.node.clone(), cause: Some(cause) });
+            self.tell(ResultEvent::NodeStopped {
+                node: self.config.node.clone(),
+                cause: Some(cause),
+            });
         }
     }
 }

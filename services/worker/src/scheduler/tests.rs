@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, Block, BlockRange, Chance, Descriptor, Ending, ErrorReport, JobSpec, Payload, Phases,
-    ProcessEvent, SlotPhase, Work,
+    Attempt, AttemptStatus, Block, BlockRange, Chance, Descriptor, Ending, ErrorReport, JobSpec,
+    Payload, Phases, ProcessEvent, SlotPhase, Work,
 };
 
 use super::process::Process;
@@ -68,8 +68,10 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
         // The test looks at the starts.
         return node;
     }
-    let with = |process| if process < gpus { format!(" with GPU {process}") } else { String::new() };
-    let expected: Vec<_> = (0..started).map(|process| format!("start {process}{}", with(process))).collect();
+    let with =
+        |process| if process < gpus { format!(" with GPU {process}") } else { String::new() };
+    let expected: Vec<_> =
+        (0..started).map(|process| format!("start {process}{}", with(process))).collect();
     assert_eq!(node.actions(), expected.join(", "));
     node
 }
@@ -99,20 +101,38 @@ pub(crate) fn descriptor(mini_batch: u64, work: Work) -> Descriptor {
 }
 
 pub(super) fn delivered(number: u64) -> Delivered {
-    Delivered { lease: number, descriptor: descriptor(number, Work::Rank), receive_count: 1, deaths: 0, bytes: 0 }
+    Delivered {
+        lease: number,
+        descriptor: descriptor(number, Work::Rank),
+        receive_count: 1,
+        deaths: 0,
+        bytes: 0,
+    }
 }
 
 /// Returns a table, which must be read.
 pub(super) fn table(number: u64, bytes: u64) -> Delivered {
-    let block = Block { path: "/t.csv".into(), version: None, range: BlockRange::WholeText, path_columns: vec![] };
-    let descriptor = descriptor(number, Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] });
+    let block = Block {
+        path: "/t.csv".into(),
+        version: None,
+        range: BlockRange::WholeText,
+        path_columns: vec![],
+    };
+    let descriptor = descriptor(
+        number,
+        Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] },
+    );
     Delivered { bytes, ..Delivered { descriptor, ..delivered(number) } }
 }
 
 pub(super) fn read(number: u64, bytes: u64) -> Event {
     let Delivered { lease, descriptor, .. } = table(number, bytes);
     let prepared = Prepared { bytes, ..Prepared::new(Payload::Rank, 3) };
-    Event::Prepared { lease, descriptor: descriptor.into(), preparation: Preparation::Ready(prepared.into()) }
+    Event::Prepared {
+        lease,
+        descriptor: descriptor.into(),
+        preparation: Preparation::Ready(prepared.into()),
+    }
 }
 
 pub(super) fn id(number: u32) -> ProcessId {
@@ -124,11 +144,17 @@ fn done(process: u32, sequence: u64) -> Event {
 }
 
 fn raised(process: u32, sequence: u64) -> Event {
-    answered(process, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, ErrorReport::default()) })
+    answered(
+        process,
+        Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, ErrorReport::default()) },
+    )
 }
 
 fn answered(process: u32, ending: Ending) -> Event {
-    frame(process, ProcessEvent::Answered(Ending { run_seconds: 0.001, process_seconds: 0.001, ..ending }))
+    frame(
+        process,
+        ProcessEvent::Answered(Ending { run_seconds: 0.001, process_seconds: 0.001, ..ending }),
+    )
 }
 
 fn frame(process: u32, frame: ProcessEvent) -> Event {
@@ -144,8 +170,13 @@ fn examined(process: u32) -> Event {
 }
 
 fn examined_with(process: u32, has_checkpoints: bool) -> Event {
-    let death = ErrorReport { category: "ProcessDied".into(), message: "it died".into(), ..ErrorReport::default() };
-    let findings = Findings { death, early: "it crashed".into(), chance: Chance::Perhaps, has_checkpoints };
+    let death = ErrorReport {
+        category: "ProcessDied".into(),
+        message: "it died".into(),
+        ..ErrorReport::default()
+    };
+    let findings =
+        Findings { death, early: "it crashed".into(), chance: Chance::Perhaps, has_checkpoints };
     Event::Examined { process: id(process), findings: findings.into() }
 }
 
@@ -158,17 +189,23 @@ fn in_short(action: Action) -> Option<String> {
         | Action::Log { .. }
         | Action::UserError { .. } => return None,
         Action::Announce(Announcement::Event(event)) => match event {
-            ResultEvent::NodeStopped { cause, .. } => format!("stopped: {}", cause.unwrap_or_default()),
+            ResultEvent::NodeStopped { cause, .. } => {
+                format!("stopped: {}", cause.unwrap_or_default())
+            }
             ResultEvent::Working { mini_batch, .. } => format!("{mini_batch} goes on"),
             _ => return None,
         },
         Action::StopReceiving => "stop receiving".into(),
         Action::Prepare { lease, .. } => format!("prepare {lease}"),
         Action::Start { process, gpus: None, .. } => format!("start {}", process.number),
-        Action::Start { process, gpus: Some(gpus), .. } => format!("start {} with {gpus}", process.number),
+        Action::Start { process, gpus: Some(gpus), .. } => {
+            format!("start {} with {gpus}", process.number)
+        }
         Action::HandOver { process, frames, .. } => {
             let name = |frame: &MiniBatchFrame| match frame.items {
-                Some((first, end)) if frame.only_kept => format!("{}[kept of {first}..{end}]", frame.mini_batch),
+                Some((first, end)) if frame.only_kept => {
+                    format!("{}[kept of {first}..{end}]", frame.mini_batch)
+                }
                 Some((first, end)) => format!("{}[{first}..{end}]", frame.mini_batch),
                 None => frame.mini_batch.to_string(),
             };
@@ -181,7 +218,9 @@ fn in_short(action: Action) -> Option<String> {
         Action::DumpStacks { process, .. } => format!("stacks of {}", process.number),
         Action::Finish(process) => format!("finish {}", process.number),
         Action::Kill(process) => format!("kill {}", process.number),
-        Action::Examine { process, sequence, .. } => format!("examine {} in {sequence}", process.number),
+        Action::Examine { process, sequence, .. } => {
+            format!("examine {} in {sequence}", process.number)
+        }
         Action::Forget(process) => format!("forget {}", process.number),
         Action::BeginAlone { mini_batch } => format!("{mini_batch} begins alone"),
         Action::EndAlone { mini_batch } => format!("{mini_batch} ends alone"),
@@ -190,14 +229,20 @@ fn in_short(action: Action) -> Option<String> {
             let again = outcome.next_try.map_or("", |_| ", again");
             format!("{} {:?}{again}", outcome.attempt.mini_batch, outcome.attempt.status)
         }
-        Action::Announce(Announcement::Return { descriptor, .. }) => format!("return {}", descriptor.mini_batch),
+        Action::Announce(Announcement::Return { descriptor, .. }) => {
+            format!("return {}", descriptor.mini_batch)
+        }
         Action::Announce(Announcement::Drop { lease }) => format!("drop {lease}"),
         Action::Notice { process, waiting } => {
             let name = process.map_or("the node".to_owned(), |process| process.number.to_string());
             // Without the time of day.
             let (detail, _) = waiting.detail.split_once(" until ").unwrap_or_default();
             let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-            format!("{name} is in {} for {} s{detail}", waiting.phase.metric_word(), waiting.seconds)
+            format!(
+                "{name} is in {} for {} s{detail}",
+                waiting.phase.metric_word(),
+                waiting.seconds
+            )
         }
     };
     Some(text)
@@ -230,7 +275,8 @@ impl Node {
             Action::Announce(Announcement::Outcome(outcome)) => Some(outcome.attempt),
             _ => None,
         };
-        let mut attempts: Vec<_> = std::iter::from_fn(|| self.scheduler.next_action()).filter_map(ended).collect();
+        let mut attempts: Vec<_> =
+            std::iter::from_fn(|| self.scheduler.next_action()).filter_map(ended).collect();
         attempts.pop().expect("an attempt ends")
     }
 
@@ -250,7 +296,14 @@ impl Node {
     fn sightings(&self) -> Vec<Sighting> {
         let see = |process: &Process| {
             let (phase, sequence, elapsed) = self.doing[process.id.slot];
-            Sighting { process: process.id, phase, sequence, elapsed, frame_incomplete_for: None, stacks: None }
+            Sighting {
+                process: process.id,
+                phase,
+                sequence,
+                elapsed,
+                frame_incomplete_for: None,
+                stacks: None,
+            }
         };
         self.scheduler.processes.iter().map(see).collect()
     }

@@ -84,21 +84,45 @@ mod tests {
     #[test]
     fn texts_of_libraries_are_told_apart() {
         let cases = [
-            ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Some(Trouble::Memory)),
-            ("RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be …", Some(Trouble::Memory)),
-            ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate", Some(Trouble::Memory)),
+            (
+                "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+                Some(Trouble::Memory),
+            ),
+            (
+                "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be …",
+                Some(Trouble::Memory),
+            ),
+            (
+                "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
+                Some(Trouble::Memory),
+            ),
             (
                 "OutOfMemoryError: Out of memory allocating 4,398,046,511,104 bytes (allocated so far: 0)",
                 Some(Trouble::Memory),
             ),
-            ("ResourceExhaustedError: OOM when allocating tensor on … by allocator GPU_0_bfc", Some(Trouble::Memory)),
-            ("RuntimeException: Failed to allocate memory for requested buffer of size 4096", Some(Trouble::Memory)),
+            (
+                "ResourceExhaustedError: OOM when allocating tensor on … by allocator GPU_0_bfc",
+                Some(Trouble::Memory),
+            ),
+            (
+                "RuntimeException: Failed to allocate memory for requested buffer of size 4096",
+                Some(Trouble::Memory),
+            ),
             ("RuntimeError: CUDA error: device-side assert triggered", Some(Trouble::Context)),
-            ("RuntimeError: CUDA error: an illegal memory access was encountered", Some(Trouble::Context)),
-            ("CUDARuntimeError: cudaErrorLaunchFailure: unspecified launch failure", Some(Trouble::Context)),
+            (
+                "RuntimeError: CUDA error: an illegal memory access was encountered",
+                Some(Trouble::Context),
+            ),
+            (
+                "CUDARuntimeError: cudaErrorLaunchFailure: unspecified launch failure",
+                Some(Trouble::Context),
+            ),
             ("RuntimeError: No CUDA GPUs are available", Some(Trouble::Device)),
             ("RuntimeError: CUDA error: no CUDA-capable device is detected", Some(Trouble::Device)),
-            ("RuntimeError: CUDA error: uncorrectable ECC error encountered", Some(Trouble::Device)),
+            (
+                "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+                Some(Trouble::Device),
+            ),
             ("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.", Some(Trouble::Device)),
             ("ValueError: the oxide index maxid is not known", None),
             ("MemoryError: out of memory", None),

@@ -53,7 +53,8 @@ fn weather(nodes: u64, reducers: u64) -> Weather {
 pub fn run_broken(scenario: Scenario, broken: Broken) -> Result<Ended, Violation> {
     let dice = Dice::new(scenario.seed, "broken nodes");
     let mut job = Job::sized(100 + dice.below(200), RUN_TIME);
-    (job.broken_nodes, job.speculation) = (Some((broken.broken, broken.probability)), dice.happens(0.5));
+    (job.broken_nodes, job.speculation) =
+        (Some((broken.broken, broken.probability)), dice.happens(0.5));
     let mut ended = play(scenario, weather(broken.nodes, 1 + dice.below(2)), vec![job])?;
     Ok(ended.pop().expect("one job"))
 }

@@ -27,14 +27,22 @@ pub(super) struct Publishing {
 }
 
 impl Publisher for Publishing {
-    fn publish(&self, job: JobStore, queues: JobQueues) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>> {
+    fn publish(
+        &self,
+        job: JobStore,
+        queues: JobQueues,
+    ) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>> {
         let options = self.world.reducer_options(&self.actor);
         Box::pin(async move {
             let _publishing = AbortOnDropHandle::new(tokio::spawn(show_life(job.clone())));
             let reducer = Reducer::open(job.clone(), Arc::new(Nowhere), options).await?;
             let tally = reducer.tally().clone();
-            let partitioner = Partitioner::new(reducer.spec().clone(), job, queues.tasks, queues.results);
-            partitioner.follow(|mini_batch| pending(&tally, mini_batch)).await.context("publish the plan")?;
+            let partitioner =
+                Partitioner::new(reducer.spec().clone(), job, queues.tasks, queues.results);
+            partitioner
+                .follow(|mini_batch| pending(&tally, mini_batch))
+                .await
+                .context("publish the plan")?;
             Ok(())
         })
     }
@@ -44,7 +52,8 @@ impl World {
     /// Plans a job, however often that fails.
     pub(super) async fn plan(&self, spec: &JobSpec, actor: &Actor) {
         let store = self.target(actor).job(&spec.job_id);
-        let partitioner = Partitioner::new(spec.clone(), store, Arc::new(Nowhere), Arc::new(Nowhere));
+        let partitioner =
+            Partitioner::new(spec.clone(), store, Arc::new(Nowhere), Arc::new(Nowhere));
         // The plan is made by another thread, so it is not determined which of its calls and these come first.
         let name = format!("{}, signs of life", actor.name());
         let signs = Actor::new(name, self.scenario.seed, actor.weather().clone(), self.calm_from);

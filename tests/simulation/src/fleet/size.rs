@@ -108,7 +108,9 @@ impl World {
         let in_flight = async {
             let mut most = 0;
             while self.counts.stopped_at().is_none() && self.witness.violation().is_none() {
-                for [tasks, _] in self.broker.names().iter().filter_map(|name| self.broker.pair(name)) {
+                for [tasks, _] in
+                    self.broker.names().iter().filter_map(|name| self.broker.pair(name))
+                {
                     most = most.max(tasks.depth().await.expect("memory answers").in_flight);
                 }
                 // A look counts every message.
@@ -119,8 +121,9 @@ impl World {
         let (results, in_flight_max) = tokio::join!(results, in_flight);
         let weather = Weather { latency: LATENCY - 10, ..Weather::default() };
         let drives_time = Weather { drives_time: true, ..weather.clone() };
-        let [user, publisher] = [weather, drives_time]
-            .map(|weather| Actor::new("User".to_owned(), self.scenario.seed, weather, self.calm_from));
+        let [user, publisher] = [weather, drives_time].map(|weather| {
+            Actor::new("User".to_owned(), self.scenario.seed, weather, self.calm_from)
+        });
         let job = &jobs[0];
         let result = results?.into_iter().flatten().next().expect("it ends in good weather");
         crate::rules::check(job, &result)?;
@@ -147,7 +150,10 @@ impl World {
         let retry = self
             .needed(meter, async || {
                 let published = Arc::new(QueueLayer {
-                    inner: Arc::new(CountedQueue { inner: Arc::new(Nowhere), counts: self.counts.clone() }),
+                    inner: Arc::new(CountedQueue {
+                        inner: Arc::new(Nowhere),
+                        counts: self.counts.clone(),
+                    }),
                     service: Arc::new(MemoryQueue::new(MemoryOptions::default())),
                     counts: self.counts.clone(),
                     actor: publisher.clone(),
@@ -162,9 +168,20 @@ impl World {
                 partitioner.follow(|_| Some(Pending::default())).await.expect("it is calm");
             })
             .await;
-        let (segments, ledger_bytes) = self.objects(&format!("jobs/{}/ledger", job.spec.job_id)).await;
+        let (segments, ledger_bytes) =
+            self.objects(&format!("jobs/{}/ledger", job.spec.job_id)).await;
         let (plan_objects, _) = self.objects(&format!("jobs/{}/plan", job.spec.job_id)).await;
-        Ok(Sized { time, requests, restart, status, retry, segments, ledger_bytes, plan_objects, in_flight_max })
+        Ok(Sized {
+            time,
+            requests,
+            restart,
+            status,
+            retry,
+            segments,
+            ledger_bytes,
+            plan_objects,
+            in_flight_max,
+        })
     }
 
     async fn needed(&self, meter: Meter, work: impl AsyncFnOnce()) -> Needed {
@@ -178,7 +195,12 @@ impl World {
 
     /// Returns the number and the bytes of the objects below a folder.
     async fn objects(&self, folder: &str) -> (u64, u64) {
-        let found: Vec<_> = self.memory.list(Some(&Path::from(folder))).try_collect().await.expect("memory answers");
+        let found: Vec<_> = self
+            .memory
+            .list(Some(&Path::from(folder)))
+            .try_collect()
+            .await
+            .expect("memory answers");
         (found.len() as u64, found.iter().map(|meta| meta.size).sum())
     }
 }

@@ -57,20 +57,24 @@ pub fn run_small(scenario: Scenario, large: u64) -> Result<Waited, Violation> {
     let folder = folder();
     let job = |number: u64| {
         let is_small = number == large;
-        let mut job = if is_small { Job::sized(SMALL, RUN_TIME) } else { Job::sized(LARGE, LONGER) };
+        let mut job =
+            if is_small { Job::sized(SMALL, RUN_TIME) } else { Job::sized(LARGE, LONGER) };
         job.number = number;
         job.begins = Duration::from_secs(number) + if is_small { later } else { Duration::ZERO };
         job
     };
     super::in_virtual_time(scenario.seed, async {
-        World::new((0..=large).map(job).collect(), weather, scenario, folder.path()).play_small(large).await
+        World::new((0..=large).map(job).collect(), weather, scenario, folder.path())
+            .play_small(large)
+            .await
     })
 }
 
 impl World {
     async fn play_small(self, large: u64) -> Result<Waited, Violation> {
         let jobs: Vec<_> = self.witness.jobs().cloned().collect();
-        let small = jobs.iter().find(|job| job.job.number == large).expect("it is one of the jobs").clone();
+        let small =
+            jobs.iter().find(|job| job.job.number == large).expect("it is one of the jobs").clone();
         let waits = async |is_over: &dyn Fn() -> bool, submitted: Instant, most: Duration| {
             while !is_over() && submitted.elapsed() < most && self.witness.violation().is_none() {
                 sleep(LOOK).await;
@@ -84,8 +88,12 @@ impl World {
                 self.witness.report("each job has its turn", job.spec.job_id.clone());
             }
             let submitted = Instant::now();
-            let begun_after = waits(&|| small.has_begun(), submitted, BEGINS_WITHIN + PROVISION_MAX).await;
-            Waited { begun_after, ended_after: waits(&|| small.result().is_some(), submitted, ENDS_WITHIN).await }
+            let begun_after =
+                waits(&|| small.has_begun(), submitted, BEGINS_WITHIN + PROVISION_MAX).await;
+            Waited {
+                begun_after,
+                ended_after: waits(&|| small.result().is_some(), submitted, ENDS_WITHIN).await,
+            }
         };
         let waited = tokio::select! {
             waited = waited => waited,
@@ -99,7 +107,10 @@ impl World {
         }
         let detail = format!("{waited:?}");
         if waited.begun_after >= BEGINS_WITHIN + PROVISION_MAX {
-            return Err(Violation { rule: "a small job begins within seconds beside large ones", detail });
+            return Err(Violation {
+                rule: "a small job begins within seconds beside large ones",
+                detail,
+            });
         }
         if waited.ended_after >= ENDS_WITHIN {
             return Err(Violation { rule: "a small job ends soon beside large ones", detail });

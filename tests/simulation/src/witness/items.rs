@@ -16,9 +16,17 @@ pub(super) fn parts_of(attempt: &Attempt) -> impl Iterator<Item = &str> {
 }
 
 /// Whether a success accounts for each item of its mini-batch. `list`: the part of this name, which exists.
-pub(super) fn has_all_items<'a>(attempt: &'a Attempt, job: &Job, list: impl FnOnce(&str) -> &'a RejectedList) -> bool {
-    let rejected = attempt.rejected_part.as_ref().map_or(&attempt.rejected, |part| &list(&part.name).rejected);
-    let items: Vec<u64> = rejected.iter().flat_map(|rejected| rejected.item..rejected.item + rejected.items).collect();
+pub(super) fn has_all_items<'a>(
+    attempt: &'a Attempt,
+    job: &Job,
+    list: impl FnOnce(&str) -> &'a RejectedList,
+) -> bool {
+    let rejected =
+        attempt.rejected_part.as_ref().map_or(&attempt.rejected, |part| &list(&part.name).rejected);
+    let items: Vec<u64> = rejected
+        .iter()
+        .flat_map(|rejected| rejected.item..rejected.item + rejected.items)
+        .collect();
     let bad: Vec<u64> = job.bad(attempt.mini_batch).collect();
     attempt.status != AttemptStatus::Succeeded
         || items == bad

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, Descriptor, JobResult, JobSpec, JobState, PlanPosition, Progress, RejectedList, ResultEvent,
+    Attempt, AttemptStatus, Descriptor, JobResult, JobSpec, JobState, PlanPosition, Progress,
+    RejectedList, ResultEvent,
 };
 use queue::{Delivery, Receipt};
 use tokio::time::Instant;
@@ -111,7 +112,10 @@ impl JobWitness {
     /// Returns a witness of the next round of the job, which knows what the store holds.
     pub fn mended(&self) -> Self {
         let runs = self.runs.clone().unwrap_or_else(|| self.job.lacking());
-        let next = Self { runs: Some(runs), ..Self::new(self.job.mended(), self.spec.clone(), self.output.clone()) };
+        let next = Self {
+            runs: Some(runs),
+            ..Self::new(self.job.mended(), self.spec.clone(), self.output.clone())
+        };
         let last = self.state();
         *next.state() = State {
             plan_chunks: last.plan_chunks.clone(),
@@ -159,13 +163,19 @@ impl JobWitness {
         let (mini_batch, mut state) = (descriptor.mini_batch, self.state());
         if descriptor.copy {
             if !state.copied.insert(mini_batch) {
-                self.report("a slow mini-batch is started once more", format!("mini-batch {mini_batch}"));
+                self.report(
+                    "a slow mini-batch is started once more",
+                    format!("mini-batch {mini_batch}"),
+                );
             }
             return;
         }
         let chunk = format!("{:010}", PlanPosition::of(mini_batch).chunk);
         if !state.plan_chunks.contains(&chunk) {
-            self.report("published mini-batches are in the plan", format!("mini-batch {mini_batch}"));
+            self.report(
+                "published mini-batches are in the plan",
+                format!("mini-batch {mini_batch}"),
+            );
         }
     }
 
@@ -173,10 +183,13 @@ impl JobWitness {
         let (mini_batch, spent) = (descriptor.mini_batch, spent_of(descriptor));
         let mut state = self.state();
         state.published.insert((mini_batch, spent), Instant::now());
-        let is_known =
-            state.failed_tries.contains(&(mini_batch, spent)) || state.returned.contains(&(mini_batch, spent));
+        let is_known = state.failed_tries.contains(&(mini_batch, spent))
+            || state.returned.contains(&(mini_batch, spent));
         if !is_known {
-            self.report("every try counts", format!("mini-batch {mini_batch} continues with {spent} tries spent"));
+            self.report(
+                "every try counts",
+                format!("mini-batch {mini_batch} continues with {spent} tries spent"),
+            );
         }
     }
 
@@ -223,20 +236,35 @@ impl JobWitness {
 
     /// User code begins on a node, with all items or with a range of them. `resumes`: it looks for what earlier attempts
     /// have handed back. `in_vain`: whatever it does will fail, and not because of the items.
-    pub fn began(&self, receipt: &Receipt, items: Option<(u64, u64)>, resumes: bool, in_vain: bool) {
+    pub fn began(
+        &self,
+        receipt: &Receipt,
+        items: Option<(u64, u64)>,
+        resumes: bool,
+        in_vain: bool,
+    ) {
         let limit = self.job.lost_delivery_max;
         let mut state = self.state();
         state.attempts += 1;
         let Some(held) = state.held.get_mut(receipt) else { return };
         if held.deliveries_lost > limit {
-            let detail =
-                format!("mini-batch {} begins after {} lost deliveries", held.mini_batch, held.deliveries_lost);
+            let detail = format!(
+                "mini-batch {} begins after {} lost deliveries",
+                held.mini_batch, held.deliveries_lost
+            );
             self.report("lost deliveries have a limit", detail);
         }
         let Held { tries_spent, deliveries_lost, was_interrupted, is_copy, begun, .. } = &*held;
-        let is_later = *is_copy || *tries_spent > 0 || *deliveries_lost > 0 || *was_interrupted || !begun.is_empty();
+        let is_later = *is_copy
+            || *tries_spent > 0
+            || *deliveries_lost > 0
+            || *was_interrupted
+            || !begun.is_empty();
         if is_later && !resumes {
-            self.report("a later attempt looks for checkpoints", format!("mini-batch {}", held.mini_batch));
+            self.report(
+                "a later attempt looks for checkpoints",
+                format!("mini-batch {}", held.mini_batch),
+            );
         }
         if !in_vain {
             let runs = held.begun.entry(items).or_default();
@@ -256,7 +284,10 @@ impl JobWitness {
         if let Some(held) = receipt.and_then(|receipt| state.held.get_mut(receipt)) {
             held.end = Some(End::Returned { spent });
             if !held.begun.is_empty() && !descriptor.was_interrupted {
-                self.report("a later attempt looks for checkpoints", format!("mini-batch {mini_batch} was returned"));
+                self.report(
+                    "a later attempt looks for checkpoints",
+                    format!("mini-batch {mini_batch} was returned"),
+                );
             }
         }
     }
@@ -296,7 +327,9 @@ impl JobWitness {
         for receipt in receipts {
             let Some(held) = state.held.get(receipt) else { continue };
             let Held { mini_batch, tries_spent, is_copy, at, is_handed, end, .. } = held;
-            let is_published = |spent: u32| state.published.get(&(*mini_batch, spent)).is_some_and(|time| time >= at);
+            let is_published = |spent: u32| {
+                state.published.get(&(*mini_batch, spent)).is_some_and(|time| time >= at)
+            };
             let broken = match end {
                 // Nodes drop what is left of a job that is over.
                 _ if state.is_canceled || state.ended || state.result.is_some() => None,
@@ -311,7 +344,9 @@ impl JobWitness {
                 Some(End::Attempt { next: Some(spent), .. }) if !is_published(*spent) => {
                     Some("publish the next try, then acknowledge")
                 }
-                Some(End::Returned { spent }) if !is_published(*spent) => Some("publish again, then acknowledge"),
+                Some(End::Returned { spent }) if !is_published(*spent) => {
+                    Some("publish again, then acknowledge")
+                }
                 _ => None,
             };
             if let Some(rule) = broken {
@@ -319,7 +354,8 @@ impl JobWitness {
             }
             // A job of very many mini-batches keeps nothing of those that are over.
             if self.job.run_time.is_some()
-                && let Some(Held { end: Some(End::Attempt { name, .. }), .. }) = state.held.remove(receipt)
+                && let Some(Held { end: Some(End::Attempt { name, .. }), .. }) =
+                    state.held.remove(receipt)
             {
                 state.announced.remove(&name);
             }
@@ -366,11 +402,20 @@ impl JobWitness {
             let Some(events) = state.results.remove(receipt) else { continue };
             let missing = events.iter().find_map(|event| match event {
                 _ if state.ended => None,
-                ResultEvent::Planned(_) if !state.planned => Some("the totals of the plan".to_owned()),
-                ResultEvent::Attempt(attempt) if attempt.copy && attempt.status != AttemptStatus::Succeeded => None,
+                ResultEvent::Planned(_) if !state.planned => {
+                    Some("the totals of the plan".to_owned())
+                }
+                ResultEvent::Attempt(attempt)
+                    if attempt.copy && attempt.status != AttemptStatus::Succeeded =>
+                {
+                    None
+                }
                 ResultEvent::Attempt(attempt) => {
                     let mini_batch = attempt.mini_batch;
-                    let tried = state.tried.get(&mini_batch).is_some_and(|tried| *tried >= attempt.try_number);
+                    let tried = state
+                        .tried
+                        .get(&mini_batch)
+                        .is_some_and(|tried| *tried >= attempt.try_number);
                     let is_failure = attempt.status != AttemptStatus::Succeeded;
                     let known = state.succeeded.contains(&mini_batch) || is_failure && tried;
                     (!known).then(|| format!("mini-batch {mini_batch}, {:?}", attempt.status))
@@ -395,7 +440,10 @@ impl JobWitness {
             self.state().parts.insert(part.to_owned(), list);
         } else if path == "result.json" {
             let result: JobResult = serde_json::from_slice(bytes).expect("a result");
-            let is_named = result.cause.as_ref().is_some_and(|cause| !cause.is_empty() && !cause.contains('\n'));
+            let is_named = result
+                .cause
+                .as_ref()
+                .is_some_and(|cause| !cause.is_empty() && !cause.contains('\n'));
             if result.state != JobState::Completed && !is_named {
                 self.report("every end has a named cause", format!("{result:?}"));
             }
@@ -405,7 +453,9 @@ impl JobWitness {
         } else if path == "progress.json" {
             // The service reports a panic as the trouble of one job.
             let progress: Progress = serde_json::from_slice(bytes).expect("progress");
-            if let Some(trouble) = progress.trouble.filter(|trouble| trouble.reason.contains("panicked")) {
+            if let Some(trouble) =
+                progress.trouble.filter(|trouble| trouble.reason.contains("panicked"))
+            {
                 self.report("no role panics", trouble.reason);
             }
         }
@@ -415,7 +465,10 @@ impl JobWitness {
         let mut state = self.state();
         let former = state.segments.insert(segment.to_owned(), hash_of(bytes));
         if former.is_some_and(|former| former != hash_of(bytes)) {
-            return self.report("a segment is committed once", format!("segment {segment} was overwritten"));
+            return self.report(
+                "a segment is committed once",
+                format!("segment {segment} was overwritten"),
+            );
         }
         let records = storage::records_of(&Bytes::copy_from_slice(bytes)).expect("a whole segment");
         for event in events(&records) {
@@ -424,13 +477,20 @@ impl JobWitness {
                 ResultEvent::Ended { .. } => state.ended = true,
                 ResultEvent::Round(round) => {
                     (state.ended, state.result, state.is_canceled) = (false, None, false);
-                    state.succeeded.retain(|one| !round.rejects.contains(one) && !round.whole.contains(one));
+                    state
+                        .succeeded
+                        .retain(|one| !round.rejects.contains(one) && !round.whole.contains(one));
                     state.tried.clear();
                 }
-                ResultEvent::RowsLost { mini_batches: lost } => state.succeeded.retain(|one| !lost.contains(one)),
+                ResultEvent::RowsLost { mini_batches: lost } => {
+                    state.succeeded.retain(|one| !lost.contains(one))
+                }
                 ResultEvent::Attempt(attempt) if !state.ended => {
                     if attempt.copy && attempt.status != AttemptStatus::Succeeded {
-                        self.report("a second start spends no try", format!("mini-batch {}", attempt.mini_batch));
+                        self.report(
+                            "a second start spends no try",
+                            format!("mini-batch {}", attempt.mini_batch),
+                        );
                     }
                     if attempt.status == AttemptStatus::Succeeded {
                         state.succeeded.insert(attempt.mini_batch);
@@ -471,7 +531,10 @@ impl JobWitness {
         let succeeded = self.succeeded();
         let is_before = self.job.output_before().is_some_and(|before| bytes == before);
         if !is_before && bytes != self.job.output(|mini_batch| succeeded.contains(&mini_batch)) {
-            self.report("the final file appears whole", format!("{} bytes of it are there", bytes.len()));
+            self.report(
+                "the final file appears whole",
+                format!("{} bytes of it are there", bytes.len()),
+            );
         }
     }
 }

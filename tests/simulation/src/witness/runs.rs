@@ -66,7 +66,10 @@ impl Runs {
     /// A node has written its entry.
     pub fn entered(&self, node: &str) {
         let (mut fleet, now) = (self.fleet(), Instant::now());
-        let entry = fleet.entries.entry(node.to_owned()).or_insert(Entry { written_at: now, seen_again_at: None });
+        let entry = fleet
+            .entries
+            .entry(node.to_owned())
+            .or_insert(Entry { written_at: now, seen_again_at: None });
         if now - entry.written_at >= ENTRY_LASTS {
             entry.seen_again_at = Some(now);
         }
@@ -88,17 +91,29 @@ impl Runs {
         let mut fleet = self.fleet();
         fleet.last_run += 1;
         let number = fleet.last_run;
-        let run = Running { job: job.number, owner: job.owner.clone(), node: node.to_owned(), began: Instant::now() };
+        let run = Running {
+            job: job.number,
+            owner: job.owner.clone(),
+            node: node.to_owned(),
+            began: Instant::now(),
+        };
         fleet.runs.insert(number, run);
         let in_flight = fleet.seen(self.slack).filter(|run| run.owner == job.owner).count();
-        let nodes: BTreeSet<&String> =
-            fleet.seen(self.slack).filter(|run| run.job == job.number).map(|run| &run.node).collect();
-        let too_many = self.quotas.of(&job.owner).max_in_flight.filter(|limit| in_flight > *limit as usize);
+        let nodes: BTreeSet<&String> = fleet
+            .seen(self.slack)
+            .filter(|run| run.job == job.number)
+            .map(|run| &run.node)
+            .collect();
+        let too_many =
+            self.quotas.of(&job.owner).max_in_flight.filter(|limit| in_flight > *limit as usize);
         let broken = if let Some(limit) = too_many {
             let detail = format!("{} may have {limit}: {:?}", job.owner, fleet.runs);
             Some(("no more of an owner is in flight than its quota", detail))
         } else if job.node_count.is_some_and(|count| nodes.len() > count as usize) {
-            Some(("a job runs on no more nodes than its node_count", format!("{} runs on {nodes:?}", job.id())))
+            Some((
+                "a job runs on no more nodes than its node_count",
+                format!("{} runs on {nodes:?}", job.id()),
+            ))
         } else {
             None
         };
@@ -118,7 +133,9 @@ impl Fleet {
         self.runs.values().filter(move |run| {
             self.entries.get(&run.node).is_some_and(|entry| {
                 entry.written_at.elapsed() < ENTRY_LASTS
-                    && entry.seen_again_at.is_none_or(|seen_again_at| run.began >= seen_again_at + slack)
+                    && entry
+                        .seen_again_at
+                        .is_none_or(|seen_again_at| run.began >= seen_again_at + slack)
             })
         })
     }

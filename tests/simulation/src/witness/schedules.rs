@@ -54,14 +54,18 @@ impl Schedules {
         tracing::info!("schedule {} by {by}: {}", schedule.number, words(&schedule));
         let former = known.hashes.insert(schedule.number, hash_of(bytes));
         if former.is_some_and(|former| former != hash_of(bytes)) {
-            return Some(("a schedule is committed once", format!("{} was overwritten", schedule.number)));
+            return Some((
+                "a schedule is committed once",
+                format!("{} was overwritten", schedule.number),
+            ));
         }
         let broken = gives_too_much(&schedule, jobs).or_else(|| {
             let knows_plan = |job_id: &str| {
                 let key = (by.to_owned(), job_id.to_owned());
                 known.plans.get(&key).is_some_and(|at| at.elapsed() > self.lag)
             };
-            let (one, other) = unfair(&schedule, jobs, knows_plan).filter(|_| !self.has_limits_in_flight)?;
+            let (one, other) =
+                unfair(&schedule, jobs, knows_plan).filter(|_| !self.has_limits_in_flight)?;
             let detail = format!("{one} has too little beside {other}: {:?}", schedule.allocations);
             Some(("jobs with work divide a node by weight", detail))
         });
@@ -100,7 +104,11 @@ fn gives_too_much(schedule: &Schedule, jobs: &Jobs) -> Option<(&'static str, Str
 }
 
 /// Returns a job that has too little by its weight on a node that it could use more of, and one that has too much.
-fn unfair<'a>(schedule: &'a Schedule, jobs: &Jobs, knows_plan: impl Fn(&str) -> bool) -> Option<(&'a str, &'a str)> {
+fn unfair<'a>(
+    schedule: &'a Schedule,
+    jobs: &Jobs,
+    knows_plan: impl Fn(&str) -> bool,
+) -> Option<(&'a str, &'a str)> {
     let mut totals: BTreeMap<&str, u64> = BTreeMap::new();
     for allocation in &schedule.allocations {
         *totals.entry(&allocation.job_id).or_default() += u64::from(allocation.processes);
@@ -115,7 +123,8 @@ fn unfair<'a>(schedule: &'a Schedule, jobs: &Jobs, knows_plan: impl Fn(&str) -> 
         for other in schedule.allocations.iter().filter(|other| other.node == own.node) {
             let of_other = totals[other.job_id.as_str()];
             let weight = |job_id: &str| u64::from(jobs[job_id].job.priority.weight());
-            let has_too_much = weight(&own.job_id) * (2 * of_other - 1) > weight(&other.job_id) * (2 * total + 1);
+            let has_too_much =
+                weight(&own.job_id) * (2 * of_other - 1) > weight(&other.job_id) * (2 * total + 1);
             if own.job_id != other.job_id && of_other > 1 && has_too_much {
                 return Some((&own.job_id, &other.job_id));
             }
@@ -130,7 +139,9 @@ fn words(schedule: &Schedule) -> String {
         let gpus = if gpus.is_empty() { String::new() } else { format!(" {gpus:?}") };
         format!("{job_id} has {processes}{gpus} of {node}")
     });
-    let waiting =
-        schedule.jobs.iter().filter_map(|job| Some(format!("{} waits: {}", job.job_id, job.waits_for.as_ref()?)));
+    let waiting = schedule
+        .jobs
+        .iter()
+        .filter_map(|job| Some(format!("{} waits: {}", job.job_id, job.waits_for.as_ref()?)));
     given.chain(waiting).collect::<Vec<_>>().join("; ")
 }

@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, JobSpec, JobState, Planned, ProcessEvent, ResultEvent,
-    Round, Work, decode_records, encode_record,
+    Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, JobSpec, JobState, Planned,
+    ProcessEvent, ResultEvent, Round, Work, decode_records, encode_record,
 };
 use reducer::MiniBatchState;
 use reducer::parts::Knowledge;
-use worker::scheduler::{Action, Announcement, Config, Delivered, Event, Moment, Outcome, ProcessId, Scheduler, Stop};
+use worker::scheduler::{
+    Action, Announcement, Config, Delivered, Event, Moment, Outcome, ProcessId, Scheduler, Stop,
+};
 
 /// Tries of a mini-batch.
 pub const TRIES_MAX: u8 = 2;
@@ -30,7 +32,8 @@ static SPEC: LazyLock<Arc<JobSpec>> = LazyLock::new(|| {
     let (run_max_try, lost_delivery_max) = (u32::from(TRIES_MAX), u32::from(LOST_MAX));
     Arc::new(JobSpec { run_max_try, lost_delivery_max, ..JobSpec::example() })
 });
-static NOW: LazyLock<Moment> = LazyLock::new(|| Moment { instant: Instant::now(), milliseconds: 0 });
+static NOW: LazyLock<Moment> =
+    LazyLock::new(|| Moment { instant: Instant::now(), milliseconds: 0 });
 
 /// A message of the task queue: what differs between descriptors of one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,7 +99,11 @@ pub struct Answer {
     pub next: Option<Task>,
 }
 
-fn remember<K, Q, V>(memory: &'static LocalKey<RefCell<HashMap<K, V>>>, key: &Q, answer: impl FnOnce() -> V) -> V
+fn remember<K, Q, V>(
+    memory: &'static LocalKey<RefCell<HashMap<K, V>>>,
+    key: &Q,
+    answer: impl FnOnce() -> V,
+) -> V
 where
     K: Borrow<Q> + Eq + Hash,
     Q: ToOwned<Owned = K> + Eq + Hash + ?Sized,
@@ -134,7 +141,9 @@ pub fn answer(task: Task, count: u8, fate: Fate) -> Option<Answer> {
                 let Outcome { attempt, next_try, .. } = *outcome;
                 Answer { tried: Some(tried(&attempt)), next: next_try.as_ref().map(task_of) }
             }
-            Announcement::Return { descriptor, .. } => Answer { tried: None, next: Some(task_of(&descriptor)) },
+            Announcement::Return { descriptor, .. } => {
+                Answer { tried: None, next: Some(task_of(&descriptor)) }
+            }
             Announcement::Drop { .. } => unreachable!("the model has no second starts"),
             Announcement::Event(event) => unreachable!("only mini-batches are kept: {event:?}"),
         })
@@ -143,7 +152,11 @@ pub fn answer(task: Task, count: u8, fate: Fate) -> Option<Answer> {
 
 fn descriptor(task: Task) -> Descriptor {
     let (tries_spent, deliveries_lost) = (u32::from(task.tries_spent), u32::from(task.lost));
-    Descriptor { tries_spent, deliveries_lost, ..Descriptor::new("job", u64::from(task.mini_batch), Work::Rank) }
+    Descriptor {
+        tries_spent,
+        deliveries_lost,
+        ..Descriptor::new("job", u64::from(task.mini_batch), Work::Rank)
+    }
 }
 
 fn small(number: impl TryInto<u8>) -> u8 {
@@ -152,7 +165,11 @@ fn small(number: impl TryInto<u8>) -> u8 {
 
 fn task_of(descriptor: &Descriptor) -> Task {
     let Descriptor { mini_batch, tries_spent, deliveries_lost, .. } = *descriptor;
-    Task { mini_batch: small(mini_batch), tries_spent: small(tries_spent), lost: small(deliveries_lost) }
+    Task {
+        mini_batch: small(mini_batch),
+        tries_spent: small(tries_spent),
+        lost: small(deliveries_lost),
+    }
 }
 
 fn tried(attempt: &Attempt) -> Tried {
@@ -197,8 +214,13 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         scheduler.handle(frame(ready, Bytes::new()), now);
     }
     scheduler.schedule(now, false);
-    let delivered =
-        Delivered { lease: 1, descriptor: descriptor(task), receive_count: u32::from(count), deaths: 0, bytes: 0 };
+    let delivered = Delivered {
+        lease: 1,
+        descriptor: descriptor(task),
+        receive_count: u32::from(count),
+        deaths: 0,
+        bytes: 0,
+    };
     scheduler.handle(Event::Received(vec![delivered]), now);
     scheduler.schedule(now, false);
     match fate {
@@ -209,14 +231,19 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
             scheduler.handle(frame(ProcessEvent::Answered(ending), rows.into()), now);
         }
         Fate::Raises => {
-            let ending = Ending { sequence: 1, ..Ending::failed(AttemptStatus::RunRaised, ErrorReport::default()) };
+            let ending = Ending {
+                sequence: 1,
+                ..Ending::failed(AttemptStatus::RunRaised, ErrorReport::default())
+            };
             scheduler.handle(frame(ProcessEvent::Answered(ending), Bytes::new()), now);
         }
         Fate::Drained => scheduler.handle(Event::Stop(Stop::Drain), now),
     }
     scheduler.schedule(now, false);
     std::iter::from_fn(|| scheduler.next_action()).find_map(|action| match action {
-        Action::Announce(announcement @ (Announcement::Outcome(_) | Announcement::Return { .. })) => Some(announcement),
+        Action::Announce(
+            announcement @ (Announcement::Outcome(_) | Announcement::Return { .. }),
+        ) => Some(announcement),
         _ => None,
     })
 }
@@ -234,9 +261,11 @@ fn bytes_of(record: Record) -> Bytes {
             Record::Ended(End::Completed) => {
                 ResultEvent::Ended { state: JobState::Completed, cause: None, error: None }
             }
-            Record::Ended(End::Failed) => {
-                ResultEvent::Ended { state: JobState::Failed, cause: Some("too many failures".into()), error: None }
-            }
+            Record::Ended(End::Failed) => ResultEvent::Ended {
+                state: JobState::Failed,
+                cause: Some("too many failures".into()),
+                error: None,
+            },
             Record::Attempt(Tried { task, end }) => {
                 let fate = match end {
                     TryEnd::Succeeded => Fate::Succeeds,
@@ -249,7 +278,8 @@ fn bytes_of(record: Record) -> Bytes {
                 let mut attempt = outcome.attempt;
                 rows = outcome.rows;
                 // As the announcer does.
-                attempt.rows = if rows.is_empty() { protocol::Rows::None } else { protocol::Rows::Inline };
+                attempt.rows =
+                    if rows.is_empty() { protocol::Rows::None } else { protocol::Rows::Inline };
                 ResultEvent::Attempt(Box::new(attempt))
             }
         };
@@ -265,7 +295,9 @@ fn records_of(bytes: &Bytes) -> Vec<Record> {
 
 fn record_of(event: &ResultEvent) -> Record {
     match event {
-        ResultEvent::Planned(planned) => Record::Planned { mini_batches: small(planned.mini_batches) },
+        ResultEvent::Planned(planned) => {
+            Record::Planned { mini_batches: small(planned.mini_batches) }
+        }
         ResultEvent::Attempt(attempt) => Record::Attempt(tried(attempt)),
         ResultEvent::Round(_) => Record::Reopened,
         ResultEvent::Ended { state: JobState::Completed, .. } => Record::Ended(End::Completed),
@@ -275,7 +307,9 @@ fn record_of(event: &ResultEvent) -> Record {
 }
 
 fn segments(ledger: &[Vec<Record>]) -> Vec<Bytes> {
-    let segment = |records: &Vec<Record>| records.iter().map(|record| bytes_of(*record)).collect::<Vec<_>>().concat();
+    let segment = |records: &Vec<Record>| {
+        records.iter().map(|record| bytes_of(*record)).collect::<Vec<_>>().concat()
+    };
     ledger.iter().map(|records| segment(records).into()).collect()
 }
 
@@ -310,7 +344,8 @@ pub fn view(ledger: &[Vec<Record>], mini_batches: u8) -> Rc<View> {
     remember(&VIEWS, ledger, || {
         let known = Knowledge::read(segments(ledger)).expect("a ledger");
         let tally = known.tally();
-        let states: Vec<_> = (0..mini_batches).map(|mini_batch| tally.state(u64::from(mini_batch))).collect();
+        let states: Vec<_> =
+            (0..mini_batches).map(|mini_batch| tally.state(u64::from(mini_batch))).collect();
         let counts = tally.mini_batches();
         let end = |state| if state == JobState::Completed { End::Completed } else { End::Failed };
         let verdict = known.end(&SPEC).map(|event| match record_of(&event) {
@@ -319,7 +354,11 @@ pub fn view(ledger: &[Vec<Record>], mini_batches: u8) -> Rc<View> {
         });
         let rows: BTreeMap<u64, Bytes> = known.rows();
         for (mini_batch, row) in &rows {
-            assert_eq!(*row, format!("row {mini_batch}\n"), "the index leads to rows of another mini-batch");
+            assert_eq!(
+                *row,
+                format!("row {mini_batch}\n"),
+                "the index leads to rows of another mini-batch"
+            );
         }
         Rc::new(View {
             pending: (0..mini_batches).map(|mini_batch| pending(tally, mini_batch)).collect(),
@@ -339,7 +378,8 @@ fn pending(tally: &reducer::Tally, mini_batch: u8) -> Option<Task> {
     match tally.state(number) {
         MiniBatchState::Succeeded | MiniBatchState::Failed => None,
         MiniBatchState::Pending | MiniBatchState::Retrying => {
-            let (tries_spent, lost) = (small(tally.tries_spent(number)), small(tally.deliveries_lost(number)));
+            let (tries_spent, lost) =
+                (small(tally.tries_spent(number)), small(tally.deliveries_lost(number)));
             Some(Task { mini_batch, tries_spent, lost })
         }
     }

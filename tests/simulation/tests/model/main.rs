@@ -124,9 +124,11 @@ impl Model for World {
         }
         publisher::actions(self, state, actions);
         (0..state.workers.len()).for_each(|worker| worker::actions(self, state, worker, actions));
-        (0..state.reducers.len()).for_each(|reducer| reducer::actions(self, state, reducer, actions));
+        (0..state.reducers.len())
+            .for_each(|reducer| reducer::actions(self, state, reducer, actions));
         if state.result.is_some() {
-            let useless = state.results.0.iter().filter(|message| !state.is_result_leased(message.id));
+            let useless =
+                state.results.0.iter().filter(|message| !state.is_result_leased(message.id));
             actions.extend(useless.map(|message| Action::DropResult { id: message.id }));
         }
     }
@@ -134,28 +136,42 @@ impl Model for World {
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         match action {
-            Action::Publish { is_unanswered } => publisher::publish(self, &mut state, is_unanswered),
+            Action::Publish { is_unanswered } => {
+                publisher::publish(self, &mut state, is_unanswered)
+            }
             Action::CrashPublisher => publisher::crash(&mut state),
             Action::Retry => publisher::retry(&mut state),
-            Action::Receive { worker, id, is_lapse } => worker::receive(self, &mut state, worker, id, is_lapse),
+            Action::Receive { worker, id, is_lapse } => {
+                worker::receive(self, &mut state, worker, id, is_lapse)
+            }
             Action::Run { worker, slot, fate } => worker::run(self, &mut state, worker, slot, fate),
             Action::Send { worker, slot, is_unanswered } => {
                 worker::send(self, &mut state, worker, slot, is_unanswered, false);
             }
-            Action::AcknowledgeOld { worker, slot } => worker::send(self, &mut state, worker, slot, false, true),
-            Action::NoticeLoss { worker, slot } => worker::notice_loss(self, &mut state, worker, slot),
+            Action::AcknowledgeOld { worker, slot } => {
+                worker::send(self, &mut state, worker, slot, false, true)
+            }
+            Action::NoticeLoss { worker, slot } => {
+                worker::notice_loss(self, &mut state, worker, slot)
+            }
             Action::Drop { worker, slot } => worker::drop_message(&mut state, worker, slot),
             Action::Drain { worker } => worker::drain(self, &mut state, worker),
             Action::CrashWorker { worker } => worker::crash(&mut state, worker),
             Action::Open { reducer } => reducer::open(&mut state, reducer),
-            Action::Collect { reducer, id, is_lapse } => reducer::collect(self, &mut state, reducer, id, is_lapse),
-            Action::Commit { reducer, is_unanswered } => reducer::commit(self, &mut state, reducer, is_unanswered),
+            Action::Collect { reducer, id, is_lapse } => {
+                reducer::collect(self, &mut state, reducer, id, is_lapse)
+            }
+            Action::Commit { reducer, is_unanswered } => {
+                reducer::commit(self, &mut state, reducer, is_unanswered)
+            }
             Action::AcknowledgeResults { reducer, old_too } => {
                 reducer::acknowledge(self, &mut state, reducer, old_too);
             }
             Action::CatchUp { reducer } => state.reducers[reducer].known = state.ledger.len(),
             Action::Leave { reducer } => reducer::close(&mut state, reducer),
-            Action::Finish { reducer, is_unanswered } => reducer::finish(self, &mut state, reducer, is_unanswered),
+            Action::Finish { reducer, is_unanswered } => {
+                reducer::finish(self, &mut state, reducer, is_unanswered)
+            }
             Action::CrashReducer { reducer } => {
                 state.faults.reducer_crashes -= 1;
                 reducer::close(&mut state, reducer);

@@ -24,7 +24,10 @@ pub fn actions(world: &World, state: &State, actions: &mut Vec<Action>) {
         return;
     }
     actions.push(Action::Publish { is_unanswered: false });
-    let sends = matches!(state.publisher, Publisher::Publishing(_) | Publisher::Announcing | Publisher::Reopening(_));
+    let sends = matches!(
+        state.publisher,
+        Publisher::Publishing(_) | Publisher::Announcing | Publisher::Reopening(_)
+    );
     if sends && state.faults.unanswered > 0 {
         actions.push(Action::Publish { is_unanswered: true });
     }
@@ -40,7 +43,11 @@ pub fn publish(world: &World, state: &mut State, is_unanswered: bool) {
     state.publisher = match before.clone() {
         Publisher::Planning(tasks) => {
             state.is_planned = true;
-            if tasks.iter().any(Option::is_some) { Publisher::Publishing(tasks) } else { Publisher::Announcing }
+            if tasks.iter().any(Option::is_some) {
+                Publisher::Publishing(tasks)
+            } else {
+                Publisher::Announcing
+            }
         }
         Publisher::Publishing(mut tasks) => {
             if !state.is_planned {
@@ -48,8 +55,12 @@ pub fn publish(world: &World, state: &mut State, is_unanswered: bool) {
             }
             // One call, unless the publisher may die in the middle of it.
             let count = if world.faults.publisher_crashes > 0 { 1 } else { tasks.len() };
-            let sent: Vec<Task> =
-                tasks.iter_mut().filter(|task| task.is_some()).take(count).filter_map(Option::take).collect();
+            let sent: Vec<Task> = tasks
+                .iter_mut()
+                .filter(|task| task.is_some())
+                .take(count)
+                .filter_map(Option::take)
+                .collect();
             for together in sent.chunks(if world.bundles { 2 } else { 1 }) {
                 state.tasks.send(Parcel { first: together[0], second: together.get(1).copied() });
             }

@@ -45,8 +45,9 @@ fn work(world: &World, state: &State, reducer: usize, actions: &mut Vec<Action>)
     let mut committed = this.held.iter().filter(|held| held.is_committed).peekable();
     if committed.peek().is_some() {
         actions.push(Action::AcknowledgeResults { reducer, old_too: false });
-        let is_old =
-            |held: &HeldResult| state.results.get(held.receipt.id).is_some() && !state.results.is_current(held.receipt);
+        let is_old = |held: &HeldResult| {
+            state.results.get(held.receipt.id).is_some() && !state.results.is_current(held.receipt)
+        };
         if world.old_receipt_deletes && committed.any(is_old) {
             actions.push(Action::AcknowledgeResults { reducer, old_too: true });
         }
@@ -138,7 +139,8 @@ fn reopened(ledger: &[Vec<Record>]) -> usize {
 /// Commits what it holds. Unanswered: the store has the segment, and the reducer will try again.
 pub fn commit(world: &World, state: &mut State, reducer: usize, is_unanswered: bool) {
     let this = &state.reducers[reducer];
-    let records: Vec<Record> = this.held.iter().filter(|held| !held.is_committed).map(|held| held.record).collect();
+    let records: Vec<Record> =
+        this.held.iter().filter(|held| !held.is_committed).map(|held| held.record).collect();
     let seen = sees(world, state, reducer);
     let is_dropped = |record: &Record| match record {
         Record::Attempt(tried) if world.has(Bug::FailureBeatsSuccess) => {
@@ -157,7 +159,9 @@ pub fn commit(world: &World, state: &mut State, reducer: usize, is_unanswered: b
     }
     let this = &mut state.reducers[reducer];
     match appended {
-        Appended::Committed | Appended::Known => this.held.iter_mut().for_each(|held| held.is_committed = true),
+        Appended::Committed | Appended::Known => {
+            this.held.iter_mut().for_each(|held| held.is_committed = true)
+        }
         Appended::TooLate => this.held.retain(|held| held.is_committed),
         Appended::Again => {}
     }
@@ -165,7 +169,8 @@ pub fn commit(world: &World, state: &mut State, reducer: usize, is_unanswered: b
 
 pub fn acknowledge(world: &World, state: &mut State, reducer: usize, old_too: bool) {
     let held = std::mem::take(&mut state.reducers[reducer].held);
-    let (committed, others): (Vec<_>, Vec<_>) = held.into_iter().partition(|held| held.is_committed);
+    let (committed, others): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|held| held.is_committed);
     state.reducers[reducer].held = others;
     for HeldResult { record, receipt, .. } in committed {
         // After a retry, a failure of the run before it would count as new.
@@ -188,7 +193,8 @@ pub fn finish(world: &World, state: &mut State, reducer: usize, is_unanswered: b
         Step::Working => {
             let Some(end) = seen.verdict else { unreachable!("the job ends") };
             this.held.retain(|held| held.is_committed);
-            this.step = if world.has(Bug::EndsAlone) { Step::Writing(end) } else { Step::Agreeing(end) };
+            this.step =
+                if world.has(Bug::EndsAlone) { Step::Writing(end) } else { Step::Agreeing(end) };
         }
         Step::Agreeing(end) => {
             let known = this.known;
@@ -196,7 +202,9 @@ pub fn finish(world: &World, state: &mut State, reducer: usize, is_unanswered: b
                 _ if is_unanswered => state.reducers[reducer].known = known,
                 Appended::Committed => state.reducers[reducer].step = Step::Writing(end),
                 Appended::Again => {}
-                Appended::Known | Appended::TooLate if state.result.is_some() => close(state, reducer),
+                Appended::Known | Appended::TooLate if state.result.is_some() => {
+                    close(state, reducer)
+                }
                 Appended::Known | Appended::TooLate => {
                     state.reducers[reducer].known = state.ledger.len();
                     let ended = sees(world, state, reducer).ended;
@@ -207,11 +215,19 @@ pub fn finish(world: &World, state: &mut State, reducer: usize, is_unanswered: b
         Step::Writing(end) => {
             let (total, succeeded, failed) = seen.counts;
             let small = |count: u64| u8::try_from(count).expect("a small world");
-            let summary = Summary { end, total: small(total), succeeded: small(succeeded), failed: small(failed) };
+            let summary = Summary {
+                end,
+                total: small(total),
+                succeeded: small(succeeded),
+                failed: small(failed),
+            };
             this.step = Step::Looking(summary);
             if summary.end == crate::decisions::End::Completed {
                 let is_half = world.has(Bug::WritesInPlace);
-                state.output = Some(seen.rows[..if is_half { seen.rows.len() / 2 } else { seen.rows.len() }].to_vec());
+                state.output = Some(
+                    seen.rows[..if is_half { seen.rows.len() / 2 } else { seen.rows.len() }]
+                        .to_vec(),
+                );
                 if is_half {
                     state.reducers[reducer].step = Step::HalfWritten(end);
                 }
@@ -221,13 +237,18 @@ pub fn finish(world: &World, state: &mut State, reducer: usize, is_unanswered: b
             state.output = Some(seen.rows.clone());
             let (total, succeeded, failed) = seen.counts;
             let small = |count: u64| u8::try_from(count).expect("a small world");
-            this.step =
-                Step::Looking(Summary { end, total: small(total), succeeded: small(succeeded), failed: small(failed) });
+            this.step = Step::Looking(Summary {
+                end,
+                total: small(total),
+                succeeded: small(succeeded),
+                failed: small(failed),
+            });
         }
         Step::Looking(summary) => {
             this.known = state.ledger.len();
             let is_open = sees(world, state, reducer).ended.is_none() && !world.has(Bug::EndsAlone);
-            state.reducers[reducer].step = if is_open { Step::Working } else { Step::Recording(summary) };
+            state.reducers[reducer].step =
+                if is_open { Step::Working } else { Step::Recording(summary) };
         }
         Step::Recording(summary) => {
             state.result.get_or_insert(summary);

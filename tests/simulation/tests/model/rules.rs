@@ -54,8 +54,9 @@ pub fn rules() -> Vec<Property<World>> {
 /// one. It holds no success twice.
 fn is_committed_once(_: &World, state: &State) -> bool {
     let records = state.ledger.iter().flatten();
-    let mut successes =
-        records.filter(|record| matches!(record, Record::Attempt(tried) if tried.end == TryEnd::Succeeded));
+    let mut successes = records.filter(
+        |record| matches!(record, Record::Attempt(tried) if tried.end == TryEnd::Succeeded),
+    );
     let mut seen = HashSet::new();
     successes.all(|success| seen.insert(success))
 }
@@ -76,23 +77,30 @@ fn counts_once(world: &World, state: &State) -> bool {
 fn has_expected_rows(world: &World, state: &State) -> bool {
     let Some(Summary { end: End::Completed, .. }) = state.result else { return true };
     let lost = world.faults.worker_crashes + world.faults.task_lapses;
-    if lost > crate::decisions::LOST_MAX || world.scripts.contains(&Script::Flaky) || state.publisher != Publisher::Gone
+    if lost > crate::decisions::LOST_MAX
+        || world.scripts.contains(&Script::Flaky)
+        || state.publisher != Publisher::Gone
     {
         return true;
     }
-    let good = (0..world.mini_batches()).filter(|at| world.scripts[usize::from(*at)] == Script::Succeeds);
+    let good =
+        (0..world.mini_batches()).filter(|at| world.scripts[usize::from(*at)] == Script::Succeeds);
     state.output.as_deref().is_some_and(|rows| good.eq(rows.iter().copied()))
 }
 
 /// While the job is not open again, the final file has all rows of the ledger, or is absent.
 fn is_whole(world: &World, state: &State) -> bool {
     let truth = truth(world, state);
-    state.output.as_ref().is_none_or(|rows| truth.ended.is_none() || *rows == truth.rows || has_old_output(state))
+    state
+        .output
+        .as_ref()
+        .is_none_or(|rows| truth.ended.is_none() || *rows == truth.rows || has_old_output(state))
 }
 
 /// The file is that of the end before `retry`.
 fn has_old_output(state: &State) -> bool {
-    state.ledger.iter().flatten().any(|record| *record == Record::Reopened) && state.result.is_none()
+    state.ledger.iter().flatten().any(|record| *record == Record::Reopened)
+        && state.result.is_none()
 }
 
 /// The final file of a completed job has the rows of the successes in the ledger.
@@ -107,9 +115,12 @@ fn has_every_row(world: &World, state: &State) -> bool {
 
 /// Whether the job has ended, and nobody will open it again or write to it.
 pub fn is_over(state: &State) -> bool {
-    let may_retry =
-        state.faults.retries > 0 && !matches!(state.result, Some(Summary { end: End::Completed, failed: 0, .. }));
-    state.result.is_some() && state.publisher == Publisher::Gone && !may_retry && !state.is_being_ended()
+    let may_retry = state.faults.retries > 0
+        && !matches!(state.result, Some(Summary { end: End::Completed, failed: 0, .. }));
+    state.result.is_some()
+        && state.publisher == Publisher::Gone
+        && !may_retry
+        && !state.is_being_ended()
 }
 
 thread_local! {
@@ -123,7 +134,8 @@ fn ends(world: &World, state: &State) -> bool {
     let mut path = vec![hasher.hash_one(state)];
     let mut next = state.clone();
     for _ in 0..STEPS_MAX {
-        let is_known = path.last().is_some_and(|last| ENDING.with_borrow(|ending| ending.contains(last)));
+        let is_known =
+            path.last().is_some_and(|last| ENDING.with_borrow(|ending| ending.contains(last)));
         let has_ended = next.result.is_some() && next.publisher == Publisher::Gone;
         // After another rule is broken, nothing is taken further.
         if is_known || has_ended || next.broken.is_some() {
@@ -164,7 +176,10 @@ impl Action {
             Self::Run { .. } | Self::Finish { .. } | Self::Leave { .. } => Some(2),
             Self::Commit { .. } | Self::CatchUp { .. } => Some(3),
             Self::Publish { .. } => Some(4),
-            Self::Receive { .. } | Self::Collect { .. } | Self::Open { .. } | Self::DropResult { .. } => Some(5),
+            Self::Receive { .. }
+            | Self::Collect { .. }
+            | Self::Open { .. }
+            | Self::DropResult { .. } => Some(5),
         }
     }
 }
@@ -179,7 +194,8 @@ fn rules_have_the_names_of_those_of_the_simulation() {
 }
 
 fn sources_below(folder: &std::path::Path) -> String {
-    let files = std::fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path());
+    let files =
+        std::fs::read_dir(folder).expect("readable").map(|entry| entry.expect("readable").path());
     let texts = files.map(|path| match path.is_dir() {
         true => sources_below(&path),
         false => std::fs::read_to_string(path).expect("readable"),

@@ -145,7 +145,9 @@ impl<T: Copy> Queue<T> {
 
     /// Deletes a message by the receipt of a delivery. `old_too`: also if it was delivered again since.
     pub fn acknowledge(&mut self, receipt: Receipt, old_too: bool) {
-        self.0.retain(|message| message.id != receipt.id || message.count != receipt.count && !old_too);
+        self.0.retain(|message| {
+            message.id != receipt.id || message.count != receipt.count && !old_too
+        });
     }
 
     /// Whether a receipt is that of the last delivery of a message.
@@ -271,7 +273,11 @@ impl State {
             results: Queue(vec![]),
             workers: vec![Worker::default(); usize::from(world.workers)],
             reducers: vec![reducer; usize::from(world.reducers)],
-            publisher: if publishes_first { Publisher::Publishing(all) } else { Publisher::Planning(all) },
+            publisher: if publishes_first {
+                Publisher::Publishing(all)
+            } else {
+                Publisher::Planning(all)
+            },
             is_planned: false,
             ledger: vec![],
             output: None,
@@ -289,18 +295,22 @@ impl State {
     /// Whether a living worker has a lease of the message.
     pub fn is_task_leased(&self, id: u8) -> bool {
         let held = self.workers.iter().flat_map(|worker| &worker.held);
-        held.map(|held| held.receipt).any(|receipt| receipt.id == id && self.tasks.is_current(receipt))
+        held.map(|held| held.receipt)
+            .any(|receipt| receipt.id == id && self.tasks.is_current(receipt))
     }
 
     /// Whether a living reducer has a lease of the message.
     pub fn is_result_leased(&self, id: u8) -> bool {
         let held = self.reducers.iter().flat_map(|reducer| &reducer.held);
-        held.map(|held| held.receipt).any(|receipt| receipt.id == id && self.results.is_current(receipt))
+        held.map(|held| held.receipt)
+            .any(|receipt| receipt.id == id && self.results.is_current(receipt))
     }
 
     /// Whether a reducer is between its agreement on an end and its last write.
     pub fn is_being_ended(&self) -> bool {
-        self.reducers.iter().any(|reducer| !matches!(reducer.step, Step::Closed | Step::Working | Step::Agreeing(_)))
+        self.reducers.iter().any(|reducer| {
+            !matches!(reducer.step, Step::Closed | Step::Working | Step::Agreeing(_))
+        })
     }
 
     /// Makes equal what differs only in the order of workers, reducers or messages, or in their names.
@@ -322,9 +332,17 @@ impl State {
             named.held.iter_mut().for_each(|held| held.receipt.id = 0);
             named
         });
-        let receipts = self.workers.iter_mut().flat_map(|worker| &mut worker.held).map(|held| &mut held.receipt);
+        let receipts = self
+            .workers
+            .iter_mut()
+            .flat_map(|worker| &mut worker.held)
+            .map(|held| &mut held.receipt);
         rename(&mut self.tasks, receipts.collect());
-        let receipts = self.reducers.iter_mut().flat_map(|reducer| &mut reducer.held).map(|held| &mut held.receipt);
+        let receipts = self
+            .reducers
+            .iter_mut()
+            .flat_map(|reducer| &mut reducer.held)
+            .map(|held| &mut held.receipt);
         rename(&mut self.results, receipts.collect());
         self
     }
@@ -333,13 +351,18 @@ impl State {
 /// Orders the messages of a queue by what they are and who has them, and numbers them in this order.
 fn rename<T: Copy + Ord>(queue: &mut Queue<T>, mut receipts: Vec<&mut Receipt>) {
     queue.0.sort_by_cached_key(|message| {
-        let holders: Vec<_> =
-            (0..).zip(&receipts).filter(|(_, receipt)| receipt.id == message.id).map(|(at, _)| at).collect();
+        let holders: Vec<_> = (0..)
+            .zip(&receipts)
+            .filter(|(_, receipt)| receipt.id == message.id)
+            .map(|(at, _)| at)
+            .collect();
         let holders: Vec<usize> = holders;
         (message.body, message.count, holders)
     });
     let ids: Vec<u8> = queue.0.iter().map(|message| message.id).collect();
-    let new = |id: u8| ids.iter().position(|known| *known == id).map_or(GONE, |at| u8::try_from(at).expect("few"));
+    let new = |id: u8| {
+        ids.iter().position(|known| *known == id).map_or(GONE, |at| u8::try_from(at).expect("few"))
+    };
     receipts.iter_mut().for_each(|receipt| receipt.id = new(receipt.id));
     queue.0.iter_mut().for_each(|message| message.id = new(message.id));
     receipts.iter_mut().filter(|receipt| receipt.id == GONE).for_each(|receipt| receipt.count = 0);

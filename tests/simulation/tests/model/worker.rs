@@ -20,8 +20,12 @@ impl HeldTask {
     fn next_duty(&self, world: &World) -> Option<Duty> {
         let Answer { tried, next } = self.answer?;
         let order = match world.bug {
-            Some(Bug::AcknowledgesBeforeAnnouncing) => [Duty::Acknowledge, Duty::Announce, Duty::Publish],
-            Some(Bug::AcknowledgesBeforePublishing) => [Duty::Announce, Duty::Acknowledge, Duty::Publish],
+            Some(Bug::AcknowledgesBeforeAnnouncing) => {
+                [Duty::Acknowledge, Duty::Announce, Duty::Publish]
+            }
+            Some(Bug::AcknowledgesBeforePublishing) => {
+                [Duty::Announce, Duty::Acknowledge, Duty::Publish]
+            }
             // `Announcer::announce` of the worker.
             _ => [Duty::Announce, Duty::Publish, Duty::Acknowledge],
         };
@@ -43,10 +47,16 @@ pub fn actions(world: &World, state: &State, worker: usize, actions: &mut Vec<Ac
         }
         if held.answer.is_none() {
             match world.scripts[usize::from(held.task.mini_batch)] {
-                Script::Succeeds => actions.push(Action::Run { worker, slot, fate: Fate::Succeeds }),
+                Script::Succeeds => {
+                    actions.push(Action::Run { worker, slot, fate: Fate::Succeeds })
+                }
                 Script::Raises => actions.push(Action::Run { worker, slot, fate: Fate::Raises }),
                 Script::Flaky => {
-                    actions.extend([Fate::Succeeds, Fate::Raises].map(|fate| Action::Run { worker, slot, fate }));
+                    actions.extend([Fate::Succeeds, Fate::Raises].map(|fate| Action::Run {
+                        worker,
+                        slot,
+                        fate,
+                    }));
                 }
             }
             // After the look of a node at the job that it has messages of.
@@ -119,7 +129,8 @@ fn begin(world: &World, state: &mut State, worker: usize, mut held: HeldTask, ag
     };
     state.workers[worker].held.push(held);
     // Where nothing looks at a mini-batch that waits, its run is no step of its own: fewer states, the same histories.
-    let is_watched = world.faults.drains + world.faults.retries > 0 || world.has(Bug::NodeDropsOpenJobs);
+    let is_watched =
+        world.faults.drains + world.faults.retries > 0 || world.has(Bug::NodeDropsOpenJobs);
     if held.answer.is_none() && !is_watched {
         let slot = state.workers[worker].held.len() - 1;
         match world.scripts[usize::from(held.task.mini_batch)] {
@@ -153,7 +164,14 @@ pub fn run(world: &World, state: &mut State, worker: usize, slot: usize, fate: F
 }
 
 /// Does what the announcer does next. Unanswered: it will do it again.
-pub fn send(world: &World, state: &mut State, worker: usize, slot: usize, is_unanswered: bool, old_too: bool) {
+pub fn send(
+    world: &World,
+    state: &mut State,
+    worker: usize,
+    slot: usize,
+    is_unanswered: bool,
+    old_too: bool,
+) {
     state.faults.unanswered -= u8::from(is_unanswered);
     let mut held = state.workers[worker].held[slot];
     let Some(Answer { tried, next }) = held.answer else { unreachable!("only answers are sent") };
@@ -183,7 +201,8 @@ pub fn send(world: &World, state: &mut State, worker: usize, slot: usize, is_una
             }
             if next.is_some() && !held.is_published {
                 let is_try = tried.is_some();
-                let rules = ["publish again, then acknowledge", "publish the next try, then acknowledge"];
+                let rules =
+                    ["publish again, then acknowledge", "publish the next try, then acknowledge"];
                 state.breaks(rules[usize::from(is_try)]);
             }
             if !held.keeps_bundle || world.has(Bug::EndsBundlesEarly) {

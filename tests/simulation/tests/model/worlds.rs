@@ -11,10 +11,15 @@ use crate::state::{Bug, Faults, Script, State, World};
 /// Explores a world until a rule is broken. Returns the broken rules, each with the steps that lead there.
 fn explore(name: &str, world: World) -> BTreeMap<&'static str, Path<State, Action>> {
     let began = Instant::now();
-    let checker = world.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let checker =
+        world.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let broken: BTreeMap<_, _> = checker.discoveries().into_iter().collect();
     let (states, time) = (checker.unique_state_count(), began.elapsed());
-    println!("{name}: {states} states in {:.1} s, depth {}", time.as_secs_f64(), checker.max_depth());
+    println!(
+        "{name}: {states} states in {:.1} s, depth {}",
+        time.as_secs_f64(),
+        checker.max_depth()
+    );
     broken
 }
 
@@ -117,7 +122,11 @@ fn lost_answers() {
 
 /// A job that fails, and fails again, with two reducers.
 fn retries() -> World {
-    World { scripts: vec![Script::Raises], reducers: 2, ..with(Faults { retries: 1, ..Faults::default() }) }
+    World {
+        scripts: vec![Script::Raises],
+        reducers: 2,
+        ..with(Faults { retries: 1, ..Faults::default() })
+    }
 }
 
 #[test]

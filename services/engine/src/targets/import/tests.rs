@@ -45,11 +45,20 @@ fn import_keeps_every_other_line_of_the_file() {
     );
     assert_eq!(imported(SQS, "prod", before, false), added);
 
-    let edited = added.replace("region = \"eu-central-1\"", "region = 'us-east-1' # for now\npython = \"/opt/python\"");
-    let Imported::Differs(keys) = import(SQS, "prod", &edited, false).expect("imports") else { panic!("it differs") };
+    let edited = added.replace(
+        "region = \"eu-central-1\"",
+        "region = 'us-east-1' # for now\npython = \"/opt/python\"",
+    );
+    let Imported::Differs(keys) = import(SQS, "prod", &edited, false).expect("imports") else {
+        panic!("it differs")
+    };
     assert_eq!(keys, ["region"]);
     let expected = edited.replace("'us-east-1' # for now", "\"eu-central-1\" # for now");
-    assert_eq!(imported(SQS, "prod", &edited, true), expected, "only the value changes, and the user's keys stay");
+    assert_eq!(
+        imported(SQS, "prod", &edited, true),
+        expected,
+        "only the value changes, and the user's keys stay"
+    );
 }
 
 #[test]
@@ -61,8 +70,12 @@ fn import_removes_old_keys_and_adds_new_ones() {
     let now = imported(SQS, "prod", at_an_emulator, true);
     assert!(!now.contains("endpoint") && now.contains("region = \"eu-central-1\""), "{now}");
 
-    let without_region = "[targets.prod]\nqueue = \"sqs://team-a\"\nstore = \"s3://team-a-gristmill/jobs\"\n";
-    assert!(imported(SQS, "prod", without_region, false).contains("region"), "a missing key needs no `replace`");
+    let without_region =
+        "[targets.prod]\nqueue = \"sqs://team-a\"\nstore = \"s3://team-a-gristmill/jobs\"\n";
+    assert!(
+        imported(SQS, "prod", without_region, false).contains("region"),
+        "a missing key needs no `replace`"
+    );
 }
 
 #[test]
@@ -91,7 +104,10 @@ fn broker_names_the_variable_of_its_password() {
                      "store": "s3://bucket/jobs", "region": "us-east-1", "endpoint": null, "lease_seconds": 1800}"#;
     assert_eq!(TerraformTarget::read(broker).expect("a target").variables, ["BROKER_PASSWORD"]);
     let text = imported(broker, "mq", "", false);
-    assert!(text.contains("gristmill:${BROKER_PASSWORD}@b-1") && text.contains("lease_seconds = 1800"), "{text}");
+    assert!(
+        text.contains("gristmill:${BROKER_PASSWORD}@b-1") && text.contains("lease_seconds = 1800"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -107,7 +123,10 @@ fn invalid_target_is_rejected_with_remedy() {
         ("{}".to_owned(), "there are no outputs; run `terraform apply`"),
         (r#"{"bucket": {"value": "b"}}"#.to_owned(), "no output \"target\" (there are: bucket)"),
         (r#"{"target": "sqs://a"}"#.to_owned(), "output \"target\" is a text without a value"),
-        (outputs("\"sqs://a\""), "output \"target\" is a text instead of an object with queue and store"),
+        (
+            outputs("\"sqs://a\""),
+            "output \"target\" is a text instead of an object with queue and store",
+        ),
         (
             outputs(SQS).replace("false", "true"),
             "output \"target\" is marked as sensitive, but a target must not hold a secret",
@@ -118,13 +137,19 @@ fn invalid_target_is_rejected_with_remedy() {
         (with("\"kafka://a\""), "\"kafka://\" is not a kind of queue"),
         (with("\"amqps://u:${A}b@h\""), "target.queue holds a password"),
         (with("\"amqps://u:${A@h\""), "target.queue: a `${` without `}`"),
-        (outputs(&SQS.replace("\"region\"", "\"regoin\"")), "target.regoin: unknown key, did you mean \"region\"?"),
+        (
+            outputs(&SQS.replace("\"region\"", "\"regoin\"")),
+            "target.regoin: unknown key, did you mean \"region\"?",
+        ),
     ] {
         let message = format!("{:#}", TerraformTarget::read(&given).expect_err(&given));
         assert!(message.contains(expected), "{message}");
         assert!(!message.contains('\n'), "{message}");
     }
-    let secret = format!("{:#}", TerraformTarget::read(&with("\"amqps://u:s3cr3t@h\"")).expect_err("a password"));
+    let secret = format!(
+        "{:#}",
+        TerraformTarget::read(&with("\"amqps://u:s3cr3t@h\"")).expect_err("a password")
+    );
     assert!(secret.contains("holds a password") && !secret.contains("s3cr3t"), "{secret}");
 }
 
@@ -134,6 +159,9 @@ fn invalid_name_or_file_is_rejected() {
         let message = format!("{:#}", import(SQS, name, "", false).expect_err(name));
         assert!(message.contains("is not a valid name of a target"), "{message}");
     }
-    let message = format!("{:#}", import(SQS, "prod", "\n[targets.a]\nqeue = 'x'\n", false).expect_err("a slip"));
+    let message = format!(
+        "{:#}",
+        import(SQS, "prod", "\n[targets.a]\nqeue = 'x'\n", false).expect_err("a slip")
+    );
     assert!(message.contains("gristmill.toml:3: unknown key \"qeue\""), "{message}");
 }

@@ -72,7 +72,11 @@ async fn queues_that_are_created_late_are_noted() {
     let late = interrupted(false);
     create(&late.target, &late, NAME).await.expect("memory is always there");
     assert_eq!(late.broker.names(), [NAME]);
-    assert_eq!(late.target.queues().await.expect("readable"), [NAME], "so that somebody deletes them");
+    assert_eq!(
+        late.target.queues().await.expect("readable"),
+        [NAME],
+        "so that somebody deletes them"
+    );
 }
 
 #[tokio::test]
@@ -82,5 +86,8 @@ async fn queues_that_are_created_during_their_deletion_are_deleted() {
     let mut queues = known([NAME]);
     queues.delete_unused(&later(), Duration::ZERO, &early.target, &early).await;
     assert!(queues.0.is_empty());
-    assert_eq!((early.broker.names(), early.target.queues().await.expect("readable")), (vec![], vec![]));
+    assert_eq!(
+        (early.broker.names(), early.target.queues().await.expect("readable")),
+        (vec![], vec![])
+    );
 }

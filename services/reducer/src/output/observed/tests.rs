@@ -1,8 +1,9 @@
 //! Types of columns.
 
 use arrow::array::{
-    BooleanArray, Date32Array, Decimal128Array, Float64Array, Int8Array, Int64Array, ListArray, NullArray, StringArray,
-    StructArray, TimestampMicrosecondArray, TimestampNanosecondArray, UInt8Array, UInt64Array,
+    BooleanArray, Date32Array, Decimal128Array, Float64Array, Int8Array, Int64Array, ListArray,
+    NullArray, StringArray, StructArray, TimestampMicrosecondArray, TimestampNanosecondArray,
+    UInt8Array, UInt64Array,
 };
 use arrow::buffer::OffsetBuffer;
 use proptest::prelude::*;
@@ -48,8 +49,10 @@ fn list(values: ArrayRef) -> ArrayRef {
 }
 
 fn record(parts: &[(&str, ArrayRef)]) -> ArrayRef {
-    let (fields, columns): (Vec<Field>, Vec<ArrayRef>) =
-        parts.iter().map(|(name, part)| (Field::new(*name, part.data_type().clone(), true), part.clone())).unzip();
+    let (fields, columns): (Vec<Field>, Vec<ArrayRef>) = parts
+        .iter()
+        .map(|(name, part)| (Field::new(*name, part.data_type().clone(), true), part.clone()))
+        .unzip();
     Arc::new(StructArray::try_new(fields.into(), columns, None).expect("they fit"))
 }
 
@@ -75,8 +78,16 @@ fn whole_floating_point_numbers_are_integers_beside_integers_and_only_there() {
     assert_eq!(unified(&[integers(&[1]), floats(&[0.5])]).0, DataType::Float64);
     let (kept, conflicts) = unified(&[integers(&[(1 << 53) + 1]), floats(&[0.5])]);
     assert_eq!((kept, conflicts), (DataType::Utf8, vec!["a: integer, float".to_owned()]));
-    assert_eq!(unified(&[integers(&[1]), floats(&[f64::NAN])]).0, DataType::Float64, "NaN is no integer");
-    assert_eq!(unified(&[integers(&[1]), floats(&[-0.0])]).0, DataType::Float64, "no integer is a negative zero");
+    assert_eq!(
+        unified(&[integers(&[1]), floats(&[f64::NAN])]).0,
+        DataType::Float64,
+        "NaN is no integer"
+    );
+    assert_eq!(
+        unified(&[integers(&[1]), floats(&[-0.0])]).0,
+        DataType::Float64,
+        "no integer is a negative zero"
+    );
 }
 
 #[test]
@@ -93,7 +104,8 @@ fn decimals_take_the_digits_that_hold_all() {
 
 #[test]
 fn times_keep_their_instants() {
-    let micro = |zone: Option<&str>| DataType::Timestamp(TimeUnit::Microsecond, zone.map(Into::into));
+    let micro =
+        |zone: Option<&str>| DataType::Timestamp(TimeUnit::Microsecond, zone.map(Into::into));
     let (berlin, lisbon) = (instant(Some("Europe/Berlin")), instant(Some("Europe/Lisbon")));
     assert_eq!(unified(&[berlin.clone(), berlin.clone()]).0, micro(Some("Europe/Berlin")));
     assert_eq!(unified(&[berlin.clone(), lisbon]).0, micro(Some("UTC")));
@@ -104,18 +116,29 @@ fn times_keep_their_instants() {
     let far: ArrayRef = Arc::new(TimestampMicrosecondArray::from(vec![250_000_000_000_000_000]));
     let nanoseconds = DataType::Timestamp(TimeUnit::Nanosecond, None);
     assert_eq!(unified(&[fine.clone(), instant(None)]).0, nanoseconds);
-    assert_eq!(unified(&[fine, far]).1, ["a: time without zone"], "nanoseconds do not reach the year 9892");
+    assert_eq!(
+        unified(&[fine, far]).1,
+        ["a: time without zone"],
+        "nanoseconds do not reach the year 9892"
+    );
 }
 
 #[test]
 fn lists_and_records_unify_part_by_part() {
-    assert_eq!(unified(&[list(nothing(0)), list(texts(&["a"]))]).0, DataType::new_list(DataType::Utf8, true));
+    assert_eq!(
+        unified(&[list(nothing(0)), list(texts(&["a"]))]).0,
+        DataType::new_list(DataType::Utf8, true)
+    );
     let (kept, conflicts) = unified(&[list(integers(&[7])), list(texts(&["a"]))]);
-    assert_eq!((kept, conflicts), (DataType::new_list(DataType::Utf8, true), vec!["a[]: integer, text".to_owned()]));
+    assert_eq!(
+        (kept, conflicts),
+        (DataType::new_list(DataType::Utf8, true), vec!["a[]: integer, text".to_owned()])
+    );
     let left = record(&[("x", integers(&[1])), ("y", list(nothing(0)))]);
     let right = record(&[("y", list(record(&[("z", texts(&["t"]))]))), ("w", floats(&[0.5]))]);
     let DataType::Struct(fields) = unified(&[left.clone(), right]).0 else { panic!("no record") };
-    let found: Vec<String> = fields.iter().map(|field| format!("{}: {}", field.name(), field.data_type())).collect();
+    let found: Vec<String> =
+        fields.iter().map(|field| format!("{}: {}", field.name(), field.data_type())).collect();
     assert_eq!(found, ["x: Int64", "y: List(Struct(\"z\": Utf8))", "w: Float64"]);
     assert_eq!(unified(&[left, integers(&[1])]).1, ["a: dictionary, integer"]);
 }
@@ -131,11 +154,15 @@ fn missing_values_have_no_type() {
 
 fn any_array() -> impl Strategy<Value = ArrayRef> {
     prop_oneof![
-        prop::collection::vec(any::<Option<i64>>(), 0..3).prop_map(|v| Arc::new(Int64Array::from(v)) as ArrayRef),
+        prop::collection::vec(any::<Option<i64>>(), 0..3)
+            .prop_map(|v| Arc::new(Int64Array::from(v)) as ArrayRef),
         prop::collection::vec(-9i64..9, 0..3).prop_map(|v| integers(&v)),
-        prop::collection::vec(any::<u64>(), 0..3).prop_map(|v| Arc::new(UInt64Array::from(v)) as ArrayRef),
-        prop::collection::vec(prop_oneof![Just(0.5), Just(3.0), Just(1e300)], 0..3).prop_map(|v| floats(&v)),
-        prop::collection::vec(any::<bool>(), 0..2).prop_map(|v| Arc::new(BooleanArray::from(v)) as ArrayRef),
+        prop::collection::vec(any::<u64>(), 0..3)
+            .prop_map(|v| Arc::new(UInt64Array::from(v)) as ArrayRef),
+        prop::collection::vec(prop_oneof![Just(0.5), Just(3.0), Just(1e300)], 0..3)
+            .prop_map(|v| floats(&v)),
+        prop::collection::vec(any::<bool>(), 0..2)
+            .prop_map(|v| Arc::new(BooleanArray::from(v)) as ArrayRef),
         Just(texts(&["a"])),
         Just(nothing(1)),
         Just(instant(None)),

@@ -25,7 +25,11 @@ fn a_truncated_archive_is_refused() {
     for length in 0..whole.len() {
         fs::write(test.path("archive"), &whole[..length]).expect("writable");
         let result = unpack(&test.path("archive"), &snapshot, Limit::SCRIPTS, &test.path("copy"));
-        assert!(matches!(result, Err(Error::Damaged { .. })), "{length} of {} bytes: {result:?}", whole.len());
+        assert!(
+            matches!(result, Err(Error::Damaged { .. })),
+            "{length} of {} bytes: {result:?}",
+            whole.len()
+        );
     }
 }
 
@@ -58,18 +62,29 @@ impl Hostile {
 #[test]
 fn names_that_lead_out_are_refused() {
     let test = Folders::new();
-    for name in ["../evil", "a/../../evil", "/tmp/evil", "..", ".", "", "a/..", "./evil", "folder/"] {
-        let message = test.refused(&Hostile::default().entry(b'0', name.as_bytes(), b"", b"x").end());
-        assert!(message.contains("not a path below") || message.contains("not a regular file"), "{name}: {message}");
+    for name in ["../evil", "a/../../evil", "/tmp/evil", "..", ".", "", "a/..", "./evil", "folder/"]
+    {
+        let message =
+            test.refused(&Hostile::default().entry(b'0', name.as_bytes(), b"", b"x").end());
+        assert!(
+            message.contains("not a path below") || message.contains("not a regular file"),
+            "{name}: {message}"
+        );
     }
     // The long forms of a name are no other way.
     let long = [b"../".repeat(60), b"evil\0".to_vec()].concat();
-    let message =
-        test.refused(&Hostile::default().entry(b'L', b"././@LongLink", b"", &long).entry(b'0', b"a", b"", b"x").end());
+    let message = test.refused(
+        &Hostile::default()
+            .entry(b'L', b"././@LongLink", b"", &long)
+            .entry(b'0', b"a", b"", b"x")
+            .end(),
+    );
     assert!(message.contains("not a path below"), "{message}");
     let pax = b"15 path=../evil\n";
     let pax = [format!("{} ", pax.len()).into_bytes(), pax[3..].to_vec()].concat();
-    let message = test.refused(&Hostile::default().entry(b'x', b"pax", b"", &pax).entry(b'0', b"a", b"", b"x").end());
+    let message = test.refused(
+        &Hostile::default().entry(b'x', b"pax", b"", &pax).entry(b'0', b"a", b"", b"x").end(),
+    );
     assert!(message.contains("not a path below"), "{message}");
 }
 
@@ -89,7 +104,10 @@ fn entries_other_than_regular_files_are_refused() {
         (b'?', "unknown"),
     ] {
         // The classic: a link, then a file through it.
-        let tar = Hostile::default().entry(kind, b"way", b"/etc", b"").entry(b'0', b"way/evil", b"", b"x").end();
+        let tar = Hostile::default()
+            .entry(kind, b"way", b"/etc", b"")
+            .entry(b'0', b"way/evil", b"", b"x")
+            .end();
         let message = test.refused(&tar);
         assert!(!message.is_empty(), "{what}");
     }
@@ -99,7 +117,12 @@ fn entries_other_than_regular_files_are_refused() {
 fn names_that_contradict_each_other_are_refused() {
     let test = Folders::new();
     for (first, second) in [("a", "a"), ("a", "a/b"), ("a/b", "a")] {
-        let tar = Hostile::default().entry(b'0', first.as_bytes(), b"", b"x").entry(b'0', second.as_bytes(), b"", b"x");
+        let tar = Hostile::default().entry(b'0', first.as_bytes(), b"", b"x").entry(
+            b'0',
+            second.as_bytes(),
+            b"",
+            b"x",
+        );
         let message = test.refused(&tar.end());
         assert!(message.contains(second), "{message}");
     }
@@ -112,13 +135,21 @@ fn bombs_are_refused_before_they_burst() {
     let zeros = vec![0; 2000];
     let message = test.refused(&Hostile::default().entry(b'0', b"a", b"", &zeros).end());
     assert!(message.contains("more than 3 files of 1024 bytes"), "{message}");
-    let two = Hostile::default().entry(b'0', b"a", b"", &zeros[..600]).entry(b'0', b"b", b"", &zeros[..600]);
+    let two = Hostile::default().entry(b'0', b"a", b"", &zeros[..600]).entry(
+        b'0',
+        b"b",
+        b"",
+        &zeros[..600],
+    );
     assert!(test.refused(&two.end()).contains("more than"));
-    let many =
-        (0..4).fold(Hostile::default(), |tar, number: i32| tar.entry(b'0', number.to_string().as_bytes(), b"", b""));
+    let many = (0..4).fold(Hostile::default(), |tar, number: i32| {
+        tar.entry(b'0', number.to_string().as_bytes(), b"", b"")
+    });
     assert!(test.refused(&many.end()).contains("more than"));
     let name = vec![b'n'; 1 << 20];
-    let message = test.refused(&Hostile::default().entry(b'L', b"long", b"", &name).entry(b'0', b"a", b"", b"").end());
+    let message = test.refused(
+        &Hostile::default().entry(b'L', b"long", b"", &name).entry(b'0', b"a", b"", b"").end(),
+    );
     assert!(message.contains("too long"), "{message}");
     let mut tail = Hostile::default().entry(b'0', b"a", b"", b"x").end();
     tail.resize(1 << 20, 0);

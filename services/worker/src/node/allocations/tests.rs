@@ -33,7 +33,9 @@ impl Played {
         let mut said = Vec::new();
         while let Some(action) = self.allocations.next_action() {
             match action {
-                Action::Open { visit, job_id, queues } => said.push(format!("{}: open {job_id} {queues}", visit.0)),
+                Action::Open { visit, job_id, queues } => {
+                    said.push(format!("{}: open {job_id} {queues}", visit.0))
+                }
                 Action::Do { visit, step } => {
                     let step = match step {
                         Step::Provision(_) => "provision".to_owned(),
@@ -44,10 +46,13 @@ impl Played {
                 }
                 Action::Share { visit, share } => {
                     let Share { processes, gpus, .. } = share;
-                    let gpus = if gpus.is_empty() { String::new() } else { format!(" with {gpus:?}") };
+                    let gpus =
+                        if gpus.is_empty() { String::new() } else { format!(" with {gpus:?}") };
                     said.push(format!("{}: has {processes}{gpus}", visit.0));
                 }
-                Action::StopAgent { visit, stop } => said.push(format!("{}: stop {stop:?}", visit.0)),
+                Action::StopAgent { visit, stop } => {
+                    said.push(format!("{}: stop {stop:?}", visit.0))
+                }
                 Action::Close(visit) => said.push(format!("{}: close", visit.0)),
                 Action::Log { .. } => {}
             }
@@ -64,11 +69,19 @@ impl Played {
             processes: *processes,
             gpus: gpus.to_vec(),
         };
-        let other = Allocation { node: "other".to_owned(), job_id: "foreign".to_owned(), processes: 1, gpus: vec![0] };
+        let other = Allocation {
+            node: "other".to_owned(),
+            job_id: "foreign".to_owned(),
+            processes: 1,
+            gpus: vec![0],
+        };
         let mut allocations: Vec<_> = jobs.iter().map(allocation).collect();
         allocations.push(other);
-        let job =
-            |job_id: &str| ScheduledJob { job_id: job_id.to_owned(), admitted_in: Some(1), ..ScheduledJob::default() };
+        let job = |job_id: &str| ScheduledJob {
+            job_id: job_id.to_owned(),
+            admitted_in: Some(1),
+            ..ScheduledJob::default()
+        };
         let jobs = allocations.iter().map(|allocation| job(&allocation.job_id)).collect();
         self.schedule = Schedule { number, allocations, jobs, ..Schedule::default() };
         self.after(Event::Scheduled(Box::new(self.schedule.clone())))
@@ -203,7 +216,10 @@ fn job_that_has_not_begun_leaves_a_gpu_at_once() {
     let mut played = Played::new();
     played.give(&[("one", 2, &[0, 1])]);
     played.looked_up(0);
-    assert_eq!(played.give(&[("one", 1, &[0]), ("two", 1, &[1])]), "0: has 1 with [0], 1: open two two.1, 1: LookUp");
+    assert_eq!(
+        played.give(&[("one", 1, &[0]), ("two", 1, &[1])]),
+        "0: has 1 with [0], 1: open two two.1, 1: LookUp"
+    );
     assert_eq!(played.tick(Duration::ZERO), "1: has 1 with [1]");
 }
 
@@ -245,7 +261,10 @@ fn job_that_cannot_be_prepared_is_left_to_others() {
     assert_eq!(played.allocations.state().unable["job"], "no disk");
     assert_eq!(played.tick(REST / 2), "");
     assert_eq!(played.give(&[]), "");
-    assert!(played.allocations.state().unable.contains_key("job"), "the schedule must not give it again at once");
+    assert!(
+        played.allocations.state().unable.contains_key("job"),
+        "the schedule must not give it again at once"
+    );
     assert_eq!(played.tick(REST), "");
     assert!(played.allocations.state().unable.is_empty());
     assert_eq!(played.give(&[("job", 2, &[])]), "1: open job job.1, 1: LookUp");
@@ -256,7 +275,10 @@ fn job_of_another_format_is_left_to_others() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
     let found = Ok(Found::Foreign("format 2".to_owned()));
-    assert_eq!(played.after(Event::LookedUp { visit: VisitId(0), found }), "0: tell format 2, 0: has 2");
+    assert_eq!(
+        played.after(Event::LookedUp { visit: VisitId(0), found }),
+        "0: tell format 2, 0: has 2"
+    );
     assert_eq!(played.done(0), "0: close");
     assert_eq!(played.allocations.state().unable["job"], "format 2");
 }
@@ -273,9 +295,13 @@ fn silent_store_is_asked_again_and_reported_after_three_failures() {
         assert!(played.tick(REST).contains(&format!("{visit}: LookUp")));
         played.looked_up(visit);
         played.after(Event::Opened { visit: VisitId(visit), opened: Ok(Some(())) });
-        let result = Err(Unprovisioned { reason: "silent".to_owned(), obstacle: Obstacle::SilentStore });
+        let result =
+            Err(Unprovisioned { reason: "silent".to_owned(), obstacle: Obstacle::SilentStore });
         let after = played.after(Event::Provisioned { visit: VisitId(visit), result });
-        assert_eq!(after, if visit < 3 { format!("{visit}: close") } else { format!("{visit}: tell silent") });
+        assert_eq!(
+            after,
+            if visit < 3 { format!("{visit}: close") } else { format!("{visit}: tell silent") }
+        );
     }
 }
 
@@ -300,7 +326,11 @@ fn job_that_is_over_is_not_asked_for_again() {
     assert_eq!(played.after(over), "0: close");
     assert_eq!(played.tick(Duration::from_secs(60)), "");
     played.give(&[]);
-    assert_eq!(played.give(&[("job", 2, &[])]), "1: open job job.1, 1: LookUp", "it was opened again");
+    assert_eq!(
+        played.give(&[("job", 2, &[])]),
+        "1: open job job.1, 1: LookUp",
+        "it was opened again"
+    );
 }
 
 #[test]

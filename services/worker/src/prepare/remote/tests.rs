@@ -31,9 +31,11 @@ impl Site {
         bucket.put(key, &content);
         let folder = tempfile::tempdir().expect("temporary folder");
         std::fs::write(folder.path().join("same"), &content).expect("writable");
-        let stores = Stores::new(StoreOptions { endpoint: Some(proxy.endpoint.clone()), region: None });
+        let stores =
+            Stores::new(StoreOptions { endpoint: Some(proxy.endpoint.clone()), region: None });
         let remote = Remote::new(stores, folder.path().join("inputs"));
-        let (_, listing) = http(&support::endpoint(), "GET", &format!("/{}?list-type=2", bucket.name), &[], b"");
+        let (_, listing) =
+            http(&support::endpoint(), "GET", &format!("/{}?list-type=2", bucket.name), &[], b"");
         let listing = String::from_utf8(listing).expect("XML");
         let (_, rest) = listing.split_once("<ETag>").expect("listed");
         let etag = rest.split_once('<').expect("closed").0.replace("&quot;", "\"");
@@ -47,12 +49,19 @@ impl Site {
     }
 
     /// Decodes a block from the store and from the disk.
-    async fn both(&self, block: &Block, options: &TableOptions, schema: Option<&TableSchema>) -> (Decoded, Decoded) {
-        let files = self.remote.tables(std::slice::from_ref(block), options).await.expect("readable");
+    async fn both(
+        &self,
+        block: &Block,
+        options: &TableOptions,
+        schema: Option<&TableSchema>,
+    ) -> (Decoded, Decoded) {
+        let files =
+            self.remote.tables(std::slice::from_ref(block), options).await.expect("readable");
         let path = files[0].path();
         let decode = |path, has_holes| {
             let blocks = [LocalBlock { block, path, has_holes }];
-            tables::decode(&DecodeRequest { blocks: &blocks, options, schema, with_lines: false }).expect("decodable")
+            tables::decode(&DecodeRequest { blocks: &blocks, options, schema, with_lines: false })
+                .expect("decodable")
         };
         (decode(&path, files[0].has_holes()), decode(&self.folder.path().join("same"), false))
     }
@@ -85,12 +94,25 @@ async fn real_text_block_reads_its_lines_and_little_more() {
         assert!(remote.batch == local.batch, "block {number} differs");
         rows += remote.rows;
         if number == 3 {
-            assert_eq!(site.proxy.requests().len() - before.0, 1, "the head of the file is known by now");
-            assert!(site.bytes_read() - before.1 < 170_000, "{} bytes", site.bytes_read() - before.1);
+            assert_eq!(
+                site.proxy.requests().len() - before.0,
+                1,
+                "the head of the file is known by now"
+            );
+            assert!(
+                site.bytes_read() - before.1 < 170_000,
+                "{} bytes",
+                site.bytes_read() - before.1
+            );
         }
     }
     assert_eq!(rows, 40_001);
-    assert!(site.proxy.requests().iter().all(|request| request.header("if-match") == site.version.etag.as_deref()));
+    assert!(
+        site.proxy
+            .requests()
+            .iter()
+            .all(|request| request.header("if-match") == site.version.etag.as_deref())
+    );
 }
 
 #[tokio::test]
@@ -99,13 +121,15 @@ async fn real_row_group_reads_its_columns_and_the_footer_once() {
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..count * 3));
     let noise = (0..count * 3).map(|id| (id as f64 * 0.618_033_988_7).fract().sqrt());
     let values: ArrayRef = Arc::new(Float64Array::from_iter_values(noise));
-    let batch = RecordBatch::try_from_iter([("id", ids), ("value", values)]).expect("equal lengths");
+    let batch =
+        RecordBatch::try_from_iter([("id", ids), ("value", values)]).expect("equal lengths");
     let properties = WriterProperties::builder()
         .set_dictionary_enabled(false)
         .set_max_row_group_row_count(Some(count as usize))
         .build();
     let mut content = Vec::new();
-    let mut writer = ArrowWriter::try_new(&mut content, batch.schema(), Some(properties)).expect("in memory");
+    let mut writer =
+        ArrowWriter::try_new(&mut content, batch.schema(), Some(properties)).expect("in memory");
     writer.write(&batch).expect("in memory");
     writer.close().expect("in memory");
     let site = Site::new("a.parquet", content);
@@ -117,7 +141,12 @@ async fn real_row_group_reads_its_columns_and_the_footer_once() {
         assert_eq!(remote.rows, count as u64 - 20);
     }
     assert_eq!(site.proxy.requests().len(), 1 + 3, "the footer, and each row group");
-    assert!(site.bytes_read() < site.content.len() + 300_000, "{} of {}", site.bytes_read(), site.content.len());
+    assert!(
+        site.bytes_read() < site.content.len() + 300_000,
+        "{} of {}",
+        site.bytes_read(),
+        site.content.len()
+    );
 }
 
 #[tokio::test]
@@ -138,11 +167,17 @@ async fn real_changed_file_fails_and_is_named() {
 
     site.bucket.put("d/a.txt", b"two\n");
     let etag = site.version.etag.as_deref().expect("S3 has them");
-    let planned = format!("input changed since the job was planned: {url} (planned as ETag {etag}, 4 bytes; now ");
+    let planned = format!(
+        "input changed since the job was planned: {url} (planned as ETag {etag}, 4 bytes; now "
+    );
     let block = site.block("d/a.txt", BlockRange::WholeText);
     let failed = async || {
         let files = site.remote.files(&paths, &versions).await.map(drop);
-        let tables = site.remote.tables(std::slice::from_ref(&block), &TableOptions::default()).await.map(drop);
+        let tables = site
+            .remote
+            .tables(std::slice::from_ref(&block), &TableOptions::default())
+            .await
+            .map(drop);
         [files, tables].map(|result| format!("{:#}", result.expect_err("not as planned")))
     };
     for said in failed().await {

@@ -21,10 +21,19 @@ impl MiniBatches {
             leases
         };
         assert_eq!(sorted(&self.waiting), in_stage(|stage| matches!(stage, Stage::Waiting { .. })));
-        assert_eq!(sorted(&self.postponed), in_stage(|stage| matches!(stage, Stage::Postponed { .. })));
-        assert_eq!(sorted(&self.preparing), in_stage(|stage| matches!(stage, Stage::Preparing { .. })));
+        assert_eq!(
+            sorted(&self.postponed),
+            in_stage(|stage| matches!(stage, Stage::Postponed { .. }))
+        );
+        assert_eq!(
+            sorted(&self.preparing),
+            in_stage(|stage| matches!(stage, Stage::Preparing { .. }))
+        );
         assert_eq!(sorted(&self.ready), in_stage(|stage| matches!(stage, Stage::Ready(_))));
-        assert_eq!(sorted(&self.isolated.iter().copied().collect()), self.leases(|held| held.isolation.is_some()));
+        assert_eq!(
+            sorted(&self.isolated.iter().copied().collect()),
+            self.leases(|held| held.isolation.is_some())
+        );
         assert_eq!(self.copies, self.leases(|held| held.descriptor.copy).len());
         assert!(self.abandoned.keys().all(|lease| !self.held.contains_key(lease)));
         let held: u64 = self.held.values().map(MiniBatch::bytes).sum();
@@ -43,7 +52,8 @@ impl Held {
     fn new() -> Self {
         let now = Moment { instant: std::time::Instant::now(), milliseconds: 0 };
         let limits = WearLimits::of(&JobSpec::example());
-        let processes = [0, 1].map(|number| Process::starting(id(number), None, vec![], limits, now.instant));
+        let processes =
+            [0, 1].map(|number| Process::starting(id(number), None, vec![], limits, now.instant));
         Self { mini_batches: MiniBatches::default(), processes, now }
     }
 
@@ -61,16 +71,29 @@ impl Held {
             2 => held.resume(1),
             3 => drop(held.prepare(false, |_, _| process == 0, now)),
             4 => {
-                let Event::Prepared { descriptor, preparation, .. } = read(lease, 1) else { unreachable!("it is one") };
+                let Event::Prepared { descriptor, preparation, .. } = read(lease, 1) else {
+                    unreachable!("it is one")
+                };
                 held.prepared(lease, *descriptor, preparation, now);
             }
             5 => {
                 let copies = held.put_copies_last().len();
-                assert!(held.ready().skip(held.ready().len() - copies).all(|lease| held.get(lease).is_some()));
+                assert!(
+                    held.ready()
+                        .skip(held.ready().len() - copies)
+                        .all(|lease| held.get(lease).is_some())
+                );
             }
             6 => {
                 let leases: Vec<_> = held.ready().skip(lease as usize % 3).take(2).collect();
-                held.hand_over(&leases, &mut self.processes[process], None, false, protocol::Takes::Frame, now);
+                held.hand_over(
+                    &leases,
+                    &mut self.processes[process],
+                    None,
+                    false,
+                    protocol::Takes::Frame,
+                    now,
+                );
             }
             7 => held.take_back(&pipe.recall(now), false),
             8 => held.take_back(&pipe.take(), true),
@@ -100,12 +123,20 @@ impl Held {
     fn check(&self) {
         self.mini_batches.check();
         let handed = self.mini_batches.leases(|held| matches!(held.stage, Stage::Handed { .. }));
-        let in_pipe = |lease: &LeaseId| match self.mini_batches.get(*lease).map(|held| &held.stage) {
-            Some(Stage::Handed { process, sequence, .. }) => self.processes[process.slot].pipe.get(*sequence),
+        let in_pipe = |lease: &LeaseId| match self.mini_batches.get(*lease).map(|held| &held.stage)
+        {
+            Some(Stage::Handed { process, sequence, .. }) => {
+                self.processes[process.slot].pipe.get(*sequence)
+            }
             _ => None,
         };
-        assert!(handed.iter().all(|lease| in_pipe(lease).is_some_and(|handed| handed.lease == *lease)));
-        assert_eq!(handed.len(), self.processes.iter().map(|process| process.pipe.len()).sum::<usize>());
+        assert!(
+            handed.iter().all(|lease| in_pipe(lease).is_some_and(|handed| handed.lease == *lease))
+        );
+        assert_eq!(
+            handed.len(),
+            self.processes.iter().map(|process| process.pipe.len()).sum::<usize>()
+        );
     }
 }
 

@@ -4,7 +4,8 @@ use super::*;
 
 /// Returns a node of a job with second starts.
 fn speculating(processes: u32, mini_batches: u64) -> Node {
-    let mut node = starting_with(processes, |config| Arc::make_mut(&mut config.spec).speculation = true);
+    let mut node =
+        starting_with(processes, |config| Arc::make_mut(&mut config.spec).speculation = true);
     (0..processes).for_each(|process| node.ready(process));
     node.after(Event::Received((0..mini_batches).map(delivered).collect()));
     node
@@ -32,8 +33,15 @@ fn copy_goes_to_an_idle_process() {
     node.runs(0, 1);
     assert_eq!(node.after(Event::Received(vec![copy(0, 9)])), "1 gets 0");
     let won = outcome(&mut node, done(1, 1));
-    assert_eq!((won.lease, won.attempt.copy, won.attempt.status), (9, true, AttemptStatus::Succeeded));
-    assert_eq!(node.tick(Duration::from_secs(1)), "", "the first start goes on until the success is committed");
+    assert_eq!(
+        (won.lease, won.attempt.copy, won.attempt.status),
+        (9, true, AttemptStatus::Succeeded)
+    );
+    assert_eq!(
+        node.tick(Duration::from_secs(1)),
+        "",
+        "the first start goes on until the success is committed"
+    );
     assert_eq!(node.after(Event::Settled(vec![0])), "kill 0, drop 0");
     assert_eq!(node.after(exited(0, SlotPhase::Run, 1)), "forget 0, start 2", "nobody is to blame");
     assert_eq!(node.after(Event::Settled(vec![0])), "");
@@ -48,7 +56,11 @@ fn copy_never_waits_behind_a_run() {
     node.runs(0, 2);
     assert_eq!(node.after(Event::Received(vec![copy(1, 9)])), "");
     assert_eq!(node.tick(Duration::from_millis(900)), "");
-    assert_eq!(node.tick(Duration::from_millis(200)), "return 1", "another node may have an idle process");
+    assert_eq!(
+        node.tick(Duration::from_millis(200)),
+        "return 1",
+        "another node may have an idle process"
+    );
     assert_eq!(node.after(Event::Received(vec![copy(1, 10)])), "");
     assert_eq!(node.after(done(0, 2)), "1 Succeeded, drop 10");
 }
@@ -91,7 +103,10 @@ fn isolating_beside_a_copy() -> Node {
     };
     let first = Delivered { descriptor: files(false), ..delivered(0) };
     assert_eq!(node.after(Event::Received(vec![first])), "0 gets 0");
-    assert_eq!(node.after(Event::Received(vec![Delivered { descriptor: files(true), ..copy(0, 9) }])), "1 gets 0");
+    assert_eq!(
+        node.after(Event::Received(vec![Delivered { descriptor: files(true), ..copy(0, 9) }])),
+        "1 gets 0"
+    );
     assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..1]");
     node
 }
@@ -114,7 +129,11 @@ fn settled_mini_batch_is_isolated_no_further() {
     let mut node = isolating_beside_a_copy();
     assert_eq!(outcome(&mut node, done(1, 1)).attempt.status, AttemptStatus::Succeeded);
     assert_eq!(node.after(Event::Settled(vec![0])), "kill 0, drop 0");
-    assert_eq!(node.after(exited(0, SlotPhase::Run, 2)), "forget 0, start 2", "no range is to blame");
+    assert_eq!(
+        node.after(exited(0, SlotPhase::Run, 2)),
+        "forget 0, start 2",
+        "no range is to blame"
+    );
 }
 
 #[test]
@@ -123,7 +142,11 @@ fn waiting_for_a_service_gives_a_copy_as_much_time_as_any_run() {
     node.after(Event::Received(vec![copy(0, 9)]));
     (0..2).for_each(|process| node.runs(process, 1));
     node.after(frame(1, ProcessEvent::RateLimited { sequence: 1, seconds: 60.0 }));
-    assert_eq!(node.tick(LIMIT + Duration::from_secs(30)), "stacks of 0, stacks of 1", "both are slow");
+    assert_eq!(
+        node.tick(LIMIT + Duration::from_secs(30)),
+        "stacks of 0, stacks of 1",
+        "both are slow"
+    );
     assert_eq!(node.stacks(0, "File x"), "kill 0", "it does not wait");
     assert_eq!(node.stacks(1, "File x"), "1 is in run for 120 s", "not killed");
 }
@@ -149,10 +172,11 @@ fn returned_copy_is_still_one_and_has_cost_nothing() {
     node.after(Event::Received(vec![copy(0, 9)]));
     node.scheduler.handle(Event::Stop(Stop::Drain), node.now);
     node.scheduler.schedule(node.now, false);
-    let returned = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-        Action::Announce(Announcement::Return { lease: 9, descriptor }) => Some(descriptor),
-        _ => None,
-    });
+    let returned =
+        std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
+            Action::Announce(Announcement::Return { lease: 9, descriptor }) => Some(descriptor),
+            _ => None,
+        });
     let returned = returned.expect("a drained node keeps nothing");
     assert_eq!((returned.copy, returned.tries_spent, returned.deliveries_lost), (true, 0, 0));
 }

@@ -26,14 +26,22 @@ fn three_idle_deaths_per_process_end_the_node() {
             takes: protocol::Takes::Frame,
         };
         node.after(Event::Frame { process, frame: ready, rows: Bytes::new() });
-        let exited = Event::Exited { process, code: 1, phase: SlotPhase::Idle, sequence: 0, ran: None };
+        let exited =
+            Event::Exited { process, code: 1, phase: SlotPhase::Idle, sequence: 0, ran: None };
         assert_eq!(node.after(exited), format!("examine {death} in 0"));
-        let Event::Examined { findings, .. } = examined(0) else { unreachable!("constructed like this") };
+        let Event::Examined { findings, .. } = examined(0) else {
+            unreachable!("constructed like this")
+        };
         let actions = node.after(Event::Examined { process, findings });
-        let stops = actions.contains("stopped: 3 processes in a row ended between two mini-batches");
+        let stops =
+            actions.contains("stopped: 3 processes in a row ended between two mini-batches");
         assert_eq!(stops, death == 2, "{actions}");
         if !stops {
-            assert_eq!(node.tick(Duration::from_secs(1)), format!("start {}", death + 1), "after a pause");
+            assert_eq!(
+                node.tick(Duration::from_secs(1)),
+                format!("start {}", death + 1),
+                "after a pause"
+            );
         }
     }
     assert!(node.scheduler.is_over(node.now));
@@ -42,7 +50,11 @@ fn three_idle_deaths_per_process_end_the_node() {
 #[test]
 fn damaged_connection_fails_the_oldest_mini_batch() {
     let mut node = working(1, 2);
-    let damaged = || Event::ConnectionDamaged { process: id(0), phase: SlotPhase::Run, how: "an invalid frame".into() };
+    let damaged = || Event::ConnectionDamaged {
+        process: id(0),
+        phase: SlotPhase::Run,
+        how: "an invalid frame".into(),
+    };
     assert_eq!(node.after(damaged()), "kill 0");
     assert_eq!(node.after(damaged()), "", "once");
     assert_eq!(node.after(exited(0, SlotPhase::Run, 1)), "examine 0 in 1");
@@ -51,12 +63,18 @@ fn damaged_connection_fails_the_oldest_mini_batch() {
 
 #[test]
 fn damaged_connection_is_named_after_the_phase_that_damaged_it() {
-    for (mut node, expected) in [(starting(1), "damaged in init()"), (working(1, 1), "damaged in run()")] {
+    for (mut node, expected) in
+        [(starting(1), "damaged in init()"), (working(1, 1), "damaged in run()")]
+    {
         // The process went on before the engine read what it had written.
-        let damaged =
-            Event::ConnectionDamaged { process: id(0), phase: SlotPhase::Idle, how: "an invalid frame".into() };
+        let damaged = Event::ConnectionDamaged {
+            process: id(0),
+            phase: SlotPhase::Idle,
+            how: "an invalid frame".into(),
+        };
         node.scheduler.handle(damaged, node.now);
-        let is_named = |action| matches!(action, Action::Log { message, .. } if message.contains(expected));
+        let is_named =
+            |action| matches!(action, Action::Log { message, .. } if message.contains(expected));
         assert!(std::iter::from_fn(|| node.scheduler.next_action()).any(is_named), "{expected}");
     }
 }
@@ -119,7 +137,11 @@ fn lost_lease_kills_only_its_run() {
     node.runs(0, 1);
     assert_eq!(node.lost(1), "", "its process has not started it");
     assert_eq!(node.lost(0), "kill 0");
-    assert_eq!(node.after(exited(0, SlotPhase::Run, 1)), "forget 0, start 2", "no mini-batch is to blame");
+    assert_eq!(
+        node.after(exited(0, SlotPhase::Run, 1)),
+        "forget 0, start 2",
+        "no mini-batch is to blame"
+    );
 }
 
 #[test]
@@ -211,10 +233,11 @@ fn report_of_a_forgotten_process_changes_nothing() {
 fn outcome_names_its_try() {
     let mut node = working(1, 1);
     node.scheduler.handle(raised(0, 1), node.now);
-    let outcome = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-        Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
-        _ => None,
-    });
+    let outcome =
+        std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
+            Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
+            _ => None,
+        });
     let attempt = outcome.expect("announced").attempt;
     assert_eq!(
         (attempt.status, attempt.try_number, attempt.process.as_str()),

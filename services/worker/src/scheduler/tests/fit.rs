@@ -10,7 +10,11 @@ fn share(processes: u32) -> Event {
 fn surplus_process_answers_what_it_runs_and_is_not_replaced() {
     let mut node = working(2, 2);
     assert_eq!(node.after(share(1)), "");
-    assert_eq!(node.after(Event::Received(vec![delivered(10)])), "", "one is busy, and the other gets no more");
+    assert_eq!(
+        node.after(Event::Received(vec![delivered(10)])),
+        "",
+        "one is busy, and the other gets no more"
+    );
     assert_eq!(node.after(done(1, 1)), "1 Succeeded, finish 1");
     assert_eq!(node.after(exited(1, SlotPhase::Idle, 0)), "forget 1");
     assert_eq!(node.after(done(0, 1)), "0 Succeeded, 0 gets 10");
@@ -71,7 +75,10 @@ fn process_whose_gpu_is_for_another_job_ends_first() {
     node.after(Event::Share(Share { processes: 1, gpus: vec![1], number: 1 }));
     assert_eq!(node.after(done(0, 1)), "0 Succeeded, finish 0");
     assert_eq!(node.after(exited(0, SlotPhase::Idle, 0)), "forget 0");
-    assert_eq!(node.after(Event::Share(Share { processes: 2, gpus: vec![1, 0], number: 2 })), "start 2 with GPU 0");
+    assert_eq!(
+        node.after(Event::Share(Share { processes: 2, gpus: vec![1, 0], number: 2 })),
+        "start 2 with GPU 0"
+    );
 }
 
 #[test]
@@ -81,15 +88,25 @@ fn process_leaves_the_gpu_of_another_job_and_another_follows_it() {
         config.share = Some(Share { processes: 2, gpus: vec![0], number: 1 });
     });
     (0..2).for_each(|process| node.ready(process));
-    let in_use = |node: &mut Node| node.scheduler.in_use().map(|used| (used.number, Vec::from_iter(used.gpus)));
+    let in_use = |node: &mut Node| {
+        node.scheduler.in_use().map(|used| (used.number, Vec::from_iter(used.gpus)))
+    };
     assert_eq!(in_use(&mut node), Some((1, vec![0])));
     assert_eq!(in_use(&mut node), None, "nothing has changed");
     assert_eq!(node.after(Event::Received((0..2).map(delivered).collect())), "0 gets 0, 1 gets 1");
-    assert_eq!(node.after(Event::Share(Share { processes: 2, gpus: vec![1], number: 2 })), "", "no run is interrupted");
+    assert_eq!(
+        node.after(Event::Share(Share { processes: 2, gpus: vec![1], number: 2 })),
+        "",
+        "no run is interrupted"
+    );
     assert_eq!(in_use(&mut node), Some((2, vec![0, 1])));
     assert_eq!(node.after(done(0, 1)), "0 Succeeded, finish 0");
     assert_eq!(node.after(exited(0, SlotPhase::Idle, 0)), "forget 0, start 2 with GPU 1");
-    assert_eq!(in_use(&mut node), Some((2, vec![0, 1])), "a process without a GPU of its own sees those of its job");
+    assert_eq!(
+        in_use(&mut node),
+        Some((2, vec![0, 1])),
+        "a process without a GPU of its own sees those of its job"
+    );
     assert_eq!(node.after(done(1, 1)), "1 Succeeded, finish 1");
     assert_eq!(node.after(exited(1, SlotPhase::Idle, 0)), "forget 1, start 3");
     assert_eq!(in_use(&mut node), Some((2, vec![1])));
@@ -98,7 +115,9 @@ fn process_leaves_the_gpu_of_another_job_and_another_follows_it() {
 #[test]
 fn node_learns_of_processes_and_of_the_first_attempt_that_ends() {
     let mut node = starting_with(1, |config| config.share = Some(share_of(1, 1)));
-    let said = |node: &mut Node| node.scheduler.in_use().map(|it| (it.processes, it.is_ready, it.has_ended_one));
+    let said = |node: &mut Node| {
+        node.scheduler.in_use().map(|it| (it.processes, it.is_ready, it.has_ended_one))
+    };
     assert_eq!(said(&mut node), Some((1, false, false)));
     node.ready(0);
     assert_eq!(said(&mut node), Some((1, true, false)));
@@ -106,7 +125,11 @@ fn node_learns_of_processes_and_of_the_first_attempt_that_ends() {
     assert_eq!(said(&mut node), None, "nothing has changed");
     node.after(done(0, 1));
     assert_eq!(said(&mut node), Some((1, true, true)));
-    assert_eq!(node.after(Event::Share(share_of(0, 2))), "finish 0", "it makes room for other jobs");
+    assert_eq!(
+        node.after(Event::Share(share_of(0, 2))),
+        "finish 0",
+        "it makes room for other jobs"
+    );
     assert_eq!(said(&mut node), Some((1, false, true)), "it has not ended yet");
     node.after(exited(0, SlotPhase::Idle, 0));
     assert_eq!(said(&mut node), Some((0, false, true)));
@@ -150,7 +173,8 @@ fn larger_share_replaces_a_surplus_process_that_ends() {
 
 #[test]
 fn node_begins_with_its_share_and_asks_for_as_much() {
-    let mut node = starting_with(2, |config| config.share = Some(Share { processes: 1, ..Share::default() }));
+    let mut node =
+        starting_with(2, |config| config.share = Some(Share { processes: 1, ..Share::default() }));
     node.after(Event::Tick(vec![]));
     assert_eq!(node.requested, [2], "one for its process, and one ahead");
     assert_eq!(node.after(share(2)), "start 1");
@@ -166,7 +190,8 @@ fn fewer_processes_return_what_they_will_not_need_soon() {
 
 #[test]
 fn one_process_gives_up_after_its_own_failures() {
-    let mut node = starting_with(2, |config| config.share = Some(Share { processes: 1, ..Share::default() }));
+    let mut node =
+        starting_with(2, |config| config.share = Some(Share { processes: 1, ..Share::default() }));
     let failed = |process: u32, message: &str| Event::NotStarted {
         process: ProcessId { slot: 0, number: process },
         message: message.into(),

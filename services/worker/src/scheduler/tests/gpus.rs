@@ -21,17 +21,25 @@ fn alone(gpus: u32) -> Node {
 /// Returns a node with processes of a job that asks for this many GPUs for each process, or processes for each GPU. The
 /// starts are its first actions.
 fn asking(processes: u32, gpus: u32, gpus_per_process: u32, process_count_per_gpu: u32) -> Node {
-    let (gpus_per_process, process_count_per_gpu) = (Some(gpus_per_process), Some(process_count_per_gpu));
+    let (gpus_per_process, process_count_per_gpu) =
+        (Some(gpus_per_process), Some(process_count_per_gpu));
     let spec = JobSpec { gpus_per_process, process_count_per_gpu, ..JobSpec::example() };
     starting_with(processes, |config| (config.spec, config.gpus) = (spec.into(), gpus))
 }
 
 fn error(message: &str) -> ErrorReport {
-    ErrorReport { category: "RuntimeError".into(), message: message.into(), ..ErrorReport::default() }
+    ErrorReport {
+        category: "RuntimeError".into(),
+        message: message.into(),
+        ..ErrorReport::default()
+    }
 }
 
 fn failed(process: u32, sequence: u64, message: &str) -> Event {
-    answered(process, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error(message)) })
+    answered(
+        process,
+        Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error(message)) },
+    )
 }
 
 const GONE: &str = "CUDA error: no CUDA-capable device is detected";
@@ -82,10 +90,12 @@ fn mini_batch_of_a_dead_process_goes_to_another_gpu() {
 fn mini_batch_without_another_gpu_goes_to_another_node_first() {
     let again = || {
         let delivered = delivered(0);
-        let descriptor = Descriptor { tries_spent: 1, failed_on: vec!["0".into()], ..delivered.descriptor };
+        let descriptor =
+            Descriptor { tries_spent: 1, failed_on: vec!["0".into()], ..delivered.descriptor };
         Event::Received(vec![Delivered { descriptor, ..delivered }])
     };
-    let members = || protocol::Members { working: [("1".to_owned(), 0)].into(), ..Default::default() };
+    let members =
+        || protocol::Members { working: [("1".to_owned(), 0)].into(), ..Default::default() };
     let mut node = alone(1);
     node.after(failed(0, 1, FULL));
     node.after(Event::Members(members()));
@@ -114,7 +124,9 @@ fn fail_first(node: &mut Node, number: u32, mini_batch: u64) -> String {
         let actions = node.after(Event::Received(vec![delivered(mini_batch)]));
         assert_eq!(actions, format!("{number} gets {mini_batch}"));
     }
-    let Event::Frame { frame: answer, .. } = failed(0, 1, GONE) else { unreachable!("constructed like this") };
+    let Event::Frame { frame: answer, .. } = failed(0, 1, GONE) else {
+        unreachable!("constructed like this")
+    };
     let actions = node.after(frame(answer));
     assert_eq!(actions, format!("{mini_batch} RunRaised, again, finish {number}"));
     node.after(Event::Exited { process, code: 0, phase: SlotPhase::Idle, sequence: 0, ran: None })
@@ -135,7 +147,10 @@ fn node_without_a_gpu_left_gives_up_and_names_the_failure() {
     fail_first(&mut node, 0, 0);
     fail_first(&mut node, 1, 10);
     let actions = fail_first(&mut node, 2, 20);
-    assert_eq!(actions, format!("forget 2, stopped: no GPU is left on this node: GPU 0: RuntimeError: {GONE}"));
+    assert_eq!(
+        actions,
+        format!("forget 2, stopped: no GPU is left on this node: GPU 0: RuntimeError: {GONE}")
+    );
 }
 
 #[test]
@@ -154,18 +169,23 @@ fn end_of_the_process_tells_which_gpu_is_out_of_use() {
         let process = ProcessId { slot: 0, number };
         let frame = ProcessEvent::InitFailed { error: error(GONE), chance: Chance::Likely };
         node.after(Event::Frame { process, frame, rows: Bytes::new() });
-        node.scheduler
-            .handle(Event::Exited { process, code: 72, phase: SlotPhase::Init, sequence: 0, ran: None }, node.now);
+        node.scheduler.handle(
+            Event::Exited { process, code: 72, phase: SlotPhase::Init, sequence: 0, ran: None },
+            node.now,
+        );
         let notice = |action| match action {
-            Action::Announce(Announcement::Event(ResultEvent::ProcessEnded { notice, wear, .. })) => {
-                Some((notice, wear))
-            }
+            Action::Announce(Announcement::Event(ResultEvent::ProcessEnded {
+                notice,
+                wear,
+                ..
+            })) => Some((notice, wear)),
             _ => None,
         };
         notices.extend(std::iter::from_fn(|| node.scheduler.next_action()).filter_map(notice));
         node.tick(Duration::from_secs(5));
     }
-    let expected = format!("GPU 0 of node 0 is out of use after 3 failures in a row: RuntimeError: {GONE}");
+    let expected =
+        format!("GPU 0 of node 0 is out of use after 3 failures in a row: RuntimeError: {GONE}");
     assert_eq!(notices, [(String::new(), None), (String::new(), None), (expected, None)]);
 }
 
@@ -190,14 +210,16 @@ fn several_gpus_of_a_process_are_out_of_use_together() {
     node.after(Event::Received(vec![delivered(0)]));
     assert_eq!(fail_first(&mut node, 0, 0), "forget 0, start 1 with GPUs 0 and 1");
     fail_first(&mut node, 1, 10);
-    let cause = format!("fewer than 2 GPUs are left on this node: GPUs 0 and 1: RuntimeError: {GONE}");
+    let cause =
+        format!("fewer than 2 GPUs are left on this node: GPUs 0 and 1: RuntimeError: {GONE}");
     assert_eq!(fail_first(&mut node, 2, 20), format!("forget 2, stopped: {cause}"));
 }
 
 #[test]
 fn processes_beyond_the_places_on_gpus_have_none() {
     let mut node = asking(5, 2, 1, 2);
-    let starts = "start 0 with GPU 0, start 1 with GPU 1, start 2 with GPU 0, start 3 with GPU 1, start 4";
+    let starts =
+        "start 0 with GPU 0, start 1 with GPU 1, start 2 with GPU 0, start 3 with GPU 1, start 4";
     assert_eq!(node.actions(), starts);
 }
 

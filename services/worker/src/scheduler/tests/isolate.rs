@@ -41,10 +41,11 @@ fn with_rows(process: u32, sequence: u64, rows: &'static str) -> Event {
 /// Reports an event, and returns the attempt that follows from it, with its rows.
 pub(super) fn announced(node: &mut Node, event: Event) -> (Attempt, Bytes) {
     node.scheduler.handle(event, node.now);
-    let outcome = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-        Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
-        _ => None,
-    });
+    let outcome =
+        std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
+            Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
+            _ => None,
+        });
     let outcome = outcome.expect("announced");
     assert!(outcome.next_try.is_none(), "it was the last try");
     (outcome.attempt, outcome.rows)
@@ -58,14 +59,24 @@ fn rejected_items(attempt: &Attempt) -> Vec<(u64, u64)> {
 fn only_the_item_that_fails_alone_is_rejected() {
     let mut node = isolating(1, 4);
     assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..2]");
-    assert_eq!(node.after(with_rows(0, 2, "a\nb\n")), "0 gets 0[2..3]", "the rest must hold a bad item");
+    assert_eq!(
+        node.after(with_rows(0, 2, "a\nb\n")),
+        "0 gets 0[2..3]",
+        "the rest must hold a bad item"
+    );
     assert_eq!(node.after(raised(0, 3)), "0 gets 0[3..4]");
     let (attempt, rows) = announced(&mut node, with_rows(0, 4, "d\n"));
-    assert_eq!((attempt.status, attempt.is_final, attempt.try_number), (AttemptStatus::Succeeded, true, 1));
+    assert_eq!(
+        (attempt.status, attempt.is_final, attempt.try_number),
+        (AttemptStatus::Succeeded, true, 1)
+    );
     assert_eq!((attempt.total, attempt.succeeded, attempt.extra_runs), (4, 3, 3));
     assert_eq!(&rows[..], b"a\nb\nd\n");
     assert_eq!(rejected_items(&attempt), [(2, 1)]);
-    assert_eq!((attempt.rejected[0].status, &*attempt.rejected[0].detail), (AttemptStatus::RunRaised, "/in/2"));
+    assert_eq!(
+        (attempt.rejected[0].status, &*attempt.rejected[0].detail),
+        (AttemptStatus::RunRaised, "/in/2")
+    );
 }
 
 #[test]
@@ -82,7 +93,10 @@ fn rejected_item_names_the_run_in_which_it_failed_alone() {
     let (attempt, _) = announced(&mut node, with_rows(0, 5, "c\nd\n"));
     let [rejected] = &attempt.rejected[..] else { panic!("{attempt:?}") };
     let run = rejected.run.as_ref().expect("known");
-    assert_eq!((&*run.process, ended_at - run.started_at, ended_at - attempt.started_at), ("process000", 5000, 6000));
+    assert_eq!(
+        (&*run.process, ended_at - run.started_at, ended_at - attempt.started_at),
+        ("process000", 5000, 6000)
+    );
 }
 
 #[test]
@@ -90,7 +104,11 @@ fn reducer_hears_of_an_isolation_that_takes_long() {
     let mut node = isolating(1, 4);
     assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..2]");
     node.pass(Duration::from_secs(14));
-    assert_eq!(node.after(raised(0, 2)), "0 goes on, 0 gets 0[0..1]", "a twentieth of 270 seconds has passed");
+    assert_eq!(
+        node.after(raised(0, 2)),
+        "0 goes on, 0 gets 0[0..1]",
+        "a twentieth of 270 seconds has passed"
+    );
     assert_eq!(node.after(with_rows(0, 3, "a\n")), "0 gets 0[1..2]");
 }
 
@@ -103,9 +121,12 @@ fn tries_are_spent_before_a_mini_batch_is_divided() {
 
 #[test]
 fn mini_batch_that_cannot_be_divided_fails() {
-    for (files, items_max, isolate) in
-        [(1, 9, Isolate::Items), (4, 3, Isolate::Items), (4, 9, Isolate::Off), (4, 3, Isolate::Halves)]
-    {
+    for (files, items_max, isolate) in [
+        (1, 9, Isolate::Items),
+        (4, 3, Isolate::Items),
+        (4, 9, Isolate::Off),
+        (4, 3, Isolate::Halves),
+    ] {
         let mut node = with_isolation(1, |config| {
             let spec = Arc::make_mut(&mut config.spec);
             (spec.isolate, spec.isolate_items_max) = (isolate, items_max);
@@ -127,13 +148,18 @@ fn only_a_mini_batch_that_is_too_large_to_be_divided_is_warned_about() {
         let (attempt, _) = announced(&mut node, raised(0, 1));
         let messages: Vec<_> = attempt.warnings.iter().map(|warning| &warning.message).collect();
         assert_eq!(messages.len(), warnings);
-        assert!(messages.iter().all(|message| message.contains("has 4 items, more than isolate_items_max (3)")));
+        assert!(
+            messages
+                .iter()
+                .all(|message| message.contains("has 4 items, more than isolate_items_max (3)"))
+        );
     }
 }
 
 #[test]
 fn halves_are_not_divided() {
-    let mut node = with_isolation(1, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Halves);
+    let mut node =
+        with_isolation(1, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Halves);
     node.after(Event::Received(vec![of_files(0, 5)]));
     assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..2]");
     assert_eq!(node.after(raised(0, 2)), "0 gets 0[2..5]");
@@ -155,7 +181,10 @@ fn range_that_kills_its_process_is_divided_in_the_next_one() {
         takes: protocol::Takes::Frame,
     };
     let process = ProcessId { slot: 0, number: 1 };
-    assert_eq!(node.after(Event::Frame { process, frame: ready, rows: Bytes::new() }), "1 gets 0[1..2]");
+    assert_eq!(
+        node.after(Event::Frame { process, frame: ready, rows: Bytes::new() }),
+        "1 gets 0[1..2]"
+    );
     let ending = Ending { sequence: 1, returned: 1, ..Ending::empty() };
     let event = Event::Frame { process, frame: ProcessEvent::Answered(ending), rows: Bytes::new() };
     let (attempt, _) = announced(&mut node, event);
@@ -205,7 +234,10 @@ fn ranges_stay_with_the_process_that_has_the_items() {
     let actions = node.after(raised(1, 1));
     assert!(actions.starts_with("1 gets 1[0..2]"), "not process 0, which has room: {actions}");
     let actions = node.after(raised(1, 2));
-    assert!(actions.starts_with("1 gets 1[0..1], 0 gets"), "and nothing else waits behind it: {actions}");
+    assert!(
+        actions.starts_with("1 gets 1[0..1], 0 gets"),
+        "and nothing else waits behind it: {actions}"
+    );
     assert_eq!(node.after(with_rows(1, 3, "a\n")), "1 gets 1[1..2]");
 }
 
@@ -214,8 +246,9 @@ fn quick_ranges_do_not_let_slow_mini_batches_queue_in_their_process() {
     let mut node = with_isolation(1, |_| ());
     let received = (0..8).map(|number| of_files(number, 4)).collect();
     assert_eq!(node.after(Event::Received(received)), "0 gets 0");
-    let answer =
-        |sequence, run_seconds, ending| frame(0, ProcessEvent::Answered(Ending { sequence, run_seconds, ..ending }));
+    let answer = |sequence, run_seconds, ending| {
+        frame(0, ProcessEvent::Answered(Ending { sequence, run_seconds, ..ending }))
+    };
     let fails = || Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
     let works = || Ending { returned: 1, ..Ending::empty() };
     assert_eq!(node.after(answer(1, 5.0, fails())), "0 gets 0[0..2]");
@@ -245,7 +278,11 @@ fn lost_lease_ends_an_isolation() {
     node.after(raised(0, 1));
     node.runs(0, 2);
     assert_eq!(node.lost(0), "kill 0");
-    assert_eq!(node.after(exited(0, SlotPhase::Run, 2)), "forget 0, start 2", "nothing is announced");
+    assert_eq!(
+        node.after(exited(0, SlotPhase::Run, 2)),
+        "forget 0, start 2",
+        "nothing is announced"
+    );
 }
 
 #[test]
@@ -295,7 +332,11 @@ fn isolation_that_takes_too_long_rejects_the_rest() {
 fn items_that_did_not_run_alone_say_so() {
     let mut node = isolating(1, 4);
     let hangs = |sequence| {
-        let error = ErrorReport { category: "RunTimeout".into(), message: "too long".into(), ..ErrorReport::default() };
+        let error = ErrorReport {
+            category: "RunTimeout".into(),
+            message: "too long".into(),
+            ..ErrorReport::default()
+        };
         answered(0, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) })
     };
     node.after(hangs(1));
@@ -304,7 +345,8 @@ fn items_that_did_not_run_alone_say_so() {
     node.pass(33 * LIMIT);
     let (attempt, _) = announced(&mut node, hangs(4));
     assert_eq!(rejected_items(&attempt), [(1, 1), (2, 2)]);
-    let causes: Vec<_> = attempt.rejected.iter().map(|rejected| rejected.error.sentence()).collect();
+    let causes: Vec<_> =
+        attempt.rejected.iter().map(|rejected| rejected.error.sentence()).collect();
     assert_eq!(
         causes,
         [
@@ -317,7 +359,8 @@ fn items_that_did_not_run_alone_say_so() {
 #[test]
 fn isolation_does_not_end_because_its_ranges_wait() {
     let limited = Event::Limited { process: id(0), time: 33 * LIMIT };
-    let rate_limited = frame(0, ProcessEvent::RateLimited { sequence: 3, seconds: (33 * LIMIT).as_secs_f64() });
+    let rate_limited =
+        frame(0, ProcessEvent::RateLimited { sequence: 3, seconds: (33 * LIMIT).as_secs_f64() });
     for wait in [limited, rate_limited] {
         let mut node = isolating(1, 8);
         node.after(raised(0, 1));
@@ -329,7 +372,10 @@ fn isolation_does_not_end_because_its_ranges_wait() {
         let (attempt, _) = announced(&mut node, with_rows(0, 5, "h\n"));
         assert_eq!((attempt.failed(), rejected_items(&attempt)), (0, vec![]));
         let Waited { limits_milliseconds, services_milliseconds } = attempt.waited;
-        assert_eq!(u128::from(limits_milliseconds + services_milliseconds), (33 * LIMIT).as_millis());
+        assert_eq!(
+            u128::from(limits_milliseconds + services_milliseconds),
+            (33 * LIMIT).as_millis()
+        );
     }
 }
 
@@ -369,7 +415,10 @@ fn range_whose_gpu_is_gone_is_run_again_with_another_gpu() {
     assert_eq!(node.after(without_gpu(0, 2)), "finish 0, 1 gets 0[0..1]");
     assert_eq!(node.after(with_rows(1, 1, "a\n")), "1 gets 0[1..2]");
     let (attempt, rows) = announced(&mut node, raised(1, 2));
-    assert_eq!((attempt.status, attempt.extra_runs, &rows[..]), (AttemptStatus::Succeeded, 3, &b"a\n"[..]));
+    assert_eq!(
+        (attempt.status, attempt.extra_runs, &rows[..]),
+        (AttemptStatus::Succeeded, 3, &b"a\n"[..])
+    );
     assert_eq!(rejected_items(&attempt), [(1, 1)], "only the item that fails everywhere");
 }
 

@@ -33,7 +33,11 @@ fn isolate(items: u64, bad: &BTreeSet<u64>) -> Isolated {
 }
 
 /// Isolates items, of which runs of the bad ones fail. `suspect`: the item that a failed run of a range names.
-fn isolate_with(items: u64, bad: &BTreeSet<u64>, suspect: impl Fn(Range<u64>) -> Option<u64>) -> Isolated {
+fn isolate_with(
+    items: u64,
+    bad: &BTreeSet<u64>,
+    suspect: impl Fn(Range<u64>) -> Option<u64>,
+) -> Isolated {
     isolate_in(&Script::default(), items, bad, suspect).0
 }
 
@@ -63,10 +67,14 @@ fn isolate_in(
     let mut decided = BTreeSet::new();
     let mut in_vain = 0;
     while let Some(range) = isolation.next() {
-        assert!(!range.is_empty() && decided.range(range.clone()).next().is_none(), "{range:?} was run before");
+        assert!(
+            !range.is_empty() && decided.range(range.clone()).next().is_none(),
+            "{range:?} was run before"
+        );
         let count = range.end - range.start;
         let first_bad = bad.range(range.clone()).next().copied();
-        let worked_on = first_bad.filter(|_| !script.is_eager).map_or(count, |bad| bad - range.start + 1);
+        let worked_on =
+            first_bad.filter(|_| !script.is_eager).map_or(count, |bad| bad - range.start + 1);
         let took = script.run + script.item * worked_on as u32;
         if took > Duration::ZERO {
             let handed = Handed { began: now, ..handed() };
@@ -76,7 +84,12 @@ fn isolate_in(
         if first_bad.is_none() {
             decided.extend(range.clone());
             let rows: String = range.map(|item| format!("{item}\n")).collect();
-            isolation.ended(Ending { returned: count, ..Ending::empty() }, rows.into(), run(), now.instant);
+            isolation.ended(
+                Ending { returned: count, ..Ending::empty() },
+                rows.into(),
+                run(),
+                now.instant,
+            );
         } else {
             if count == 1 {
                 decided.insert(range.start);
@@ -198,12 +211,20 @@ fn item_that_the_process_names_costs_few_runs() {
         let bad = BTreeSet::from([bad]);
         let (known, unknown) = (isolate_with(14_000, &bad, first_of(&bad)), isolate(14_000, &bad));
         assert_eq!(known.ending.returned, 13_999);
-        assert!(known.extra_runs < 26 && known.extra_runs < unknown.extra_runs, "{bad:?}: {}", known.extra_runs);
+        assert!(
+            known.extra_runs < 26 && known.extra_runs < unknown.extra_runs,
+            "{bad:?}: {}",
+            known.extra_runs
+        );
     }
     let bad: BTreeSet<u64> = (0..14).map(|number| number * 1000 + number * 379 % 1000).collect();
     let isolated = isolate_with(14_000, &bad, first_of(&bad));
     assert_eq!(isolated.ending.returned, 14_000 - 14);
-    assert!(isolated.extra_runs < 14 * 6, "with one or two ranges between them: {}", isolated.extra_runs);
+    assert!(
+        isolated.extra_runs < 14 * 6,
+        "with one or two ranges between them: {}",
+        isolated.extra_runs
+    );
 }
 
 #[test]
@@ -230,12 +251,14 @@ fn dear_items_are_hardly_run_twice() {
     let bad: BTreeSet<u64> = (0..14).map(|number| number * 1000 + number * 379 % 1000).collect();
     for is_eager in [false, true] {
         // Microseconds.
-        let [(quick_runs, quick_vain), (dear_runs, dear_vain)] = [(500, 2), (50, 1000)].map(|(run, item)| {
-            let [run, item] = [run, item].map(Duration::from_micros);
-            let (isolated, in_vain) = isolate_in(&Script { run, item, is_eager }, 14_000, &bad, first_of(&bad));
-            assert_eq!(isolated.ending.returned, 14_000 - 14);
-            (u64::from(isolated.extra_runs), in_vain)
-        });
+        let [(quick_runs, quick_vain), (dear_runs, dear_vain)] =
+            [(500, 2), (50, 1000)].map(|(run, item)| {
+                let [run, item] = [run, item].map(Duration::from_micros);
+                let (isolated, in_vain) =
+                    isolate_in(&Script { run, item, is_eager }, 14_000, &bad, first_of(&bad));
+                assert_eq!(isolated.ending.returned, 14_000 - 14);
+                (u64::from(isolated.extra_runs), in_vain)
+            });
         assert!(quick_runs <= 14 * 5 && dear_runs < 14 * 17, "{quick_runs}, {dear_runs} runs");
         assert!(3 * dear_vain < quick_vain, "{quick_vain}, {dear_vain} items in vain");
     }
@@ -250,17 +273,27 @@ fn wrong_suspects_cost_two_runs() {
         isolated.extra_runs
     };
     let halves = isolate(14_000, &bad).extra_runs;
-    for runs in [runs_of(|range| range.start), runs_of(|range| range.end - 1), runs_of(|range| range.end / 2)] {
+    for runs in [
+        runs_of(|range| range.start),
+        runs_of(|range| range.end - 1),
+        runs_of(|range| range.end / 2),
+    ] {
         assert!(runs <= halves + 2, "{runs} runs, {halves} without a suspect");
     }
 }
 
 #[test]
 fn many_bad_items_in_one_place_cost_no_good_one() {
-    for (first, knows) in [(3, Knows::Nothing), (5000, Knows::Nothing), (13_000, Knows::Nothing), (3, Knows::TheItem)] {
+    for (first, knows) in
+        [(3, Knows::Nothing), (5000, Knows::Nothing), (13_000, Knows::Nothing), (3, Knows::TheItem)]
+    {
         let bad: BTreeSet<u64> = (first..first + 1000).collect();
         let isolated = isolate_with(14_000, &bad, |range| knows.suspect(range, &bad));
-        assert!(isolated.extra_runs < 1100, "hardly more than one for each: {}", isolated.extra_runs);
+        assert!(
+            isolated.extra_runs < 1100,
+            "hardly more than one for each: {}",
+            isolated.extra_runs
+        );
         let rejected: u64 = isolated.rejected.iter().map(|rejected| rejected.items).sum();
         assert_eq!((isolated.ending.returned, rejected), (13_000, 1000));
         assert_eq!(isolated.rejected.len(), 1000, "each alone");
@@ -273,12 +306,25 @@ fn failed_items_of_a_range_that_succeeds_are_rejected() {
     let mut isolation = isolation(8, fails(), now);
     let status = AttemptStatus::IllegalResult;
     let failed = |item| FailedItems { item, items: 1, status, error: ErrorReport::default() };
-    let [one, two] = [[2].to_vec(), [0, 3].to_vec()].map(|items| items.into_iter().map(failed).collect::<Vec<_>>());
-    let pieces = |failed_items, pieces| Ending { returned: 3, failed_items, pieces, ..Ending::empty() };
-    isolation.ended(pieces(one, vec![(0, 4), (3, 2)]), Bytes::from_static(b"a\nb\nd\n"), run(), now.instant);
-    isolation.ended(pieces(two, vec![(1, 6)]), Bytes::from_static(b"f\ng\nh\n"), run(), now.instant);
+    let [one, two] = [[2].to_vec(), [0, 3].to_vec()]
+        .map(|items| items.into_iter().map(failed).collect::<Vec<_>>());
+    let pieces =
+        |failed_items, pieces| Ending { returned: 3, failed_items, pieces, ..Ending::empty() };
+    isolation.ended(
+        pieces(one, vec![(0, 4), (3, 2)]),
+        Bytes::from_static(b"a\nb\nd\n"),
+        run(),
+        now.instant,
+    );
+    isolation.ended(
+        pieces(two, vec![(1, 6)]),
+        Bytes::from_static(b"f\ng\nh\n"),
+        run(),
+        now.instant,
+    );
     let isolated = isolation.finish(|item| item.to_string(), true, now);
-    let rejected: Vec<_> = isolated.rejected.iter().map(|one| (one.item, one.items, one.status)).collect();
+    let rejected: Vec<_> =
+        isolated.rejected.iter().map(|one| (one.item, one.items, one.status)).collect();
     assert_eq!(rejected, [(2, 1, status), (4, 1, status)], "no more than have no result");
     assert_eq!((isolated.ending.returned, &isolated.rows[..]), (6, &b"a\nb\nd\nf\ng\nh\n"[..]));
     assert_eq!(isolated.pieces, [(0, 4), (3, 2), (5, 6)]);
@@ -331,18 +377,22 @@ fn long_errors_are_shortened() {
 
 #[test]
 fn ranges_with_other_columns_cannot_be_joined_where_columns_have_no_names() {
-    for (by_position, status, warnings) in [(true, AttemptStatus::RunRaised, 1), (false, AttemptStatus::Succeeded, 1)] {
+    for (by_position, status, warnings) in
+        [(true, AttemptStatus::RunRaised, 1), (false, AttemptStatus::Succeeded, 1)]
+    {
         let now = moment();
         let mut isolation = isolation(2, fails(), now);
         for name in ["a", "b"] {
-            let ending = Ending { returned: 1, columns: Some(vec![name.into()]), ..Ending::empty() };
+            let ending =
+                Ending { returned: 1, columns: Some(vec![name.into()]), ..Ending::empty() };
             isolation.ended(ending, Bytes::from_static(b"1\n"), run(), now.instant);
         }
         let isolated = isolation.finish(|item| item.to_string(), by_position, now);
         assert_eq!((isolated.ending.status, isolated.warnings_total), (status, warnings));
         assert_eq!(isolated.rows.is_empty(), by_position);
         let warning = isolated.ending.warnings.last().map_or("", |warning| &warning.message);
-        let expected = if by_position { "all its items failed" } else { "and none of them failed alone" };
+        let expected =
+            if by_position { "all its items failed" } else { "and none of them failed alone" };
         assert!(warning.contains(expected), "{warning}");
     }
 }

@@ -9,9 +9,16 @@ use super::*;
 fn items_that_were_tried_one_by_one_are_not_run_again() {
     let mut node = isolating(1, 4);
     let error = ErrorReport { category: "ValueError".into(), ..ErrorReport::default() };
-    let ending = Ending { sequence: 1, items_tried: true, ..Ending::failed(AttemptStatus::RunRaised, error) };
+    let ending = Ending {
+        sequence: 1,
+        items_tried: true,
+        ..Ending::failed(AttemptStatus::RunRaised, error)
+    };
     let (attempt, _) = announced(&mut node, answered(0, ending));
-    assert_eq!((attempt.status, attempt.is_final, attempt.extra_runs), (AttemptStatus::RunRaised, true, 0));
+    assert_eq!(
+        (attempt.status, attempt.is_final, attempt.extra_runs),
+        (AttemptStatus::RunRaised, true, 0)
+    );
 }
 
 #[test]
@@ -20,10 +27,11 @@ fn node_doubts_items_after_three_attempts_that_gave_up_until_one_succeeds() {
     let doubted = |node: &mut Node, number: u64| {
         node.scheduler.handle(Event::Received(vec![of_files(number, 20)]), node.now);
         node.scheduler.schedule(node.now, false);
-        let frames = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-            Action::HandOver { frames, .. } => Some(frames),
-            _ => None,
-        });
+        let frames =
+            std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
+                Action::HandOver { frames, .. } => Some(frames),
+                _ => None,
+            });
         frames.expect("handed over")[0].doubted
     };
     let gave_up = |sequence| {
@@ -55,17 +63,26 @@ fn only_the_last_try_names_items_that_fail() {
     ] {
         for (number, named) in (0..).zip(named) {
             let spec = JobSpec { run_max_try, isolate, ..JobSpec::example() };
-            let mut node = starting_with(1, |config| (config.spec, config.gpus) = (spec.into(), gpus));
+            let mut node =
+                starting_with(1, |config| (config.spec, config.gpus) = (spec.into(), gpus));
             node.ready(0);
             let mut delivered = of_files(number, 4);
             delivered.descriptor.tries_spent = u32::try_from(number).expect("small");
             node.scheduler.handle(Event::Received(vec![delivered]), node.now);
             node.scheduler.schedule(node.now, false);
-            let frames = std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-                Action::HandOver { frames, .. } => Some(frames),
-                _ => None,
-            });
-            assert_eq!(frames.expect("handed over")[0].names_failed_items, named, "{isolate:?}, try {}", number + 1);
+            let frames =
+                std::iter::from_fn(|| node.scheduler.next_action()).find_map(
+                    |action| match action {
+                        Action::HandOver { frames, .. } => Some(frames),
+                        _ => None,
+                    },
+                );
+            assert_eq!(
+                frames.expect("handed over")[0].names_failed_items,
+                named,
+                "{isolate:?}, try {}",
+                number + 1
+            );
         }
     }
 }

@@ -7,18 +7,44 @@ use super::*;
 
 /// Returns a failure after which results of some of its items are kept.
 fn failed(sequence: u64) -> Event {
-    let error = ErrorReport { category: "ValueError".into(), message: "bad".into(), ..ErrorReport::default() };
-    answered(0, Ending { sequence, has_checkpoints: true, ..Ending::failed(AttemptStatus::RunRaised, error) })
+    let error = ErrorReport {
+        category: "ValueError".into(),
+        message: "bad".into(),
+        ..ErrorReport::default()
+    };
+    answered(
+        0,
+        Ending {
+            sequence,
+            has_checkpoints: true,
+            ..Ending::failed(AttemptStatus::RunRaised, error)
+        },
+    )
 }
 
 /// Returns the answer with what is kept of four items: all but the last two.
 fn kept(sequence: u64) -> Event {
-    let failed = |item| FailedItems { item, items: 1, status: AttemptStatus::RunRaised, error: ErrorReport::default() };
+    let failed = |item| FailedItems {
+        item,
+        items: 1,
+        status: AttemptStatus::RunRaised,
+        error: ErrorReport::default(),
+    };
     let failed_items = vec![failed(2), failed(3)];
-    let ending =
-        Ending { sequence, returned: 2, items_kept: 2, has_checkpoints: true, failed_items, ..Ending::empty() };
+    let ending = Ending {
+        sequence,
+        returned: 2,
+        items_kept: 2,
+        has_checkpoints: true,
+        failed_items,
+        ..Ending::empty()
+    };
     let ending = Ending { pieces: vec![(0, 4)], ..ending };
-    Event::Frame { process: id(0), frame: ProcessEvent::Answered(ending), rows: Bytes::from_static(b"a\nb\n") }
+    Event::Frame {
+        process: id(0),
+        frame: ProcessEvent::Answered(ending),
+        rows: Bytes::from_static(b"a\nb\n"),
+    }
 }
 
 fn nothing_kept(sequence: u64) -> Event {
@@ -63,7 +89,10 @@ fn mini_batch_of_which_nothing_can_be_read_fails_with_its_own_error() {
     node.after(failed(1));
     let (attempt, _) = announced(&mut node, nothing_kept(2));
     let error = attempt.error.as_deref().map(ErrorReport::sentence);
-    assert_eq!((attempt.status, error.as_deref()), (AttemptStatus::RunRaised, Some("ValueError: bad.")));
+    assert_eq!(
+        (attempt.status, error.as_deref()),
+        (AttemptStatus::RunRaised, Some("ValueError: bad."))
+    );
 }
 
 #[test]
@@ -90,23 +119,45 @@ fn item_whose_result_was_handed_back_before_its_process_died_succeeds() {
         takes: protocol::Takes::Frame,
     };
     let process = ProcessId { slot: 0, number: 1 };
-    assert_eq!(node.after(Event::Frame { process, frame: ready, rows: Bytes::new() }), "1 gets 0[kept of 0..1]");
-    let ending = Ending { sequence: 1, returned: 1, items_kept: 1, has_checkpoints: true, ..Ending::empty() };
-    let event = Event::Frame { process, frame: ProcessEvent::Answered(ending), rows: Bytes::from_static(b"a\n") };
+    assert_eq!(
+        node.after(Event::Frame { process, frame: ready, rows: Bytes::new() }),
+        "1 gets 0[kept of 0..1]"
+    );
+    let ending = Ending {
+        sequence: 1,
+        returned: 1,
+        items_kept: 1,
+        has_checkpoints: true,
+        ..Ending::empty()
+    };
+    let event = Event::Frame {
+        process,
+        frame: ProcessEvent::Answered(ending),
+        rows: Bytes::from_static(b"a\n"),
+    };
     let (attempt, _) = announced(&mut node, event);
-    assert_eq!((attempt.status, attempt.failed(), attempt.rejected.len()), (AttemptStatus::Succeeded, 0, 0));
+    assert_eq!(
+        (attempt.status, attempt.failed(), attempt.rejected.len()),
+        (AttemptStatus::Succeeded, 0, 0)
+    );
     let [warning] = &attempt.warnings[..] else { panic!("{:?}", attempt.warnings) };
-    assert!(warning.message.ends_with("its items, whose results count: ProcessDied: it died."), "{}", warning.message);
+    assert!(
+        warning.message.ends_with("its items, whose results count: ProcessDied: it died."),
+        "{}",
+        warning.message
+    );
 }
 
 #[test]
 fn half_that_fails_keeps_what_it_has_handed_back() {
-    let mut node = with_isolation(1, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Halves);
+    let mut node =
+        with_isolation(1, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Halves);
     node.after(Event::Received(vec![of_files(0, 8)]));
     assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..4]");
     assert_eq!(node.after(failed(2)), "0 gets 0[kept of 0..4]");
     assert_eq!(node.after(kept(3)), "0 gets 0[4..8]");
     let (attempt, _) = announced(&mut node, raised(0, 4));
-    let rejected: Vec<_> = attempt.rejected.iter().map(|rejected| (rejected.item, rejected.items)).collect();
+    let rejected: Vec<_> =
+        attempt.rejected.iter().map(|rejected| (rejected.item, rejected.items)).collect();
     assert_eq!((rejected, attempt.extra_runs), (vec![(2, 1), (3, 1), (4, 4)], 2));
 }

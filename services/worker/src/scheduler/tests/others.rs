@@ -14,7 +14,10 @@ fn told(node: &mut Node, working: &[(&str, u64)]) -> String {
 fn again(mini_batch: u64, tries_spent: u32, failed_on: &[&str]) -> Delivered {
     let failed_on = failed_on.iter().map(|node| (*node).to_owned()).collect();
     let delivered = delivered(mini_batch);
-    Delivered { descriptor: Descriptor { tries_spent, failed_on, ..delivered.descriptor }, ..delivered }
+    Delivered {
+        descriptor: Descriptor { tries_spent, failed_on, ..delivered.descriptor },
+        ..delivered
+    }
 }
 
 fn receive(node: &mut Node, delivered: Delivered) -> String {
@@ -35,7 +38,11 @@ fn after_failures(failures: u64, change: impl FnOnce(&mut Config)) -> Node {
 
 /// Lets the node return the mini-batch that it has left to others.
 fn returned(node: &mut Node, mini_batch: u64) {
-    assert_eq!(node.tick(Duration::from_millis(900)), "", "others may ask for it in vain, so it keeps it for a moment");
+    assert_eq!(
+        node.tick(Duration::from_millis(900)),
+        "",
+        "others may ask for it in vain, so it keeps it for a moment"
+    );
     assert_eq!(node.tick(Duration::from_millis(200)), format!("return {mini_batch}"));
 }
 
@@ -49,9 +56,17 @@ fn next_try_goes_to_another_node_first() {
         assert_eq!(receive(&mut node, again(0, 1, &["0"])), "");
         returned(&mut node, 0);
     }
-    assert_eq!(receive(&mut node, again(0, 1, &["0"])), "0 gets 0", "the other node has had its chances");
+    assert_eq!(
+        receive(&mut node, again(0, 1, &["0"])),
+        "0 gets 0",
+        "the other node has had its chances"
+    );
     assert_eq!(node.after(raised(0, 2)), "0 RunRaised, again");
-    assert_eq!(receive(&mut node, again(0, 2, &["0", "1"])), "0 gets 0", "it has failed there, too");
+    assert_eq!(
+        receive(&mut node, again(0, 2, &["0", "1"])),
+        "0 gets 0",
+        "it has failed there, too"
+    );
 }
 
 #[test]
@@ -77,7 +92,8 @@ fn next_try_names_the_node() {
         Action::Announce(Announcement::Outcome(outcome)) => Some(outcome.next_try?.failed_on),
         _ => None,
     };
-    let failed_on: Vec<_> = std::iter::from_fn(|| node.scheduler.next_action()).filter_map(failed_on).collect();
+    let failed_on: Vec<_> =
+        std::iter::from_fn(|| node.scheduler.next_action()).filter_map(failed_on).collect();
     assert_eq!(failed_on, [["1".to_owned(), "0".to_owned()]]);
 }
 
@@ -127,13 +143,19 @@ fn node_in_doubt_leaves_a_last_try_once_to_nodes_that_may_come() {
 
 #[test]
 fn node_in_doubt_isolates_nothing_that_others_may_try() {
-    let mut node = after_failures(3, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Items);
+    let mut node =
+        after_failures(3, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Items);
     told(&mut node, &[("1", 0)]);
     receive(
         &mut node,
-        Delivered { descriptor: Descriptor { tries_spent: 2, ..table(7, 9).descriptor }, ..table(7, 9) },
+        Delivered {
+            descriptor: Descriptor { tries_spent: 2, ..table(7, 9).descriptor },
+            ..table(7, 9)
+        },
     );
-    let Event::Prepared { lease, descriptor, preparation } = read(7, 9) else { unreachable!("constructed like this") };
+    let Event::Prepared { lease, descriptor, preparation } = read(7, 9) else {
+        unreachable!("constructed like this")
+    };
     let descriptor = Box::new(Descriptor { tries_spent: 2, ..*descriptor });
     assert_eq!(node.after(Event::Prepared { lease, descriptor, preparation }), "0 gets 7");
     assert_eq!(node.after(raised(0, 4)), "7 RunRaised, again");
@@ -160,7 +182,11 @@ fn excluded_node_returns_what_it_holds_and_ends() {
     receive(&mut node, delivered(10));
     node.after(done(0, 4));
     node.after(excluded());
-    assert_eq!(receive(&mut node, delivered(11)), "0 gets 11", "the reducer does not know of the success yet");
+    assert_eq!(
+        receive(&mut node, delivered(11)),
+        "0 gets 11",
+        "the reducer does not know of the success yet"
+    );
 
     let mut node = after_failures(0, |_| ());
     node.after(excluded());
@@ -168,7 +194,10 @@ fn excluded_node_returns_what_it_holds_and_ends() {
     node.after(excluded());
     assert_eq!(receive(&mut node, delivered(10)), "0 gets 10", "it tries the job again");
     let actions = node.after(raised(0, 1));
-    assert!(actions.ends_with("10 RunRaised, again, finish 0"), "the first failure is enough: {actions}");
+    assert!(
+        actions.ends_with("10 RunRaised, again, finish 0"),
+        "the first failure is enough: {actions}"
+    );
 }
 
 #[test]
@@ -185,6 +214,8 @@ fn process_that_fails_where_others_succeed_is_replaced() {
         }
         node.after(raised(0, failed))
     };
-    (1..5).for_each(|number| assert_eq!(round(&mut node, true), format!("{} RunRaised, again", 100 + number)));
+    (1..5).for_each(|number| {
+        assert_eq!(round(&mut node, true), format!("{} RunRaised, again", 100 + number))
+    });
     assert_eq!(round(&mut node, true), "105 RunRaised, again, finish 0");
 }

@@ -12,7 +12,11 @@ fn shared(processes: u32) -> Node {
 
 fn no_room(number: u64) -> Event {
     let Delivered { lease, descriptor, .. } = table(number, 1);
-    Event::Prepared { lease, descriptor: descriptor.into(), preparation: Preparation::NoRoom(report()) }
+    Event::Prepared {
+        lease,
+        descriptor: descriptor.into(),
+        preparation: Preparation::NoRoom(report()),
+    }
 }
 
 fn report() -> ErrorReport {
@@ -23,7 +27,10 @@ fn report() -> ErrorReport {
 fn mini_batch_without_room_goes_back_with_those_behind_it_and_costs_no_try() {
     let mut node = shared(1);
     node.ready(0);
-    assert_eq!(node.after(Event::Received((0..4).map(|number| table(number, 60)).collect())), "prepare 0");
+    assert_eq!(
+        node.after(Event::Received((0..4).map(|number| table(number, 60)).collect())),
+        "prepare 0"
+    );
     let told = "the node is in starting for 0 s";
     assert_eq!(node.after(no_room(0)), format!("{told}, return 1, return 2, return 3, return 0"));
     node.requested.clear();
@@ -32,7 +39,10 @@ fn mini_batch_without_room_goes_back_with_those_behind_it_and_costs_no_try() {
     assert_eq!(node.tick(Duration::from_secs(2)), "");
     assert!(!node.requested.is_empty(), "it tries again");
     assert_eq!(node.after(Event::Received(vec![table(0, 1)])), "prepare 0");
-    assert_eq!(node.after(no_room(0)), "the node is in starting for 11 s, stop receiving, return 0");
+    assert_eq!(
+        node.after(no_room(0)),
+        "the node is in starting for 11 s, stop receiving, return 0"
+    );
     node.tick(Duration::from_secs(11));
     node.after(Event::Received(vec![table(0, 1)]));
     assert_eq!(node.after(read(0, 1)), "0 gets 0", "there is room again");
@@ -49,7 +59,11 @@ fn process_without_room_starts_later_and_blames_no_script() {
     for number in 1..9 {
         let process = ProcessId { slot: 0, number };
         let told = format!("the node is in starting for {} s, stop receiving", 11 * number);
-        assert_eq!(node.after(Event::NoRoom { process, message: message.clone() }), told, "it never gives up");
+        assert_eq!(
+            node.after(Event::NoRoom { process, message: message.clone() }),
+            told,
+            "it never gives up"
+        );
         assert_eq!(node.tick(Duration::from_secs(11)), format!("start {}", number + 1));
     }
 }
@@ -63,7 +77,11 @@ fn full_disk_of_a_node_without_other_jobs_fails_as_ever() {
 
 fn unreachable(number: u64) -> Event {
     let Delivered { lease, descriptor, .. } = table(number, 1);
-    Event::Prepared { lease, descriptor: descriptor.into(), preparation: Preparation::Unreachable(report()) }
+    Event::Prepared {
+        lease,
+        descriptor: descriptor.into(),
+        preparation: Preparation::Unreachable(report()),
+    }
 }
 
 #[test]

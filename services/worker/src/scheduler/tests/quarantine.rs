@@ -52,7 +52,11 @@ fn job_makes_room_for_the_quarantined_mini_batch_of_another() {
     receive(&mut node, &(0..6).map(delivered).collect::<Vec<_>>());
     assert_eq!(access(&mut node, Access::Denied), "return 2, return 3, return 4, return 5");
     assert_eq!(node.after(done(0, 1)), "0 Succeeded");
-    assert_eq!(receive(&mut node, &[delivered(6), lost(7, 3, 0)]), "return 6, return 7", "it came too late");
+    assert_eq!(
+        receive(&mut node, &[delivered(6), lost(7, 3, 0)]),
+        "return 6, return 7",
+        "it came too late"
+    );
     assert!(!node.scheduler.wants_to_be_alone());
     access(&mut node, Access::Shared);
     assert_eq!(receive(&mut node, &[delivered(8)]), "0 gets 8");
@@ -73,12 +77,19 @@ fn quarantined_mini_batch_waits_for_other_jobs_after_each_death_of_the_node() {
 fn mini_batch_that_has_killed_the_node_alone_twice_fails() {
     let mut node = idle();
     let attempt = node.attempt(Event::Received(vec![lost(2, 5, 2)]));
-    assert_eq!((attempt.status, attempt.is_final, attempt.deliveries_lost), (AttemptStatus::LostTooOften, true, 5));
+    assert_eq!(
+        (attempt.status, attempt.is_final, attempt.deliveries_lost),
+        (AttemptStatus::LostTooOften, true, 5)
+    );
     let message = "mini-batch 2 was lost with its node 5 times, and the last 2 times nothing else ran there: does it crash \
                    the machine, for lack of memory?";
     assert_eq!(attempt.error.expect("it failed").message, message);
     assert_eq!(receive(&mut node, &[lost(3, 11, 0)]), "3 LostTooOften", "no disk remembers");
-    assert_eq!(receive(&mut node, &[lost(4, 2, 2)]), "0 gets 4", "that was in an earlier run of the job");
+    assert_eq!(
+        receive(&mut node, &[lost(4, 2, 2)]),
+        "0 gets 4",
+        "that was in an earlier run of the job"
+    );
 }
 
 #[test]

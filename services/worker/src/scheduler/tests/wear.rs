@@ -50,7 +50,11 @@ fn process_gets_no_more_mini_batches_than_it_may_run() {
     assert_eq!(node.after(done(0, 3)), "11 Succeeded, finish 0");
     assert_eq!(wears(&mut node, exited(0, SlotPhase::Idle, 0)), [Some(Wear::Runs { runs: 3 })]);
     node.ready(2);
-    assert_eq!(node.after(done(2, 1)), "12 Succeeded, 2 gets 13 14", "what was received waits for the next process");
+    assert_eq!(
+        node.after(done(2, 1)),
+        "12 Succeeded, 2 gets 13 14",
+        "what was received waits for the next process"
+    );
 }
 
 #[test]
@@ -84,7 +88,11 @@ fn node_receives_no_more_than_its_processes_may_run() {
     node.requested.clear();
     node.after(done(0, 1));
     node.after(Event::Received(vec![]));
-    assert_eq!(node.requested, [3], "one run is left for the quick process; as many again are received ahead");
+    assert_eq!(
+        node.requested,
+        [3],
+        "one run is left for the quick process; as many again are received ahead"
+    );
 }
 
 #[test]
@@ -99,14 +107,19 @@ fn outgrown_process_keeps_its_run_and_returns_the_rest() {
     assert_eq!(node.after(measured(0, 102)), "", "once");
     assert_eq!(node.after(done(0, 2)), "10 Succeeded, finish 0");
     let (bytes, limit) = (101 * MEGABYTE, 100 * MEGABYTE);
-    assert_eq!(wears(&mut node, exited(0, SlotPhase::Idle, 0)), [Some(Wear::Memory { bytes, limit, runs: 1 })]);
+    assert_eq!(
+        wears(&mut node, exited(0, SlotPhase::Idle, 0)),
+        [Some(Wear::Memory { bytes, limit, runs: 1 })]
+    );
     node.ready(2);
     assert_eq!(node.after(done(2, 1)), "11 Succeeded, 2 gets 12");
 }
 
 #[test]
 fn limit_below_the_memory_of_a_fresh_process_is_reported_once_and_replaces_nothing() {
-    let mut node = starting_with(2, |config| Arc::make_mut(&mut config.spec).process_max_memory = 100 * MEGABYTE);
+    let mut node = starting_with(2, |config| {
+        Arc::make_mut(&mut config.spec).process_max_memory = 100 * MEGABYTE
+    });
     let ready = || ProcessEvent::Ready {
         init_seconds: 0.1,
         import_seconds: 0.0,
@@ -117,7 +130,9 @@ fn limit_below_the_memory_of_a_fresh_process_is_reported_once_and_replaces_nothi
         node.after(measured(process, 300));
         let warnings = logged(&mut node, frame(process, ready()), "WARNING");
         assert_eq!(warnings.len(), usize::from(process == 0), "{warnings:?}");
-        let is_named = |line: &String| line.contains("process_max_memory is 100 MB, and process000 occupies 300 MB");
+        let is_named = |line: &String| {
+            line.contains("process_max_memory is 100 MB, and process000 occupies 300 MB")
+        };
         assert!(warnings.iter().all(is_named), "{warnings:?}");
     }
     node.after(Event::Received((0..2).map(delivered).collect()));

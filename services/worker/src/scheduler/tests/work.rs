@@ -19,7 +19,11 @@ fn node_requests_twice_what_its_processes_hold_and_once_at_a_time() {
     };
     assert_eq!(node.after(frame(0, ready)), "0 gets 0");
     assert_eq!(node.requested, [4], "it holds enough");
-    assert_eq!(node.after(done(0, 1)), "0 Succeeded, 0 gets 1 2", "fast runs are handed over together");
+    assert_eq!(
+        node.after(done(0, 1)),
+        "0 Succeeded, 0 gets 1 2",
+        "fast runs are handed over together"
+    );
     assert_eq!(node.requested, [4, 41]);
 }
 
@@ -40,14 +44,22 @@ fn node_whose_announcements_are_behind_takes_no_work_but_enforces_timeouts_and_s
     let sightings = node.sightings();
     assert_eq!(behind(&mut node, Event::Tick(sightings)), "stacks of 1");
     assert_eq!(node.requested, [0; 0], "it requests nothing");
-    assert_eq!(node.after(Event::Tick(vec![])), "prepare 11, 0 gets 10", "the announcements have caught up");
+    assert_eq!(
+        node.after(Event::Tick(vec![])),
+        "prepare 11, 0 gets 10",
+        "the announcements have caught up"
+    );
     assert_eq!(behind(&mut node, Event::Stop(Stop::Kill)), "stop receiving, kill 0, kill 1");
 }
 
 #[test]
 fn mini_batch_that_another_node_has_lost_runs_next() {
     let mut node = working(1, 3);
-    node.after(Event::Received(vec![delivered(3), Delivered { receive_count: 2, ..delivered(4) }, delivered(5)]));
+    node.after(Event::Received(vec![
+        delivered(3),
+        Delivered { receive_count: 2, ..delivered(4) },
+        delivered(5),
+    ]));
     assert_eq!(node.after(raised(0, 1)), "0 RunRaised, again, 0 gets 4 1 2 3 5");
 }
 
@@ -70,7 +82,10 @@ fn waits_and_preparations_are_measured() {
         node.after(Event::Received(vec![Delivered { descriptor: next, ..delivered(number) }]));
         node.pass(seconds(1));
         let attempt = node.attempt(if number == 0 { raised(0, 2) } else { done(0, 3) });
-        assert_eq!((attempt.try_number, attempt.phases), (tries_spent + 1, Phases::new(waited, 0.0, 0.0)));
+        assert_eq!(
+            (attempt.try_number, attempt.phases),
+            (tries_spent + 1, Phases::new(waited, 0.0, 0.0))
+        );
         let tried = Descriptor { tries_spent: 1, ..descriptor(0, Work::Rank) };
         node.scheduler.tried.ended(&tried, node.now.instant);
     }
@@ -96,14 +111,19 @@ fn phases_of_a_process_that_died_are_those_of_its_status_page() {
 #[test]
 fn memory_limits_preparations_except_the_first() {
     let mut node = starting(2);
-    let tables = [60, 60, 300].into_iter().zip(0..).map(|(bytes, number)| table(number, bytes)).collect();
+    let tables =
+        [60, 60, 300].into_iter().zip(0..).map(|(bytes, number)| table(number, bytes)).collect();
     assert_eq!(node.after(Event::Received(tables)), "prepare 0");
     node.ready(0);
     assert_eq!(node.after(read(0, 60)), "0 gets 0");
     assert_eq!(node.after(Event::Tick(vec![])), "prepare 1", "no other is being prepared or ready");
     assert_eq!(node.after(read(1, 60)), "", "both occupy 120 bytes of 100");
     assert_eq!(node.after(done(0, 1)), "0 Succeeded, 0 gets 1");
-    assert_eq!(node.after(Event::Tick(vec![])), "prepare 2", "a table that is too large is prepared alone");
+    assert_eq!(
+        node.after(Event::Tick(vec![])),
+        "prepare 2",
+        "a table that is too large is prepared alone"
+    );
 }
 
 #[test]
@@ -137,7 +157,9 @@ fn slow_preparation_is_reported_and_then_fails() {
 fn preparations_that_hang_count_until_they_end() {
     let mut node = starting(1);
     node.doing = vec![(SlotPhase::Idle, 0, Duration::ZERO)];
-    let tables = |numbers: std::ops::Range<u64>| Event::Received(numbers.map(|number| table(number, 1)).collect());
+    let tables = |numbers: std::ops::Range<u64>| {
+        Event::Received(numbers.map(|number| table(number, 1)).collect())
+    };
     assert_eq!(node.after(tables(0..6)), "prepare 0, prepare 1");
     let after = node.tick(LIMIT + Duration::from_secs(1));
     assert_eq!(after, "0 LoadTimedOut, again, 1 LoadTimedOut, again, prepare 2", "one at a time");
@@ -153,7 +175,8 @@ fn mini_batch_lost_too_often_is_not_started() {
     let mut node = working(1, 0);
     node.scheduler.access(crate::solitude::Access::Exclusive);
     for (receive_count, expected) in [(11, "0 begins alone, 0 gets 0"), (12, "0 LostTooOften")] {
-        let actions = node.after(Event::Received(vec![Delivered { receive_count, ..delivered(0) }]));
+        let actions =
+            node.after(Event::Received(vec![Delivered { receive_count, ..delivered(0) }]));
         assert!(actions.starts_with(expected), "{actions}");
         node.after(done(0, 1));
     }
@@ -164,7 +187,10 @@ fn scarce_mini_batches_are_shared() {
     let mut node = working(2, 2);
     node.after(done(0, 1));
     node.after(done(1, 1));
-    assert_eq!(node.after(Event::Received((10..14).map(delivered).collect())), "0 gets 10 11, 1 gets 12 13");
+    assert_eq!(
+        node.after(Event::Received((10..14).map(delivered).collect())),
+        "0 gets 10 11, 1 gets 12 13"
+    );
 }
 
 #[test]
@@ -185,7 +211,12 @@ fn process_with_too_many_failures_is_replaced_when_idle() {
     for number in 0..11 {
         node.after(Event::Received(vec![delivered(number)]));
         let actions = node.after(raised(0, number + 1));
-        assert_eq!(actions.contains("finish 0"), number == 10, "after {} failures: {actions}", number + 1);
+        assert_eq!(
+            actions.contains("finish 0"),
+            number == 10,
+            "after {} failures: {actions}",
+            number + 1
+        );
     }
     assert_eq!(node.after(Event::Received(vec![delivered(11)])), "", "no further mini-batches");
     assert_eq!(node.after(exited(0, SlotPhase::Idle, 0)), "forget 0, start 1");
@@ -231,7 +262,11 @@ fn wait_for_a_service_does_not_count_towards_the_limit() {
     assert_eq!(node.tick(Duration::from_secs(9)), "stacks of 0", "a slow run is reported");
     let asked = "0 is in run for 9 s: a service that limits its rate asked it to wait";
     assert_eq!(node.stacks(0, "File selectors.py"), asked);
-    assert_eq!(node.tick(LIMIT + Duration::from_secs(80)), "stacks of 0", "and again after a minute");
+    assert_eq!(
+        node.tick(LIMIT + Duration::from_secs(80)),
+        "stacks of 0",
+        "and again after a minute"
+    );
     assert_eq!(node.stacks(0, "File x"), "0 is in run for 179 s", "not killed");
     assert_eq!(node.tick(Duration::from_secs(12)), "stacks of 0");
     assert_eq!(node.stacks(0, "File x"), "kill 0", "100 s later than without the waits");
@@ -245,7 +280,11 @@ fn wait_for_the_limits_of_the_job_does_not_count_and_is_reported() {
     node.after(limited(ProcessId { slot: 0, number: 0 }, 100));
     node.after(limited(ProcessId { slot: 0, number: 9 }, 1000));
     assert_eq!(node.tick(LIMIT + Duration::from_secs(99)), "stacks of 0", "a slow run is reported");
-    assert_eq!(node.stacks(0, "File x"), format!("0 is in run for {} s", LIMIT.as_secs() + 99), "not killed");
+    assert_eq!(
+        node.stacks(0, "File x"),
+        format!("0 is in run for {} s", LIMIT.as_secs() + 99),
+        "not killed"
+    );
     let attempt = node.attempt(done(0, 1));
     assert_eq!(attempt.waited, Waited { limits_milliseconds: 100_000, services_milliseconds: 0 });
     assert!(attempt.warnings.is_empty());
@@ -253,7 +292,9 @@ fn wait_for_the_limits_of_the_job_does_not_count_and_is_reported() {
 
 #[test]
 fn mini_batch_that_waits_for_a_service_goes_on() {
-    let mut node = starting_with(1, |config| Arc::make_mut(&mut config.spec).progress_update_timeout_seconds = 40);
+    let mut node = starting_with(1, |config| {
+        Arc::make_mut(&mut config.spec).progress_update_timeout_seconds = 40
+    });
     node.ready(0);
     node.after(Event::Received(vec![delivered(0)]));
     node.runs(0, 1);
@@ -262,7 +303,11 @@ fn mini_batch_that_waits_for_a_service_goes_on() {
     let rate_limited = |seconds| frame(0, ProcessEvent::RateLimited { sequence: 1, seconds });
     assert_eq!(node.after(rate_limited(6.0)), "");
     let told: Vec<String> = (0..7).map(|_| node.tick(second)).collect();
-    assert_eq!(told, ["", "", "0 goes on", "", "0 goes on", "", ""], "every 2 s, until the wait is over");
+    assert_eq!(
+        told,
+        ["", "", "0 goes on", "", "0 goes on", "", ""],
+        "every 2 s, until the wait is over"
+    );
     let limited = Event::Limited { process: ProcessId { slot: 0, number: 0 }, time: second };
     assert_eq!(node.after(limited), "0 goes on");
 }
@@ -271,7 +316,8 @@ fn mini_batch_that_waits_for_a_service_goes_on() {
 fn lease_lasts_as_long_as_the_attempt_that_waits() {
     let mut node = working(1, 1);
     let deadline = |node: &mut Node, seconds| {
-        node.scheduler.handle(frame(0, ProcessEvent::RateLimited { sequence: 1, seconds }), node.now);
+        node.scheduler
+            .handle(frame(0, ProcessEvent::RateLimited { sequence: 1, seconds }), node.now);
         let actions: Vec<_> = std::iter::from_fn(|| node.scheduler.next_action()).collect();
         match actions.as_slice() {
             [Action::Begin { lease: 0, deadline }] => *deadline,
@@ -297,7 +343,11 @@ fn slow_run_recalls_mini_batches_for_another_process() {
     let mut node = with_one_behind_a_run();
     assert_eq!(node.tick(Duration::from_millis(40)), "");
     assert_eq!(node.tick(Duration::from_millis(20)), "recall 3..4 from 0");
-    assert_eq!(node.after(Event::RecallAnswered { process: id(0), in_time: true }), "", "the other process is busy");
+    assert_eq!(
+        node.after(Event::RecallAnswered { process: id(0), in_time: true }),
+        "",
+        "the other process is busy"
+    );
     assert_eq!(node.after(done(1, 1)), "1 Succeeded, 1 gets 11");
 }
 
