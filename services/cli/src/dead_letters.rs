@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Args;
 use engine::targets::Target;
 use engine::words::counted;
-use engine::{DeadLetter, DeadLetters, Disposal, Moved};
+use engine::{DeadLetter, DeadLetterAction, DeadLetters, Moved};
 
 use crate::Exit;
 use crate::target_flags::TargetFlags;
@@ -31,8 +31,8 @@ pub struct DeadLetterArguments {
 pub async fn dead_letters(target: &Target, arguments: &DeadLetterArguments) -> Result<Exit> {
     let (job, json) = (arguments.job.as_deref(), arguments.json);
     let disposal = match (arguments.redrive, arguments.delete) {
-        (true, _) => Disposal::Redrive,
-        (_, true) => Disposal::Delete,
+        (true, _) => DeadLetterAction::Redrive,
+        (_, true) => DeadLetterAction::Delete,
         _ => return list(target, job, json).await,
     };
     let (letters, others) = target.dispose_of_dead_letters(disposal, job).await?;
@@ -40,11 +40,11 @@ pub async fn dead_letters(target: &Target, arguments: &DeadLetterArguments) -> R
         say!(out, "{}", serde_json::to_string(&letters).expect("plain data always serialises"));
     }
     let (done, left) = match disposal {
-        Disposal::Redrive => (
+        DeadLetterAction::Redrive => (
             "sent to their queues again",
             "not whole messages of Gristmill, of jobs without queues, or not of this job",
         ),
-        Disposal::Delete => ("deleted", "not of this job"),
+        DeadLetterAction::Delete => ("deleted", "not of this job"),
     };
     say!(err, "{} {done}", counted(letters.len() as u64, "message"));
     if others > 0 {

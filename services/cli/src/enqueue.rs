@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::follow::Wish;
+use crate::follow::FollowMode;
 use crate::outcome::{report, say_reused};
 use crate::steps::Several;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, watch_for_stop};
@@ -76,7 +76,7 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
             Ok(Exit::Done)
         }
         Ok(Submitted::New(submission, target, _signals)) => {
-            let wish = Wish { wait: arguments.wait, json: arguments.json, stopped };
+            let wish = FollowMode { wait: arguments.wait, json: arguments.json, stopped };
             wish.fulfil(&submission, &target, events, show).await
         }
         Err(error) => {

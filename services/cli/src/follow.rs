@@ -3,7 +3,7 @@
 use anyhow::Result;
 use engine::targets::Target;
 use engine::words::counted;
-use engine::{Event, Events, Followed, PlannedJob, Retry, Submission, follow};
+use engine::{Event, Events, FollowEnd, PlannedJob, Retry, Submission, follow};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ pub async fn publish(
         Retry::InFlight(submission) => {
             let stopped = CancellationToken::new();
             let _signals = watch_for_stop(stopped.clone());
-            let wish = Wish { wait, json, stopped };
+            let wish = FollowMode { wait, json, stopped };
             wish.name(&submission, target, &events);
             match wish.wait {
                 true => wish.follow(&submission, target, events, show).await,
@@ -40,20 +40,20 @@ pub async fn publish(
         Retry::Submission(submission) => {
             let stopped = CancellationToken::new();
             let _signals = watch_for_stop(stopped.clone());
-            let wish = Wish { wait, json, stopped };
+            let wish = FollowMode { wait, json, stopped };
             wish.fulfil(&submission, target, events, show).await
         }
     }
 }
 
 /// How a command follows a job.
-pub struct Wish {
+pub struct FollowMode {
     pub wait: bool,
     pub json: bool,
     pub stopped: CancellationToken,
 }
 
-impl Wish {
+impl FollowMode {
     /// Prints the id of a job, plans the job, and follows it if requested.
     pub async fn fulfil(
         &self,
@@ -111,8 +111,8 @@ impl Wish {
             follow(&submission.jobs(), job_id, &Notify::new(), &self.stopped, &events).await;
         show.finish(events).await;
         match followed? {
-            Followed::Ended(result) => Ok(report(&result, self.json, &target.reference())),
-            Followed::Stopped | Followed::Interrupted => {
+            FollowEnd::Ended(result) => Ok(report(&result, self.json, &target.reference())),
+            FollowEnd::Stopped | FollowEnd::Interrupted => {
                 let flags = remedies::flags(&target.reference());
                 let message = format!(
                     "job {job_id} continues; `gristmill status {job_id}{flags}` shows its progress, `gristmill cancel` \

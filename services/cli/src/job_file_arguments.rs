@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use anyhow::Context;
 use engine::{Document, Error, Events};
-use job_file::{AzureNames, Parsed, Problem, STDIN, Wishes};
+use job_file::{AzureNames, DocumentOverrides, Parsed, Problem, STDIN};
 use partitioner::Survey;
 use serde_json::json;
 use storage::StoreOptions;
@@ -93,7 +93,8 @@ impl JobFileArguments {
             }
         };
         let compute_target = target.and_then(|target| target.name(settings));
-        let wishes = Wishes { overrides, inputs: self.input.clone(), step: self.step.clone() };
+        let overrides =
+            DocumentOverrides { overrides, inputs: self.input.clone(), step: self.step.clone() };
         // Scripts on other machines also look names up.
         let may_be_elsewhere = compute_target.is_some() || text.contains("compute_target");
         // The file of a component may have names, too.
@@ -106,7 +107,7 @@ impl JobFileArguments {
         Ok(Document {
             path: self.job_file.clone(),
             text: text.clone(),
-            wishes,
+            overrides,
             azure,
             compute_target,
         })

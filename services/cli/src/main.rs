@@ -64,7 +64,7 @@ use job_file::STDIN;
 // Names that many modules share.
 use exit::{Exit, usage};
 use job_file_arguments::{JobFileArguments, refuse};
-use observe::{ListenFlag, LogFormat, Watched, life};
+use observe::{ListenFlag, LogFormat, ObservedRole, life};
 use settings::Settings;
 use show::Show;
 use signals::{stop_on_signals, watch_for_stop, watch_signals};

@@ -1,7 +1,7 @@
 //! The text of notices: one line each, or one line with details below.
 
 use engine::words::counted;
-use engine::{Begun, Continuation, InFlight, NewJobReason, Notice};
+use engine::{BegunRound, Continuation, InFlight, NewJobReason, Notice};
 use job_file::Difference;
 
 use crate::remedies;
@@ -229,7 +229,7 @@ fn named(differences: &[Difference]) -> String {
 }
 
 fn continuing(continuation: &Continuation) -> String {
-    let Begun { failed, items, whole, .. } = continuation.round;
+    let BegunRound { failed, items, whole, .. } = continuation.round;
     let mut text = format!("continuing job {}:", continuation.job_id);
     let mut line_of = |count: u64, noun: &str, one: &str, several: &str| {
         if count > 0 {
@@ -297,11 +297,11 @@ mod tests {
             retrying: 0,
             untried: None,
             none_tried: true,
-            round: Begun::default(),
+            round: BegunRound::default(),
             lost_delivery_max: 10,
         };
         assert_eq!(continuing(&none), "continuing job test:\n  no mini-batch has been tried yet");
-        let round = Begun { failed: 1, items: 2, ..Begun::default() };
+        let round = BegunRound { failed: 1, items: 2, ..BegunRound::default() };
         let again = Continuation { round, untried: Some(0), none_tried: false, ..none.clone() };
         assert_eq!(
             continuing(&again),

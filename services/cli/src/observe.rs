@@ -64,7 +64,7 @@ impl ListenFlag {
 
 /// The health of a role, and its HTTP endpoints, if it has any.
 #[derive(Debug)]
-pub struct Watched {
+pub struct ObservedRole {
     pub health: Health,
     role: Role,
     /// The address of the endpoints.
@@ -73,7 +73,7 @@ pub struct Watched {
     queues_are_new: bool,
 }
 
-impl Watched {
+impl ObservedRole {
     /// Starts the endpoints, before the role connects to anything.
     pub fn start(
         role: Role,

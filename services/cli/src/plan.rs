@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::Result;
 use engine::Decisions;
 use engine::words::counted;
-use partitioner::Largest;
+use partitioner::LargestMiniBatch;
 use protocol::{Descriptor, Isolate};
 use serde::Serialize;
 use storage::PlanComplete;
@@ -49,7 +49,7 @@ pub async fn plan(arguments: &PlanArguments, settings: &Settings) -> Result<Exit
     }
     let mut shown = 0;
     let mut descriptor_bytes = 0;
-    let mut largest = Largest::of(&parsed.spec);
+    let mut largest = LargestMiniBatch::of(&parsed.spec);
     for descriptor in &mut plan {
         let descriptor = match descriptor {
             Ok(descriptor) => descriptor,

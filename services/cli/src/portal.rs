@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use engine::targets::{LOCAL, Target};
-use portal::{Access, DEFAULT_ADDRESS, Options, OwnJobs, Portal, Token, Words};
+use portal::{Access, DEFAULT_ADDRESS, Options, OwnJobs, Phrases, Portal, Token};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Exit, Settings, TargetFlags, remedies, usage, watch_for_stop};
@@ -36,7 +36,7 @@ pub struct PortalArguments {
     target: TargetFlags,
 }
 
-pub const WORDS: Words = Words {
+pub const WORDS: Phrases = Phrases {
     hint: remedies::hint,
     error: remedies::message,
     remedy: remedies::text,
@@ -86,7 +86,7 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
         open(&shown, settings);
     }
     let _noted = (options.target.is_none())
-        .then(|| Noted::write(settings.engine.home().portal_file(), &shown));
+        .then(|| PortalFile::write(settings.engine.home().portal_file(), &shown));
     let stop = CancellationToken::new();
     let _signals = watch_for_stop(stop.clone());
     Portal::new(options).serve(listener, stop).await?;
@@ -149,11 +149,11 @@ pub fn serve(
 }
 
 /// The file that tells other programs of this user where the portal is, while it runs: a card in a notebook links to it.
-struct Noted {
+struct PortalFile {
     path: PathBuf,
 }
 
-impl Noted {
+impl PortalFile {
     /// Writes the file, which only its user may read: the address may have a token. Without it, nothing is linked.
     fn write(path: PathBuf, address: &str) -> Self {
         let content =
@@ -167,7 +167,7 @@ impl Noted {
     }
 }
 
-impl Drop for Noted {
+impl Drop for PortalFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }

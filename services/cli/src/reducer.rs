@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use worker::hide_process;
 
-use crate::{Exit, ListenFlag, Settings, TargetFlags, Watched, life, watch_signals};
+use crate::{Exit, ListenFlag, ObservedRole, Settings, TargetFlags, life, watch_signals};
 
 #[derive(Debug, clap::Args)]
 pub struct ReducerArguments {
@@ -25,7 +25,7 @@ pub struct ReducerArguments {
 pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result<Exit> {
     hide_process();
     let target = arguments.target.require(None, settings)?;
-    let mut watched = Watched::start(Role::Reducer, &target, &arguments.listen, settings)?;
+    let mut watched = ObservedRole::start(Role::Reducer, &target, &arguments.listen, settings)?;
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues_to_work())?;
     watched.ready(&mut queues);
     let name = new_node_name();

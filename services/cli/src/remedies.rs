@@ -2,7 +2,7 @@
 
 use anyhow::Error;
 use engine::targets::TargetRef;
-use engine::{Busy, Hint, Lack, Remedy};
+use engine::{Blocker, Busy, Hint, Remedy};
 use protocol::WaitsFor;
 
 /// Returns the flags by which a command finds this target, with a blank in front.
@@ -81,41 +81,41 @@ pub fn busy(busy: &Busy) -> String {
 
 /// Returns what a job waits for, and what to do, on one line.
 pub fn hint(hint: &Hint) -> String {
-    let Hint { job_id, target, lack } = hint;
+    let Hint { job_id, target, blocker } = hint;
     let flags = flags(target);
     let retry = format!("gristmill retry {job_id}{flags}");
     let worker = format!("start one with: gristmill worker{flags}");
     let reducer = format!("start one with: gristmill reducer{flags}");
-    match lack {
-        Lack::FirstReducer => format!("{lack}; {reducer}"),
-        Lack::Reducer(_) => format!("{lack}; results wait in the queue; {reducer}"),
-        Lack::Trouble { .. } | Lack::Node { .. } | Lack::Start(_) => lack.to_string(),
-        Lack::Schedule(WaitsFor::Worker(_)) => format!("{lack}; {worker}"),
-        Lack::Schedule(WaitsFor::AbleWorker { .. }) => {
+    match blocker {
+        Blocker::FirstReducer => format!("{lack}; {reducer}"),
+        Blocker::Reducer(_) => format!("{lack}; results wait in the queue; {reducer}"),
+        Blocker::Trouble { .. } | Blocker::Node { .. } | Blocker::Start(_) => blocker.to_string(),
+        Blocker::Schedule(WaitsFor::Worker(_)) => format!("{lack}; {worker}"),
+        Blocker::Schedule(WaitsFor::AbleWorker { .. }) => {
             format!("{lack}; correct the cause there, or {worker}")
         }
-        Lack::Schedule(WaitsFor::FittingWorker(unfit)) => {
+        Blocker::Schedule(WaitsFor::FittingWorker(unfit)) => {
             let labels = unfit.requires.labels.iter();
             let labels: String =
                 labels.map(|(name, value)| format!(" --label {name}={value}")).collect();
             let node =
                 if unfit.requires.has_sizes() { "one on a machine that does" } else { "one" };
             format!(
-                "{lack}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with \
+                "{blocker}; start {node} with: gristmill worker{flags}{labels}; or cancel the job, and enqueue it with \
                  another `requires`"
             )
         }
-        Lack::Schedule(_) => format!("{lack}; `gristmill jobs{flags}` shows all jobs"),
-        Lack::Worker { planned: true, .. } => format!("{lack}; {worker}"),
-        Lack::Worker { planned: false, .. } => {
+        Blocker::Schedule(_) => format!("{lack}; `gristmill jobs{flags}` shows all jobs"),
+        Blocker::Worker { planned: true, .. } => format!("{lack}; {worker}"),
+        Blocker::Worker { planned: false, .. } => {
             format!("{lack}; {worker}; if no `enqueue` is publishing it, continue with: {retry}")
         }
-        Lack::Progress(_) => {
+        Blocker::Progress(_) => {
             format!(
                 "{lack}; it is stopped (Ctrl-Z; `fg` continues it), or its disk does not answer"
             )
         }
-        Lack::Process | Lack::Publication => format!("{lack}; continue with: {retry}"),
+        Blocker::Process | Blocker::Publication => format!("{lack}; continue with: {retry}"),
     }
 }
 
@@ -128,23 +128,23 @@ mod tests {
 
     use super::*;
 
-    fn hinted(lack: Lack, target: TargetRef) -> String {
-        hint(&Hint { job_id: "job".to_owned(), target, lack })
+    fn hinted(blocker: Blocker, target: TargetRef) -> String {
+        hint(&Hint { job_id: "job".to_owned(), target, blocker })
     }
 
     #[test]
     fn hint_names_command_and_target() {
         let target = || TargetRef::Named("t".to_owned());
         let since = Since { at: 0, age: Duration::from_secs(25) };
-        let text = hinted(Lack::Worker { since, planned: true }, target());
+        let text = hinted(Blocker::Worker { since, planned: true }, target());
         assert!(
             text.starts_with("no worker has been heard from since ") && text.contains("(25 s ago)"),
             "{text}"
         );
         assert!(text.ends_with("; start one with: gristmill worker --target t"), "{text}");
-        let text = hinted(Lack::Worker { since, planned: false }, target());
+        let text = hinted(Blocker::Worker { since, planned: false }, target());
         assert!(text.ends_with("continue with: gristmill retry job --target t"), "{text}");
-        let text = hinted(Lack::Reducer(since), target());
+        let text = hinted(Blocker::Reducer(since), target());
         assert!(
             text.ends_with(
                 "; results wait in the queue; start one with: gristmill reducer --target t"
@@ -156,7 +156,7 @@ mod tests {
         let lacks = "its label zone is a, the job requires b".to_owned();
         let unfit = Unfit { requires, nodes: 2, nearest: "a1".to_owned(), lacks };
         assert_eq!(
-            hinted(Lack::Schedule(WaitsFor::FittingWorker(unfit.clone())), target()),
+            hinted(Blocker::Schedule(WaitsFor::FittingWorker(unfit.clone())), target()),
             "none of the 2 workers meets `requires` (label zone=b); a1 comes nearest: its label zone is a, the job requires \
              b; start one with: gristmill worker --target t --label zone=b; or cancel the job, and enqueue it with \
              another `requires`"
@@ -165,7 +165,7 @@ mod tests {
         let lacks = "it has no GPU, the job requires 1".to_owned();
         assert_eq!(
             hinted(
-                Lack::Schedule(WaitsFor::FittingWorker(Unfit {
+                Blocker::Schedule(WaitsFor::FittingWorker(Unfit {
                     requires,
                     nodes: 1,
                     lacks,
@@ -179,19 +179,19 @@ mod tests {
         );
         let full = Full { owner: Some("ana".to_owned()), running: 3, limit: 3 };
         assert_eq!(
-            hinted(Lack::Schedule(WaitsFor::Quota(full)), target()),
+            hinted(Blocker::Schedule(WaitsFor::Quota(full)), target()),
             "owner ana may run 3 jobs at a time, and runs 3 (quota of the target); `gristmill jobs --target t` shows all jobs"
         );
         let unable = WaitsFor::AbleWorker { workers: 1, reason: "its disk is full".to_owned() };
         assert_eq!(
-            hinted(Lack::Schedule(unable), target()),
+            hinted(Blocker::Schedule(unable), target()),
             "the only worker that fits cannot prepare the job: its disk is full; correct the cause there, or start one with: \
              gristmill worker --target t"
         );
-        let text = hinted(Lack::Schedule(WaitsFor::Worker(Default::default())), target());
+        let text = hinted(Blocker::Schedule(WaitsFor::Worker(Default::default())), target());
         assert_eq!(text, "no worker is running; start one with: gristmill worker --target t");
         let expected = "no reducer has looked at it yet; start one with: gristmill reducer";
-        assert_eq!(hinted(Lack::FirstReducer, TargetRef::ThisMachine), expected);
+        assert_eq!(hinted(Blocker::FirstReducer, TargetRef::ThisMachine), expected);
     }
 
     #[test]

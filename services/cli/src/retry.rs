@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use engine::targets::{Target, TargetRef};
 use engine::words::counted;
-use engine::{Aside, Events, Only, Retry, RetryOptions};
+use engine::{Events, Retry, RetryOptions, RetryScope, SeparateRun};
 use protocol::{JobState, OutputFormat};
 
 use crate::outcome::report;
@@ -64,7 +64,7 @@ enum OnlyArgument {
     Unfinished,
 }
 
-impl From<OnlyArgument> for Only {
+impl From<OnlyArgument> for RetryScope {
     fn from(only: OnlyArgument) -> Self {
         match only {
             OnlyArgument::Rejects => Self::Rejects,
@@ -90,29 +90,31 @@ pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exi
     };
     let source_directory = arguments.source_directory.as_ref().map(absolute).transpose()?;
     let target = arguments.target.find(None, settings)?;
-    let aside = match (arguments.mini_batch, &arguments.rows) {
+    let separate_run = match (arguments.mini_batch, &arguments.rows) {
         (Some(mini_batch), Some(rows)) => {
             return write_rows(&arguments.job, mini_batch, rows, target, settings).await;
         }
-        (Some(mini_batch), None) => Some(Aside::MiniBatch(mini_batch)),
-        (None, _) => arguments.separate.then_some(Aside::Rejects),
+        (Some(mini_batch), None) => Some(SeparateRun::MiniBatch(mini_batch)),
+        (None, _) => arguments.separate.then_some(SeparateRun::Rejects),
     };
     let (engine, job) = (&settings.engine, &arguments.job);
     let (only, format, republish) =
-        (arguments.only.map(Only::from), arguments.format, arguments.republish);
+        (arguments.only.map(RetryScope::from), arguments.format, arguments.republish);
     let options = RetryOptions { only, source_directory, format, republish };
     let folder = options.source_directory.as_deref();
     if let Some(target) = target {
         let (events, show) = Show::start();
-        let retried = match aside {
-            Some(aside) => engine.run_aside_on(job, aside, folder, &target, &events).await,
+        let retried = match separate_run {
+            Some(separate_run) => {
+                engine.run_separately_on(job, separate_run, folder, &target, &events).await
+            }
             None => engine.retry_on(job, &options, &target, &events).await,
         };
         return publish(retried, &arguments, &target, events, show).await;
     }
     let (stop, _signals) = stop_on_signals();
-    let ran = Show::during(async |events| match aside {
-        Some(aside) => engine.run_aside(job, aside, folder, &stop, events).await,
+    let ran = Show::during(async |events| match separate_run {
+        Some(separate_run) => engine.run_separately(job, separate_run, folder, &stop, events).await,
         None => engine.retry(job, &options, &stop, events).await,
     });
     match ran.await {

@@ -2,14 +2,14 @@
 
 use anyhow::{Context, Result};
 use engine::targets::TargetRef;
-use engine::{Events, Followed};
+use engine::{Events, FollowEnd};
 use portal::OwnJobs;
 use protocol::JobResult;
 use storage::StoreOptions;
 
 use crate::outcome::{report, say_reused};
 use crate::portal::serve;
-use crate::steps::{Ran, Several};
+use crate::steps::{CompletedSteps, Several};
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, stop_on_signals};
 
 #[derive(Debug, clap::Args)]
@@ -65,7 +65,7 @@ async fn run_steps(
     settings: &Settings,
     events: &Events,
     shown: Option<&OwnJobs>,
-) -> engine::Result<Option<Ran>> {
+) -> engine::Result<Option<CompletedSteps>> {
     let RunArguments { job, target, .. } = arguments;
     let Some(several) = Several::read(job, Some(target), settings, events)? else {
         return Ok(None);
@@ -105,8 +105,8 @@ async fn run_job(
     let (stop, _signals) = stop_on_signals();
     let result =
         match settings.engine.run_on(parsed, &target, arguments.fresh, &stop, events).await? {
-            Followed::Ended(result) => Some(result),
-            Followed::Stopped | Followed::Interrupted => None,
+            FollowEnd::Ended(result) => Some(result),
+            FollowEnd::Stopped | FollowEnd::Interrupted => None,
         };
     Ok((result, target.reference()))
 }

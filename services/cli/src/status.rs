@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use engine::words::{counted, kept, took};
-use engine::{Followed, Jobs, State, Status, follow};
+use engine::{FollowEnd, Jobs, State, Status, follow};
 use protocol::{Counts, Progress};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -90,8 +90,8 @@ async fn wait(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
             show.finish(events).await;
             look.again(jobs).await?;
             match followed? {
-                Followed::Ended(result) => Exit::of(result.state),
-                Followed::Stopped | Followed::Interrupted => Exit::NotEnded,
+                FollowEnd::Ended(result) => Exit::of(result.state),
+                FollowEnd::Stopped | FollowEnd::Interrupted => Exit::NotEnded,
             }
         }
     };
@@ -186,7 +186,7 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use engine::targets::TargetRef;
-    use engine::{Hint, Lack};
+    use engine::{Blocker, Hint};
     use protocol::Priority;
 
     use super::*;
@@ -221,7 +221,7 @@ mod tests {
         let isolated = Progress { extra_runs: 12, ..progress() };
         assert_eq!(described(&isolated, State::Running)[2], "  isolation: 12 extra runs");
         let waited =
-            protocol::Waited { limits_milliseconds: 725_000, services_milliseconds: 180_000 };
+            protocol::WaitTimes { limits_milliseconds: 725_000, services_milliseconds: 180_000 };
         let kept = Progress { items_kept: 30, waited, ..progress() };
         let expected = [
             "  checkpoints: 30 items were kept from earlier tries",
@@ -281,8 +281,11 @@ mod tests {
                 logs,
             }
         };
-        let hint =
-            Hint { job_id: "a".into(), target: TargetRef::ThisMachine, lack: Lack::FirstReducer };
+        let hint = Hint {
+            job_id: "a".into(),
+            target: TargetRef::ThisMachine,
+            blocker: Blocker::FirstReducer,
+        };
         let expected =
             "job a is queued: no reducer has looked at it yet; start one with: gristmill reducer";
         assert_eq!(heading(&status(State::Queued, Some(hint))), expected);

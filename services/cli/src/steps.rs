@@ -14,7 +14,7 @@ use crate::summary::summary;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, stop_on_signals};
 
 /// The steps of a document that have run.
-pub struct Ran {
+pub struct CompletedSteps {
     results: Vec<StepResult>,
     count: usize,
     target: TargetRef,
@@ -23,12 +23,12 @@ pub struct Ran {
 }
 
 /// A document with several steps.
-pub struct Several {
+pub struct StepsDocument {
     document: Document,
     steps: Steps,
 }
 
-impl Several {
+impl StepsDocument {
     /// Reads a document. `None`: it has only one step, or is a job file.
     pub fn read(
         job: &JobFileArguments,
@@ -48,7 +48,7 @@ impl Several {
         settings: &Settings,
         events: &Events,
         shown: Option<&OwnJobs>,
-    ) -> engine::Result<Ran> {
+    ) -> engine::Result<CompletedSteps> {
         let Self { document, steps } = self;
         if let Some(own_jobs) = shown {
             if target.is_some() && steps.steps().iter().any(|step| step.is_command) {
@@ -65,11 +65,11 @@ impl Several {
             .run_steps(&steps, &document, target.as_ref(), fresh, &stop, events)
             .await?;
         let target = target.map_or(TargetRef::ThisMachine, |target| target.reference());
-        Ok(Ran { results, count: steps.steps().len(), target, outputs: steps.outputs })
+        Ok(CompletedSteps { results, count: steps.steps().len(), target, outputs: steps.outputs })
     }
 }
 
-impl Ran {
+impl CompletedSteps {
     /// Prints the results of the steps: one JSON object, or a summary of each.
     pub fn report(&self, json: bool) -> Exit {
         let Some(last) = self.results.last() else {
@@ -119,7 +119,9 @@ pub async fn validate(
     settings: &Settings,
 ) -> engine::Result<Option<CheckedSteps>> {
     Show::during(async |events| {
-        let Some(Several { document, steps }) = Several::read(job, None, settings, events)? else {
+        let Some(StepsDocument { document, steps }) =
+            StepsDocument::read(job, None, settings, events)?
+        else {
             return Ok(None);
         };
         let mut checked = settings.engine.check_steps(&steps, &document, events)?;

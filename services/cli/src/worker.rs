@@ -13,7 +13,7 @@ use worker::{
     Ended, SpotNotice, Stop, StopSender, TaskProtection, UserRange, hide_process, is_root,
 };
 
-use crate::{ListenFlag, Settings, TargetFlags, Watched, life, usage, watch_signals};
+use crate::{ListenFlag, ObservedRole, Settings, TargetFlags, life, usage, watch_signals};
 
 /// The period that AWS recommends.
 const SPOT_NOTICE_EVERY: Duration = Duration::from_secs(5);
@@ -77,7 +77,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
             "--node {name:?}: a name must have 1 to {NAME_LENGTH_MAX} letters, digits, `-`, `_` and `.`, and not begin with `.`"
         );
     }
-    let mut watched = Watched::start(Role::Worker, &target, &arguments.listen, settings)?;
+    let mut watched = ObservedRole::start(Role::Worker, &target, &arguments.listen, settings)?;
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues_to_work())?;
     watched.ready(&mut queues);
     let name = arguments.node.unwrap_or_else(new_node_name);

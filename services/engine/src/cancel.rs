@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use protocol::{JobResult, JobState};
 
-use crate::{Events, For, FoundJob, Hint, Home, Jobs, Notice, Result, State};
+use crate::{Events, FoundJob, Hint, Home, Jobs, Notice, Purpose, Result, State};
 
 const CANCEL_TIME: Duration = Duration::from_secs(30);
 
@@ -24,7 +24,7 @@ pub enum Canceled {
 impl Jobs {
     /// Stops a job and keeps what it has committed; `wanted`: its id, the beginning of its id, or its name.
     pub async fn cancel(&self, wanted: &str, events: &Events) -> Result<Canceled> {
-        let job = self.find(wanted, For::Change).await?;
+        let job = self.find(wanted, Purpose::Change).await?;
         let job_id = job.spec.job_id.clone();
         if let Some(result) = job.result {
             return Ok(Canceled::EndedBefore(result));

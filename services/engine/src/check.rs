@@ -5,7 +5,7 @@ mod urls;
 
 use std::path::{Path, PathBuf};
 
-use job_file::{AzureNames, Parsed, Problem, Wishes};
+use job_file::{AzureNames, DocumentOverrides, Parsed, Problem};
 use partitioner::{Inputs, Survey};
 use protocol::JobSpec;
 use storage::StoreOptions;
@@ -21,7 +21,7 @@ pub struct Document {
     /// Its text.
     pub text: String,
     /// Values that replace those of the text, data for its inputs, and the one step to run.
-    pub wishes: Wishes,
+    pub overrides: DocumentOverrides,
     /// What names of Azure ML stand for.
     pub azure: AzureNames,
     /// The compute target, which takes precedence over that of the text.
@@ -34,7 +34,7 @@ impl Document {
         Self {
             path: path.into(),
             text: text.into(),
-            wishes: Wishes::default(),
+            overrides: DocumentOverrides::default(),
             azure: AzureNames::default(),
             compute_target: None,
         }
@@ -59,7 +59,7 @@ impl Engine {
     /// Reads a job file, or a document of Azure ML with one step.
     pub fn read(&self, document: &Document, events: &Events) -> Result<Parsed> {
         let context = self.context(document);
-        let parsed = job_file::load(&document.path, &document.text, &document.wishes, &context);
+        let parsed = job_file::load(&document.path, &document.text, &document.overrides, &context);
         let parsed = parsed.map_err(Error::Invalid)?;
         parsed.warnings.iter().for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
         Ok(parsed)

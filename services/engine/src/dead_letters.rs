@@ -38,7 +38,7 @@ pub struct DeadLetters {
 
 /// What to do with dead letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disposal {
+pub enum DeadLetterAction {
     /// Send each to the queue of its job from which it came.
     Redrive,
     /// Delete each.
@@ -66,15 +66,15 @@ impl Target {
     /// queues, because it has ended or waits.
     pub async fn dispose_of_dead_letters(
         &self,
-        disposal: Disposal,
+        disposal: DeadLetterAction,
         job: Option<&str>,
     ) -> Result<(Vec<DeadLetter>, usize)> {
         let queues = self.open_queues(false).await?;
         let names = match disposal {
-            Disposal::Redrive => {
+            DeadLetterAction::Redrive => {
                 self.jobs(self.open_store().await?).queues().await?.into_iter().collect()
             }
-            Disposal::Delete => HashMap::new(),
+            DeadLetterAction::Delete => HashMap::new(),
         };
         let (deliveries, failure) = receive(&*queues.dead_letters).await;
         let (mut done, mut disposed, mut left) = (Vec::new(), Vec::new(), Vec::new());
@@ -85,14 +85,14 @@ impl Target {
             let origin = origin(&delivery.body).filter(|origin| names.contains_key(&origin.job_id));
             match (disposal, origin) {
                 _ if !is_wanted => left.push(delivery),
-                (Disposal::Redrive, None) => left.push(delivery),
-                (Disposal::Redrive, Some(Origin { job_id, queue, bodies })) => {
+                (DeadLetterAction::Redrive, None) => left.push(delivery),
+                (DeadLetterAction::Redrive, Some(Origin { job_id, queue, bodies })) => {
                     let messages = bodies.into_iter().map(Message::new);
                     again.entry((job_id.clone(), queue)).or_default().extend(messages);
                     done.push(delivery.receipt.clone());
                     disposed.push(letter);
                 }
-                (Disposal::Delete, _) => {
+                (DeadLetterAction::Delete, _) => {
                     done.push(delivery.receipt.clone());
                     disposed.push(letter);
                 }

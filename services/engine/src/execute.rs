@@ -13,13 +13,13 @@ use anyhow::{Context, Result};
 use partitioner::{Inputs, Partitioner};
 use protocol::{Activity, Durability, JobResult, JobSpec, JobState, Running};
 use queue::{MemoryOptions, MemoryQueue};
-use reducer::{FailJob, Reducer, ScriptOfRound, Selection, Workers};
+use reducer::{FailJob, Reducer, RoundScript, Selection, Workers};
 use storage::{JobStore, disk};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use worker::{Agent, Stop, StopSender, Used, Variables, VisibleGpus};
+use worker::{Agent, PinnedEntry, Stop, StopSender, Variables, VisibleGpus};
 
 use crate::round::begin_round;
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job, source};
@@ -67,7 +67,7 @@ struct Opened {
 type Activities = Vec<(String, watch::Sender<Activity>)>;
 
 /// The specification with the paths of copied side inputs, the interpreter, and what the job uses of the caches.
-type Provisioned = (Arc<JobSpec>, PathBuf, (Vec<Used>, Option<Used>));
+type Provisioned = (Arc<JobSpec>, PathBuf, (Vec<PinnedEntry>, Option<PinnedEntry>));
 
 /// While the queue has this many mini-batches, more than all processes of a machine hold, the partitioner waits.
 const TASKS_MAX: usize = 16_384;
@@ -271,7 +271,7 @@ impl Execution<'_> {
             variables: self.variables(),
             user: None,
             work_folder: folder.join("nodes"),
-            solitude: worker::Solitude::new(folder.join("nodes").join("alone")),
+            node_lock: worker::NodeLock::new(folder.join("nodes").join("alone")),
             prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(node_count),
             is_alone: node_count == 1,
             notes_held: true,
@@ -326,10 +326,10 @@ impl Execution<'_> {
     }
 
     /// Returns the script as it is now.
-    fn script(&self) -> ScriptOfRound {
+    fn script(&self) -> RoundScript {
         let mut now = self.spec.clone();
         job_file::renew_script(&mut now);
-        ScriptOfRound { digest: now.snapshot_digest, is_other: self.has_other_script }
+        RoundScript { digest: now.snapshot_digest, is_other: self.has_other_script }
     }
 
     /// Prevents that a later run continues or reuses a job that has mixed two versions of its script.

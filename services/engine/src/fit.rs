@@ -6,7 +6,7 @@ use job_file::{Parsed, Problem};
 use protocol::{JobSpec, Requirements, WaitsFor};
 
 use crate::words::counted;
-use crate::{Engine, Error, Events, Hint, Lack, Notice, Submission};
+use crate::{Blocker, Engine, Error, Events, Hint, Notice, Submission};
 
 /// Warns of a job that fits no worker of its target, or if no worker runs. Workers that come later may differ, so this
 /// is no error. `is_followed`: the caller hears later that no worker runs.
@@ -14,12 +14,12 @@ pub(crate) async fn warn_of_workers(submission: &Submission, is_followed: bool, 
     let Submission { spec, store, target, .. } = submission;
     match store.workers().await {
         Ok(workers) if workers.is_empty() && !is_followed => {
-            let (job_id, target, lack) = (
+            let (job_id, target, blocker) = (
                 spec.job_id.clone(),
                 target.reference(),
-                Lack::Schedule(WaitsFor::Worker(spec.requires.clone())),
+                Blocker::Schedule(WaitsFor::Worker(spec.requires.clone())),
             );
-            events.notice(Notice::Waiting(Hint { job_id, target, lack }));
+            events.notice(Notice::Waiting(Hint { job_id, target, blocker }));
         }
         Ok(workers) => {
             let unfit = spec.requires.unmet(&workers);
@@ -46,8 +46,8 @@ impl Engine {
 
     /// Rejects a job that began elsewhere, or when this machine had more GPUs.
     pub(crate) fn check_gpus(&self, spec: &JobSpec) -> crate::Result<()> {
-        let lack = self.lack_of_gpus(spec);
-        lack.map_or(Ok(()), |(key, message)| {
+        let blocker = self.lack_of_gpus(spec);
+        blocker.map_or(Ok(()), |(key, message)| {
             Err(Error::UnsuitableTarget(format!("{key}: {message}")))
         })
     }

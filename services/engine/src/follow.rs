@@ -8,7 +8,7 @@ use storage::JobStore;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Events, Jobs, Notice, OpenJobs, Pulse, Result};
+use crate::{Events, Heartbeat, Jobs, Notice, OpenJobs, Result};
 
 /// Between two looks at a job in a store, where every look has a price.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -20,7 +20,7 @@ const HINT_AFTER: Duration = Duration::from_secs(8);
 
 /// How following a job ends.
 #[derive(Debug)]
-pub enum Followed {
+pub enum FollowEnd {
     /// The job ended.
     Ended(Box<JobResult>),
     /// The caller stopped following. The job continues.
@@ -36,14 +36,14 @@ pub async fn follow(
     sooner: &Notify,
     stopped: &CancellationToken,
     events: &Events,
-) -> Result<Followed> {
+) -> Result<FollowEnd> {
     let began = Instant::now();
     let mut answered = Instant::now();
     let (progress_sender, latest) = watch::channel(Reducer::no_progress());
     let (hint_sender, latest_hint) = watch::channel(None);
     let mut shown = None;
     let mut hinted = false;
-    let mut pulse: Option<Pulse> = None;
+    let mut heartbeat: Option<Heartbeat> = None;
     let mut open = OpenJobs::default();
     let mut looked_at_progress: Option<Instant> = None;
     let job = jobs.known_job(job_id).await?;
@@ -55,18 +55,19 @@ pub async fn follow(
         // Before the look: a job that ends a moment later has written its result by then.
         let is_abandoned = is_due && jobs.is_abandoned(job_id)?;
         match look(&job.store, is_due).await {
-            Ok((Some(result), _)) => return Ok(Followed::Ended(Box::new(result))),
-            Ok((None, _)) if is_abandoned => return Ok(Followed::Interrupted),
+            Ok((Some(result), _)) => return Ok(FollowEnd::Ended(Box::new(result))),
+            Ok((None, _)) if is_abandoned => return Ok(FollowEnd::Interrupted),
             Ok((None, progress)) => {
                 answered = Instant::now();
                 if let Some(progress) = &progress {
-                    pulse.get_or_insert_with(|| Pulse::new(progress)).look(progress);
+                    heartbeat.get_or_insert_with(|| Heartbeat::new(progress)).look(progress);
                 }
                 if is_due && let Ok(jobs) = jobs.open_jobs().await {
                     open = jobs;
                 }
-                let standing = jobs.waits(job_id, progress.as_ref(), pulse, open.scheduled(job_id));
-                let hint = standing.hint.filter(|_| began.elapsed() > HINT_AFTER);
+                let diagnosis =
+                    jobs.waits(job_id, progress.as_ref(), heartbeat, open.scheduled(job_id));
+                let hint = diagnosis.hint.filter(|_| began.elapsed() > HINT_AFTER);
                 match progress {
                     Some(progress) => {
                         progress_sender.send_replace(progress);
@@ -90,7 +91,7 @@ pub async fn follow(
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
             () = sooner.notified() => {}
-            () = stopped.cancelled() => return Ok(Followed::Stopped),
+            () = stopped.cancelled() => return Ok(FollowEnd::Stopped),
         }
     }
 }

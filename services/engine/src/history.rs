@@ -57,7 +57,7 @@ pub struct RecordAt {
 
 /// One attempt, without its texts.
 #[derive(Clone, Copy, Debug)]
-pub struct Attempted {
+pub struct AttemptSummary {
     segment: u32,
     length: u32,
     offset: u64,
@@ -95,7 +95,7 @@ const IS_FINAL: u8 = 1;
 const COUNTS: u8 = 2;
 const IS_COPY: u8 = 4;
 
-impl Attempted {
+impl AttemptSummary {
     /// Returns the place of its record.
     pub fn place(&self) -> RecordAt {
         RecordAt { segment: self.segment, start: self.offset, length: self.length }
@@ -175,7 +175,7 @@ pub struct History {
 }
 
 /// The numbers of an attempt that ended, whatever its record was read from.
-struct Numbers<'a> {
+struct AttemptNumbers<'a> {
     mini_batch: u64,
     try_number: u32,
     status: AttemptStatus,
@@ -226,7 +226,7 @@ impl History {
         place: RecordAt,
     ) {
         let effect = self.tally.apply_success_of(process, success);
-        let numbers = Numbers {
+        let numbers = AttemptNumbers {
             mini_batch: success.mini_batch,
             try_number: success.try_number,
             status: AttemptStatus::Succeeded,
@@ -246,7 +246,7 @@ impl History {
         let effect = self.tally.apply(event);
         match event {
             ResultEvent::Attempt(attempt) => {
-                let numbers = Numbers {
+                let numbers = AttemptNumbers {
                     mini_batch: attempt.mini_batch,
                     try_number: attempt.try_number,
                     status: attempt.status,
@@ -282,7 +282,7 @@ impl History {
         }
     }
 
-    fn add_attempt(&mut self, numbers: &Numbers<'_>, place: RecordAt, effect: Effect) {
+    fn add_attempt(&mut self, numbers: &AttemptNumbers<'_>, place: RecordAt, effect: Effect) {
         let Ok(mini_batch) = u32::try_from(numbers.mini_batch) else { return };
         if self.tally.is_outside_plan(numbers.mini_batch) {
             return;
@@ -318,7 +318,7 @@ impl History {
         let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         let is_final = if numbers.is_final { IS_FINAL } else { 0 };
         let is_copy = if numbers.is_copy { IS_COPY } else { 0 };
-        self.attempts.push(Attempted {
+        self.attempts.push(AttemptSummary {
             segment: place.segment,
             length: place.length,
             offset: place.start,
@@ -410,7 +410,7 @@ impl History {
     }
 
     /// Returns all attempts, in the order of their records.
-    pub fn attempts(&self) -> impl DoubleEndedIterator<Item = &Attempted> {
+    pub fn attempts(&self) -> impl DoubleEndedIterator<Item = &AttemptSummary> {
         self.attempts.iter()
     }
 
@@ -431,7 +431,7 @@ impl History {
     }
 
     /// Returns the attempts of a mini-batch, latest first.
-    pub fn attempts_of(&self, mini_batch: u64) -> impl Iterator<Item = &Attempted> {
+    pub fn attempts_of(&self, mini_batch: u64) -> impl Iterator<Item = &AttemptSummary> {
         let latest =
             usize::try_from(mini_batch).ok().and_then(|index| self.latest.get(index)).copied();
         let mut at = latest.unwrap_or_default();
@@ -443,7 +443,7 @@ impl History {
     }
 
     /// Returns the attempt that stands for a mini-batch: the one whose rows count, or else the latest.
-    pub fn shown(&self, mini_batch: u64) -> Option<&Attempted> {
+    pub fn shown(&self, mini_batch: u64) -> Option<&AttemptSummary> {
         let latest = self.attempts_of(mini_batch).next()?;
         if latest.counts() || self.state(mini_batch) != MiniBatchState::Succeeded {
             return Some(latest);
@@ -451,7 +451,7 @@ impl History {
         self.attempts_of(mini_batch).find(|attempt| attempt.counts()).or(Some(latest))
     }
 
-    /// Returns the processes; [`Attempted::process`] is a position among them.
+    /// Returns the processes; [`AttemptSummary::process`] is a position among them.
     pub fn processes(&self) -> &[ProcessHistory] {
         &self.processes
     }
@@ -472,7 +472,7 @@ impl History {
 
     /// Returns the memory that it takes, roughly.
     pub fn memory_bytes(&self) -> usize {
-        self.attempts.len() * size_of::<Attempted>()
+        self.attempts.len() * size_of::<AttemptSummary>()
             + self.latest.capacity() * (size_of::<u32>() + 20)
     }
 }

@@ -47,7 +47,7 @@ impl OpenJobs {
 
 /// What a caller does with the job that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum For {
+pub enum Purpose {
     /// Shows the job.
     Look,
     /// Cancels or continues the job.
@@ -190,7 +190,7 @@ impl Jobs {
     ///
     /// A name means the running job with that name, or else the newest one; `for_what` decides which cases are too
     /// ambiguous.
-    pub async fn find(&self, wanted: &str, for_what: For) -> crate::Result<FoundJob> {
+    pub async fn find(&self, wanted: &str, for_what: Purpose) -> crate::Result<FoundJob> {
         if is_job_id(wanted)
             && started(wanted).is_some()
             && let Some(job) = self.job(wanted).await?
@@ -238,7 +238,7 @@ impl Jobs {
     }
 
     /// Returns the job of this name that has not ended, if it takes precedence over the newest.
-    async fn unended(&self, name: &str, for_what: For) -> crate::Result<Option<FoundJob>> {
+    async fn unended(&self, name: &str, for_what: Purpose) -> crate::Result<Option<FoundJob>> {
         let (mut running, mut stopped) = (Vec::new(), Vec::new());
         for id in self.open_ids().await?.into_iter().filter(|id| is_named(id, name)) {
             let Ok(Some(job)) = self.job(&id).await else { continue };
@@ -255,10 +255,12 @@ impl Jobs {
             |matches, job_ids| Error::SeveralJobs { wanted: name.to_owned(), matches, job_ids };
         let ids = |jobs: &[FoundJob]| jobs.iter().map(|job| job.spec.job_id.clone()).collect();
         match (for_what, running.len(), stopped.len()) {
-            (For::Look, 1.., _) | (For::Change, 1, _) => return Ok(running.into_iter().next()),
-            (For::Change, 2.., _) => return Err(several(Matches::Running, ids(&running))),
-            (For::Look, 0, _) | (For::Change, 0, 0) => return Ok(None),
-            (For::Change, 0, _) => {}
+            (Purpose::Look, 1.., _) | (Purpose::Change, 1, _) => {
+                return Ok(running.into_iter().next());
+            }
+            (Purpose::Change, 2.., _) => return Err(several(Matches::Running, ids(&running))),
+            (Purpose::Look, 0, _) | (Purpose::Change, 0, 0) => return Ok(None),
+            (Purpose::Change, 0, _) => {}
         }
         // The newest of that name may have ended after an older one was interrupted.
         let newest = self.ids().await?.into_iter().find(|id| is_named(id, name));
@@ -304,7 +306,7 @@ impl Jobs {
         Ok(jobs.into_iter().filter_map(|job| Some((job.job_id.clone(), job.queues()?))).collect())
     }
 
-    /// Returns the ids of the jobs that have not ended, for [`standing`](Self::standing).
+    /// Returns the ids of the jobs that have not ended, for [`diagnosis`](Self::diagnosis).
     pub async fn open_jobs(&self) -> Result<OpenJobs> {
         Ok(match self {
             // The locks of the jobs are more exact.

@@ -10,7 +10,7 @@ use futures::{Stream, StreamExt, stream};
 use protocol::{Counts, JobResult, Priority, Progress};
 use serde::Serialize;
 
-use crate::{FoundJob, Hint, Jobs, OpenJobs, Standing, State, started_at};
+use crate::{Diagnosis, FoundJob, Hint, Jobs, OpenJobs, State, started_at};
 
 /// Jobs or files that are read at the same time.
 pub const READS_AT_ONCE: usize = 16;
@@ -121,7 +121,7 @@ impl Activity {
         let waited = enqueued.map(|at| (until - at).num_milliseconds().max(0) as f64 / 1000.0);
         let is_known = began_at.is_some() || progress.is_none_or(|progress| progress.nodes == 0);
         Self {
-            waits_for: hint.map(|hint| hint.lack.to_string()),
+            waits_for: hint.map(|hint| hint.blocker.to_string()),
             waited_seconds: waited.filter(|_| is_known),
             processes: at_work.map_or(0, |progress| progress.processes),
             share: None,
@@ -203,7 +203,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
     };
     let described = async {
         let progress = job.store.progress().await?;
-        let Standing { state, hint } = jobs.standing(&job, progress.as_ref(), None, &open).await?;
+        let Diagnosis { state, hint } = jobs.diagnose(&job, progress.as_ref(), None, &open).await?;
         let (mini_batches, items) = match &jobs {
             Jobs::Here(home) if state == State::Interrupted => {
                 home.known_counts().of(&job, progress.as_ref()).await
@@ -250,7 +250,7 @@ mod tests {
     use reducer::Reducer;
 
     use super::*;
-    use crate::Lack;
+    use crate::Blocker;
 
     fn progress() -> Progress {
         let enqueued_ms = 1_767_225_600_000;
@@ -297,8 +297,9 @@ mod tests {
 
     #[test]
     fn activity_says_what_a_job_waits_for() {
-        let lack = Lack::FirstReducer;
-        let hint = Hint { job_id: "job".into(), target: crate::TargetRef::Named("t".into()), lack };
+        let blocker = Blocker::FirstReducer;
+        let hint =
+            Hint { job_id: "job".into(), target: crate::TargetRef::Named("t".into()), blocker };
         let waits_for = Activity::of(None, None, State::Queued, Some(hint)).waits_for;
         assert_eq!(waits_for.as_deref(), Some("no reducer has looked at it yet"));
     }

@@ -59,7 +59,7 @@ impl FoundJob {
 pub struct Tail {
     /// The file of this name, or those whose names begin with it; `None`: the overview, and what the script writes.
     beginning: Option<String>,
-    files: BTreeMap<String, Growing>,
+    files: BTreeMap<String, FollowedFile>,
 }
 
 /// New lines.
@@ -114,7 +114,7 @@ impl Tail {
             let known = self.files.entry(path.clone()).or_default();
             if bytes < known.bytes {
                 // The file was replaced.
-                *known = Growing::default();
+                *known = FollowedFile::default();
             }
             if bytes > known.bytes {
                 let more = job.store.log_range(&path, known.bytes..bytes).await?;
@@ -132,13 +132,13 @@ impl Tail {
 }
 
 #[derive(Debug, Default)]
-struct Growing {
+struct FollowedFile {
     bytes: u64,
     /// The beginning of an incomplete line.
     line: Vec<u8>,
 }
 
-impl Growing {
+impl FollowedFile {
     /// Returns the lines that are complete now.
     fn lines(&mut self, more: &[u8]) -> impl Iterator<Item = String> + use<> {
         self.line.extend_from_slice(more);

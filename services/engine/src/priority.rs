@@ -3,7 +3,7 @@
 use anyhow::Result;
 use protocol::Priority;
 
-use crate::{Error, For, FoundJob, Jobs, State};
+use crate::{Error, FoundJob, Jobs, Purpose, State};
 
 /// The effect of a change of priority.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Jobs {
         wanted: &str,
         priority: Priority,
     ) -> crate::Result<Reprioritised> {
-        let job = self.find(wanted, For::Change).await?;
+        let job = self.find(wanted, Purpose::Change).await?;
         let job_id = job.spec.job_id.clone();
         if let Some(result) = &job.result {
             return Err(Error::Ended { job_id, state: State::from(result.state) });

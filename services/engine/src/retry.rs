@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use partitioner::{Inputs, plan_is_damaged};
 use protocol::{JobResult, JobSpec, JobState, OutputAction, OutputFormat};
-use reducer::{Reducer, ScriptOfRound, Selection, Tally};
+use reducer::{Reducer, RoundScript, Selection, Tally};
 use storage::{JobStore, RoundRequest, TargetStore};
 use tokio::time::sleep;
 
@@ -20,7 +20,7 @@ use crate::round::{begin_round, check_script_is_there, take_script};
 use crate::run::{Locks, take_output};
 use crate::submit::{SIGN_EVERY, check_writers, enter, full, send_snapshots};
 use crate::{
-    Busy, Engine, Error, Events, For, FoundJob, Jobs, Notice, StopRequest, Submission, Target,
+    Busy, Engine, Error, Events, FoundJob, Jobs, Notice, Purpose, StopRequest, Submission, Target,
     Unfinished,
 };
 
@@ -33,7 +33,7 @@ const REQUEST_LOOK: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, Default)]
 pub struct RetryOptions {
     /// Only these of what has ended; `None`: all.
-    pub only: Option<Only>,
+    pub only: Option<RetryScope>,
     /// A folder that replaces that of the entry script.
     pub source_directory: Option<PathBuf>,
     /// Another format for the output of a job that has not written it.
@@ -44,7 +44,7 @@ pub struct RetryOptions {
 
 /// What runs again besides the mini-batches that have not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Only {
+pub enum RetryScope {
     /// Failed mini-batches.
     Failed,
     /// Rejected items.
@@ -57,9 +57,9 @@ impl RetryOptions {
     fn selection(&self) -> Selection {
         match self.only {
             None => Selection::ALL,
-            Some(Only::Failed) => Selection { failed: true, rejects: false },
-            Some(Only::Rejects) => Selection { failed: false, rejects: true },
-            Some(Only::Unfinished) => Selection::NOTHING,
+            Some(RetryScope::Failed) => Selection { failed: true, rejects: false },
+            Some(RetryScope::Rejects) => Selection { failed: false, rejects: true },
+            Some(RetryScope::Unfinished) => Selection::NOTHING,
         }
     }
 
@@ -114,7 +114,7 @@ impl Engine {
     ) -> crate::Result<JobResult> {
         let home = self.home();
         let jobs = Jobs::Here(home.clone());
-        let job = jobs.find(wanted, For::Change).await?;
+        let job = jobs.find(wanted, Purpose::Change).await?;
         let turn = home.lock()?;
         let job_id = &job.spec.job_id;
         let Some(lock) = home.try_lock_job(job_id)? else {
@@ -203,7 +203,7 @@ impl Engine {
         let jobs = target.jobs(store.clone());
         let mut looks = 0;
         let (mut found, mut reducer, is_ending) = loop {
-            let mut found = jobs.find(wanted, For::Change).await?;
+            let mut found = jobs.find(wanted, Purpose::Change).await?;
             options
                 .source_directory
                 .iter()
@@ -253,7 +253,7 @@ impl Engine {
                     begin_round(
                         &mut reducer,
                         selection,
-                        &ScriptOfRound { digest, is_other },
+                        &RoundScript { digest, is_other },
                         [!has_ended, false],
                     )
                     .await?,

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, stream};
-use job_file::{Identity, Parsed, Ran};
+use job_file::{Identity, Parsed, RunPeriod};
 use protocol::{JobResult, JobState};
 use serde::{Deserialize, Serialize};
 use storage::JobStore;
@@ -17,7 +17,7 @@ use crate::{Engine, Events, FoundJob, Jobs, NewJobReason, Notice, Target, is_nam
 const SAME_NAMES_MAX: usize = 16;
 const READS_AT_ONCE: usize = 8;
 /// No time: what appeared beside a script was not written by nodes, which have a copy of it.
-const NEVER: Ran = Ran { from: 1, to: 0, has_finished: true };
+const NEVER: RunPeriod = RunPeriod { from: 1, to: 0, has_finished: true };
 
 /// What distinguishes a job of a target from others.
 #[derive(Serialize, Deserialize)]

@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use worker::{CacheLimits, Node, NodeOptions, Stop, StopSender, Variables};
 
 use crate::publisher::Planned;
-use crate::{Engine, Event, Events, Fixable, Followed, Lock, Queues, StopRequest, Target, follow};
+use crate::{Engine, Event, Events, Fixable, FollowEnd, Lock, Queues, StopRequest, Target, follow};
 
 /// The longest name of a node. Names become names of folders, with additions.
 pub const NAME_LENGTH_MAX: usize = 64;
@@ -33,10 +33,10 @@ impl Engine {
         fresh: bool,
         stop_request: &StopRequest,
         events: &Events,
-    ) -> Result<Followed> {
+    ) -> Result<FollowEnd> {
         let assets = std::mem::take(&mut parsed.assets);
         let followed = self.run_there(parsed, target, fresh, stop_request, events).await?;
-        if let Followed::Ended(result) = &followed {
+        if let FollowEnd::Ended(result) = &followed {
             self.register(&assets, result, events)?;
         }
         Ok(followed)
@@ -49,11 +49,11 @@ impl Engine {
         fresh: bool,
         stop_request: &StopRequest,
         events: &Events,
-    ) -> Result<Followed> {
+    ) -> Result<FollowEnd> {
         let StopRequest { cancel, kill } = stop_request;
         if !fresh && let Some(result) = self.reusable(&parsed, target, events).await? {
             events.send(Event::Reused(result.job_id.clone()));
-            return Ok(Followed::Ended(Box::new(result)));
+            return Ok(FollowEnd::Ended(Box::new(result)));
         }
         let submission = self.submit(parsed, target, true, false, events).await?;
         let (queues, job_id) = (submission.queues.clone(), submission.job_id().to_owned());
@@ -106,8 +106,7 @@ impl Engine {
             }
         };
         drop(planning);
-        let completed =
-            matches!(&followed, Ok(Followed::Ended(result)) if result.state == JobState::Completed);
+        let completed = matches!(&followed, Ok(FollowEnd::Ended(result)) if result.state == JobState::Completed);
         stop.raise(match (completed, kill.is_cancelled()) {
             (true, _) => Stop::Finish,
             (false, false) => Stop::Drain,

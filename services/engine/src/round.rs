@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use protocol::{Descriptor, FileVersion, ItemPath, JobSpec, Work};
-use reducer::{Begun, Reducer, ScriptOfRound, Selection};
+use reducer::{BegunRound, Reducer, RoundScript, Selection};
 
 use crate::Error;
 use crate::error::Change;
@@ -36,9 +36,9 @@ pub(crate) fn check_script_is_there(spec: &JobSpec) -> crate::Result<()> {
 pub(crate) async fn begin_round(
     reducer: &mut Reducer,
     selection: Selection,
-    script: &ScriptOfRound,
+    script: &RoundScript,
     [is_running, is_here]: [bool; 2],
-) -> crate::Result<Begun> {
+) -> crate::Result<BegunRound> {
     let job_id = reducer.spec().job_id.clone();
     let check = move |planned: &Descriptor| Ok(check_input(planned, &job_id, is_here)?);
     Ok(reducer.begin_round(selection, script, is_running, check).await?)

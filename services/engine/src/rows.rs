@@ -8,13 +8,13 @@ use protocol::{Descriptor, FileVersion, ItemPath, Work};
 use tables::{DecodeRequest, LocalBlock, write_parquet};
 
 use crate::error::Change;
-use crate::{Error, For, Jobs};
+use crate::{Error, Jobs, Purpose};
 
 impl Jobs {
     /// Writes the rows of a mini-batch to a new Parquet file, with the types that the script gets. Returns their
     /// number. The tables must be files of this machine, as they were planned.
     pub async fn write_rows(&self, wanted: &str, mini_batch: u64, to: &Path) -> crate::Result<u64> {
-        let job = self.find(wanted, For::Look).await?;
+        let job = self.find(wanted, Purpose::Look).await?;
         let descriptor = job.planned(mini_batch).await?;
         let job_id = job.spec.job_id;
         let Work::Rows { input, blocks, .. } = &descriptor.work else {

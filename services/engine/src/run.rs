@@ -20,7 +20,7 @@ use crate::{
 /// Earlier jobs with the same fingerprint that a run considers, newest first.
 const SAME_JOBS_MAX: usize = 16;
 
-enum Choice<'a> {
+enum RunDecision<'a> {
     Run(Box<Execution<'a>>, Locks),
     Reuse(Box<JobResult>),
 }
@@ -82,12 +82,12 @@ impl Engine {
             self.choose(parsed, fresh, events).await?
         };
         match choice {
-            Choice::Reuse(result) => {
+            RunDecision::Reuse(result) => {
                 tokio::task::block_in_place(|| check.finish())?;
                 events.send(Event::Reused(result.job_id.clone()));
                 Ok(*result)
             }
-            Choice::Run(execution, locks) => {
+            RunDecision::Run(execution, locks) => {
                 let (job_id, is_new) = (execution.spec.job_id.clone(), !execution.resumed);
                 let execution = Execution { check: Some(check), ..*execution };
                 let result = self.execute(execution, locks, stop, events).await;
@@ -106,16 +106,21 @@ impl Engine {
     }
 
     /// Continues or reuses an earlier job with the same fingerprint, or describes a new one.
-    async fn choose(&self, parsed: Parsed, fresh: bool, events: &Events) -> Result<Choice<'_>> {
+    async fn choose(
+        &self,
+        parsed: Parsed,
+        fresh: bool,
+        events: &Events,
+    ) -> Result<RunDecision<'_>> {
         let home = self.home();
         let index = home.index()?;
         let output = take_output(&parsed.spec, home)?;
         let (earlier, not_reused) = self.earlier(&parsed, &index, fresh, events).await?;
         match earlier {
-            Some(Earlier::Reused(result)) => return Ok(Choice::Reuse(result)),
+            Some(Earlier::Reused(result)) => return Ok(RunDecision::Reuse(result)),
             Some(Earlier::Unfinished(job, lock)) => {
                 let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
-                return Ok(Choice::Run(
+                return Ok(RunDecision::Run(
                     Box::new(Execution::resume(*job, home, self.settings())),
                     locks,
                 ));
@@ -144,7 +149,7 @@ impl Engine {
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
         let new = Execution::new(FoundJob::new(store, spec), home, self.settings());
         let execution = Execution { listings, new_job: new_job.map(Box::new), ..new };
-        Ok(Choice::Run(Box::new(execution), locks))
+        Ok(RunDecision::Run(Box::new(execution), locks))
     }
 
     /// Returns the newest job with the same fingerprint that can be continued or reused, and otherwise the newest that people

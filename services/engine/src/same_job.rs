@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use job_file::{Difference, Identity, ModelFolders, Ran};
+use job_file::{Difference, Identity, ModelFolders, RunPeriod};
 use protocol::{JobResult, JobSpec, JobState};
 
 use crate::{Home, Index, NewJobReason, Notice, source};
@@ -28,7 +28,7 @@ fn read(folder: &Path) -> Option<Identity> {
 /// Whether an earlier job with the same fingerprint is nevertheless another job. `has_finished`: its result may be reused.
 pub fn differs(folder: &Path, now: &Identity, has_finished: bool) -> bool {
     read(folder).is_some_and(|earlier| {
-        !now.differences(&earlier, Ran { has_finished, ..ran(folder) }).is_empty()
+        !now.differences(&earlier, RunPeriod { has_finished, ..ran(folder) }).is_empty()
     })
 }
 
@@ -93,9 +93,8 @@ pub fn why_anew(
         return Ok(None);
     }
     let found = match read(&folder) {
-        Some(earlier) => {
-            now.differences(&earlier, Ran { has_finished: finished.is_some(), ..ran(&folder) })
-        }
+        Some(earlier) => now
+            .differences(&earlier, RunPeriod { has_finished: finished.is_some(), ..ran(&folder) }),
         None => vec![Difference::Version],
     };
     let has_succeeded = finished
@@ -112,7 +111,7 @@ pub fn why_anew(
 }
 
 /// Returns the time in which a job ran: from its first write to the last change of its objects.
-fn ran(folder: &Path) -> Ran {
+fn ran(folder: &Path) -> RunPeriod {
     let nanoseconds = |time: SystemTime| {
         time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
     };
@@ -131,5 +130,5 @@ fn ran(folder: &Path) -> Ran {
                 .map(|last| last + LAST_WRITES)
         }
     };
-    Ran { from, to: last.map_or(from, nanoseconds), has_finished: false }
+    RunPeriod { from, to: last.map_or(from, nanoseconds), has_finished: false }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::ended::is_output_changed;
 use crate::history::SharedHistory;
-use crate::{For, FoundJob, Hint, Jobs, OpenJobs, Pulse, Result, Standing, State};
+use crate::{Diagnosis, FoundJob, Heartbeat, Hint, Jobs, OpenJobs, Purpose, Result, State};
 
 /// Longer than from one sign of life of a reducer to the next.
 const SECOND_LOOK: Duration = Duration::from_secs(4);
@@ -90,10 +90,10 @@ impl Status {
 
 /// Looks at one job repeatedly.
 #[derive(Debug)]
-pub struct Look {
+pub struct StatusReader {
     job: FoundJob,
     progress: Option<Progress>,
-    pulse: Option<Pulse>,
+    heartbeat: Option<Heartbeat>,
 }
 
 impl Jobs {
@@ -106,15 +106,15 @@ impl Jobs {
     }
 
     /// Looks at a job for the first time.
-    pub async fn look(&self, wanted: &str) -> Result<Look> {
-        let job = self.find(wanted, For::Look).await?;
+    pub async fn look(&self, wanted: &str) -> Result<StatusReader> {
+        let job = self.find(wanted, Purpose::Look).await?;
         let progress = job.store.progress().await?;
-        let pulse = progress.as_ref().map(Pulse::new);
-        Ok(Look { job, progress, pulse })
+        let heartbeat = progress.as_ref().map(Heartbeat::new);
+        Ok(StatusReader { job, progress, heartbeat })
     }
 }
 
-impl Look {
+impl StatusReader {
     /// Returns the id of the job.
     pub fn job_id(&self) -> &str {
         &self.job.spec.job_id
@@ -135,9 +135,9 @@ impl Look {
         let id = &self.job.spec.job_id;
         self.job = jobs.known_job(id).await?;
         self.progress = self.job.store.progress().await?;
-        match (&mut self.pulse, &self.progress) {
-            (Some(pulse), Some(progress)) => pulse.look(progress),
-            (pulse, progress) => *pulse = progress.as_ref().map(Pulse::new),
+        match (&mut self.heartbeat, &self.progress) {
+            (Some(heartbeat), Some(progress)) => heartbeat.look(progress),
+            (heartbeat, progress) => *heartbeat = progress.as_ref().map(Heartbeat::new),
         }
         Ok(())
     }
@@ -145,8 +145,8 @@ impl Look {
     /// Looks again if a reducer seems silent, because its clock may differ.
     async fn again_if_doubtful(&mut self, jobs: &Jobs) -> Result<()> {
         if self.job.result.is_none()
-            && let (Some(progress), Some(pulse)) = (&self.progress, self.pulse)
-            && jobs.is_doubtful(&self.job.spec.job_id, progress, pulse)?
+            && let (Some(progress), Some(heartbeat)) = (&self.progress, self.heartbeat)
+            && jobs.is_doubtful(&self.job.spec.job_id, progress, heartbeat)?
         {
             tokio::time::sleep(SECOND_LOOK).await;
             self.again(jobs).await?;
@@ -156,34 +156,35 @@ impl Look {
 
     /// Returns the status as of the latest look.
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
-        let (standing, open) = self.standing(jobs).await?;
+        let (diagnosis, open) = self.diagnose(jobs).await?;
         let committed =
-            if standing.state == State::Interrupted { self.job.committed().await } else { None };
-        Ok(self.as_status(standing, &open, committed).await)
+            if diagnosis.state == State::Interrupted { self.job.committed().await } else { None };
+        Ok(self.as_status(diagnosis, &open, committed).await)
     }
 
     /// Works like [`status`](Self::status) for a caller that has read the ledger of the job, so that it is not read again.
     pub async fn status_with(&self, jobs: &Jobs, history: &SharedHistory) -> Result<Status> {
-        let (standing, open) = self.standing(jobs).await?;
-        let is_interrupted = standing.state == State::Interrupted && self.job.holds_ledger();
+        let (diagnosis, open) = self.diagnose(jobs).await?;
+        let is_interrupted = diagnosis.state == State::Interrupted && self.job.holds_ledger();
         let committed = is_interrupted.then(|| {
             let before = self.progress.clone().unwrap_or_else(Reducer::no_progress);
             committed_in(history.read().unwrap_or_else(PoisonError::into_inner).tally(), before)
         });
-        Ok(self.as_status(standing, &open, committed).await)
+        Ok(self.as_status(diagnosis, &open, committed).await)
     }
 
     /// Returns the state of the job, and the open jobs among which it was found.
-    async fn standing(&self, jobs: &Jobs) -> Result<(Standing, OpenJobs)> {
+    async fn diagnose(&self, jobs: &Jobs) -> Result<(Diagnosis, OpenJobs)> {
         let open =
             if self.job.result.is_none() { jobs.open_jobs().await? } else { OpenJobs::default() };
-        let standing = jobs.standing(&self.job, self.progress.as_ref(), self.pulse, &open).await?;
-        Ok((standing, open))
+        let diagnosis =
+            jobs.diagnose(&self.job, self.progress.as_ref(), self.heartbeat, &open).await?;
+        Ok((diagnosis, open))
     }
 
     async fn as_status(
         &self,
-        standing: Standing,
+        diagnosis: Diagnosis,
         open: &OpenJobs,
         committed: Option<Progress>,
     ) -> Status {
@@ -195,12 +196,12 @@ impl Look {
         let progress = committed.or_else(|| self.progress.clone());
         Status {
             job_id: self.job.spec.job_id.clone(),
-            state: standing.state,
-            hint: standing.hint,
+            state: diagnosis.state,
+            hint: diagnosis.hint,
             owner: self.job.owner(),
             priority,
             result: self.job.result.clone(),
-            progress: progress.map(|progress| without_ended_processes(progress, standing.state)),
+            progress: progress.map(|progress| without_ended_processes(progress, diagnosis.state)),
             output_changed: is_output_changed(&self.job).await,
             source_directory: self.job.spec.source_directory.display(),
             logs: self.job.store.shown("logs"),

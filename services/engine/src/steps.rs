@@ -5,7 +5,7 @@ use protocol::{JobResult, JobState};
 use storage::StoreOptions;
 
 use crate::targets::Target;
-use crate::{Document, Engine, Error, Event, Events, Followed, Notice, Result, StopRequest};
+use crate::{Document, Engine, Error, Event, Events, FollowEnd, Notice, Result, StopRequest};
 
 /// How one step ended.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl Engine {
     /// Reads a document of Azure ML, whatever its number of steps. `None`: a job file.
     pub fn document_steps(&self, document: &Document) -> Result<Option<Steps>> {
         let context = self.context(document);
-        Steps::read(&document.path, &document.text, &document.wishes, &context)
+        Steps::read(&document.path, &document.text, &document.overrides, &context)
             .map_err(Error::Invalid)
     }
 
@@ -112,8 +112,8 @@ impl Engine {
                 Some(target) => {
                     self.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
                     match self.run_on(parsed, target, fresh, stop, events).await? {
-                        Followed::Ended(result) => *result,
-                        Followed::Stopped | Followed::Interrupted => return Ok(results),
+                        FollowEnd::Ended(result) => *result,
+                        FollowEnd::Stopped | FollowEnd::Interrupted => return Ok(results),
                     }
                 }
             };

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
 use protocol::{
-    Contender, Durability, Environment, Full, ItemPath, JobSpec, LABEL_LENGTH_MAX, Snapshot,
+    Durability, Environment, Full, ItemPath, JobSpec, LABEL_LENGTH_MAX, Snapshot, WaitingJob,
     WaitsFor, WhenFull, is_label,
 };
 use queue::{Message, Queue};
@@ -23,7 +23,7 @@ use crate::fit::warn_of_workers;
 use crate::functions;
 use crate::own_paths::{own_paths, set_aside};
 use crate::{
-    Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Lack, Notice, QueueAddress, Queues,
+    Blocker, Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Notice, QueueAddress, Queues,
     Remedy, Target, new_job_id, reuse,
 };
 
@@ -193,8 +193,8 @@ impl Submission {
     pub async fn warn(&self, is_followed: bool, events: &Events) {
         if let Some(full) = self.full.clone() {
             let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
-            let lack = Lack::Schedule(WaitsFor::Quota(full));
-            events.notice(Notice::Waiting(Hint { job_id, target, lack }));
+            let blocker = Blocker::Schedule(WaitsFor::Quota(full));
+            events.notice(Notice::Waiting(Hint { job_id, target, blocker }));
         }
         warn_of_workers(self, is_followed, events).await;
     }
@@ -247,8 +247,8 @@ pub(crate) async fn full(
     let (running, waiting): (Vec<_>, Vec<_>) = others.partition(|job| job.admitted_in.is_some());
     let running: Vec<String> = running.into_iter().map(|job| job.owner).collect();
     let (job_id, owner, priority) = (String::new(), spec.owner.clone(), spec.priority);
-    let new = Contender { job_id, owner, priority, since: i64::MAX };
-    let earlier = waiting.into_iter().map(|job| Contender {
+    let new = WaitingJob { job_id, owner, priority, since: i64::MAX };
+    let earlier = waiting.into_iter().map(|job| WaitingJob {
         job_id: job.job_id,
         owner: job.owner,
         ..new.clone()

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use partitioner::Pending;
 use protocol::JobSpec;
-use reducer::{Begun, Tally};
+use reducer::{BegunRound, Tally};
 
 use crate::mini_batches::MiniBatches;
 
@@ -83,7 +83,12 @@ impl Unfinished {
 
     /// Counts the mini-batches of an earlier run that are kept, and those that run again. `round`: the failed ones and rejected
     /// items that run again.
-    pub fn explain(&self, tally: &Tally, spec: &JobSpec, round: Option<Begun>) -> Continuation {
+    pub fn explain(
+        &self,
+        tally: &Tally,
+        spec: &JobSpec,
+        round: Option<BegunRound>,
+    ) -> Continuation {
         let named = self.ended.len() + self.spent.len() as u64;
         let mini_batches = tally.mini_batches();
         Continuation {
@@ -118,7 +123,7 @@ pub struct Continuation {
     /// No mini-batch has been tried.
     pub none_tried: bool,
     /// What runs again although it had ended.
-    pub round: Begun,
+    pub round: BegunRound,
     /// Number of times that a mini-batch may be lost with its node.
     pub lost_delivery_max: u32,
 }

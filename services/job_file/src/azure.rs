@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `kind` | which document it is; documents that Gristmill does not run |
 //! | `steps` | a document as steps; what callers see |
-//! | `wishes` | what a command line changes in a document |
+//! | `overrides` | what a command line changes in a document |
 //! | `reader` | what all readers share: keys, references, the job file under construction |
 //! | `layers` | a step and the component that it refers to, read as one mapping |
 //! | `known` | the keys of each mapping, and why some have no effect |
@@ -28,6 +28,7 @@ mod command;
 mod components;
 mod deployment;
 mod document_keys;
+mod document_overrides;
 mod environment;
 mod expression;
 mod kind;
@@ -41,14 +42,13 @@ mod register;
 mod scope;
 mod steps;
 mod versioned;
-mod wishes;
 
+pub use document_overrides::DocumentOverrides;
 pub use names::AzureNames;
 pub use register::{Asset, Register};
 pub use steps::{RUN_ID, Step, Steps};
 #[cfg(test)]
 pub use versioned::NameTable;
-pub use wishes::Wishes;
 
 /// Returns what to write instead of a key that Azure ML knows and the job file does not.
 pub fn hint(key: &str) -> Option<&'static str> {

@@ -45,11 +45,11 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// The part has another content.
-    Changed(Part),
+    Changed(JobPart),
     /// The earlier job did not have the part.
-    New(Part),
+    New(JobPart),
     /// Only the earlier job has the part.
-    Missing(Part),
+    Missing(JobPart),
     /// The setting of this key or option has another value: both, now and earlier, if they are short.
     Setting {
         /// The key or option.
@@ -63,7 +63,7 @@ pub enum Difference {
 
 /// A part of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum JobPart {
     /// A file beside the script, by its relative path.
     File(String),
     /// The user's arguments.
@@ -79,14 +79,14 @@ pub enum Part {
 impl Difference {
     /// Whether it is in a side input.
     pub fn is_of_side_input(&self) -> bool {
-        matches!(self, Self::Changed(part) | Self::New(part) | Self::Missing(part) if matches!(part, Part::SideInput(_)))
+        matches!(self, Self::Changed(part) | Self::New(part) | Self::Missing(part) if matches!(part, JobPart::SideInput(_)))
     }
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Changed(Part::Arguments) => f.write_str("arguments have changed"),
+            Self::Changed(JobPart::Arguments) => f.write_str("arguments have changed"),
             Self::Changed(part) => write!(f, "{part} has changed"),
             Self::New(part) => write!(f, "{part} is new"),
             Self::Missing(part) => write!(f, "{part} is missing"),
@@ -99,7 +99,7 @@ impl fmt::Display for Difference {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for JobPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(name) => f.write_str(name),
@@ -113,7 +113,7 @@ impl fmt::Display for Part {
 
 /// When a job ran, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct RunPeriod {
     /// Its first moment.
     pub from: u64,
     /// Its last.
@@ -185,26 +185,32 @@ impl Identity {
     }
 
     /// Returns the differences from an earlier job that ran at `ran`; none if it is the same job.
-    pub fn differences(&self, earlier: &Self, ran: Ran) -> Vec<Difference> {
+    pub fn differences(&self, earlier: &Self, ran: RunPeriod) -> Vec<Difference> {
         let mut found = Vec::new();
-        compare(&self.code, &earlier.code, |_, _| false, Part::File, &mut found);
+        compare(&self.code, &earlier.code, |_, _| false, JobPart::File, &mut found);
         compare_settings(&flat(&self.settings), &flat(&earlier.settings), &mut found);
         if self.arguments != earlier.arguments {
-            found.push(Difference::Changed(Part::Arguments));
+            found.push(Difference::Changed(JobPart::Arguments));
         }
         if self.requirements != earlier.requirements {
-            found.push(Difference::Changed(Part::Requirements));
+            found.push(Difference::Changed(JobPart::Requirements));
         }
-        compare(&self.side_inputs, &earlier.side_inputs, |_, _| false, Part::SideInput, &mut found);
+        compare(
+            &self.side_inputs,
+            &earlier.side_inputs,
+            |_, _| false,
+            JobPart::SideInput,
+            &mut found,
+        );
         let is_own = |name: &str, now: &Stamp| {
             (ran.from..=ran.to).contains(&now.modified)
                 && !(ran.has_finished && earlier.data.contains_key(name))
         };
-        compare(&self.data, &earlier.data, is_own, Part::File, &mut found);
+        compare(&self.data, &earlier.data, is_own, JobPart::File, &mut found);
         let known: BTreeSet<&str> = earlier.models.keys().map(|name| model_of(name)).collect();
         // The earlier job could not use a model that did not exist.
         let is_new = |name: &str, _: &Stamp| !known.contains(model_of(name));
-        compare(&self.models, &earlier.models, is_new, Part::Model, &mut found);
+        compare(&self.models, &earlier.models, is_new, JobPart::Model, &mut found);
         found
     }
 }
@@ -233,7 +239,7 @@ fn compare<T: PartialEq>(
     now: &BTreeMap<String, T>,
     earlier: &BTreeMap<String, T>,
     is_fine: impl Fn(&str, &T) -> bool,
-    part: impl Fn(String) -> Part,
+    part: impl Fn(String) -> JobPart,
     found: &mut Vec<Difference>,
 ) {
     for (name, value) in now.iter().filter(|(name, value)| earlier.get(*name) != Some(value)) {

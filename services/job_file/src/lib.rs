@@ -61,9 +61,9 @@ mod yaml;
 mod tests;
 
 pub use argv::arguments_of;
-pub use azure::{Asset, AzureNames, RUN_ID, Register, Step, Steps, Wishes};
+pub use azure::{Asset, AzureNames, DocumentOverrides, RUN_ID, Register, Step, Steps};
 pub use context::{Context, ModelFolders};
-pub use identity::{Difference, Identity, Part, Ran};
+pub use identity::{Difference, Identity, JobPart, RunPeriod};
 pub use keys::settable;
 pub use load::{Parsed, load, renew_script, script_has_changed};
 pub use paths::not_kept;

@@ -14,9 +14,9 @@ use crate::problem::shown;
 use crate::result_schema::read_result_schema;
 use crate::values::{key_name, word};
 use crate::{
-    Asset, AzureNames, Context, Entry, Fault, Location, Paths, Problem, Problems, Section, Steps,
-    Wishes, argv, destination, environment, limits, mini_batches, options, output, overrides,
-    requires, script, snapshot, yaml,
+    Asset, AzureNames, Context, DocumentOverrides, Entry, Fault, Location, Paths, Problem,
+    Problems, Section, Steps, argv, destination, environment, limits, mini_batches, options,
+    output, overrides, requires, script, snapshot, yaml,
 };
 
 /// A job file without mistakes.
@@ -90,10 +90,10 @@ impl Parsed {
 pub fn load(
     path: &Path,
     text: &str,
-    wishes: &Wishes,
+    overrides: &DocumentOverrides,
     context: &Context,
 ) -> Result<Parsed, Vec<Problem>> {
-    if let Some(steps) = Steps::read(path, text, wishes, context)? {
+    if let Some(steps) = Steps::read(path, text, overrides, context)? {
         return match steps.steps() {
             [_] => {
                 let parsed = steps.load(0, false, context)?;
@@ -114,19 +114,19 @@ pub fn load(
         };
     }
     let problems = Problems::new(shown(path));
-    if !wishes.inputs.is_empty() || wishes.step.is_some() {
+    if !overrides.inputs.is_empty() || overrides.step.is_some() {
         let fault =
             Fault::only("this is a job file: --set inputs.NAME.path=PATH replaces its data");
         problems.add(
             Location::File,
-            if wishes.step.is_some() { "--step" } else { "--input" },
+            if overrides.step.is_some() { "--step" } else { "--input" },
             fault,
         );
     }
-    let parsed = read(path, text, &wishes.overrides, context, &problems);
+    let parsed = read(path, text, &overrides.overrides, context, &problems);
     let warnings = problems.finish()?;
     let mut parsed = parsed.expect("a job file without mistakes gives a job");
-    parsed.spec.changes = wishes.words(context);
+    parsed.spec.changes = overrides.words(context);
     Ok(Parsed { warnings, ..parsed })
 }
 
@@ -150,20 +150,20 @@ fn read(
     context: &Context,
     problems: &Problems,
 ) -> Option<Parsed> {
-    let surroundings = Surroundings::of(path, context, problems)?;
+    let surroundings = DocumentContext::of(path, context, problems)?;
     let mut entries = yaml::read(text, problems)?;
     overrides::apply(&mut entries, overrides, problems);
     read_step(&surroundings, &entries, &[], context, problems)
 }
 
 /// Where a document lies.
-pub struct Surroundings {
+pub struct DocumentContext {
     shown: String,
     job_file: PathBuf,
     pub paths: Paths,
 }
 
-impl Surroundings {
+impl DocumentContext {
     /// `None`: its folder cannot be used, which is recorded.
     pub fn of(path: &Path, context: &Context, problems: &Problems) -> Option<Self> {
         let job_file = clean(&context.working_directory.join(path));
@@ -188,13 +188,13 @@ impl Surroundings {
 
 /// Reads the entries of a job file. `made_earlier`: paths that need not exist.
 pub fn read_step(
-    surroundings: &Surroundings,
+    surroundings: &DocumentContext,
     entries: &[Entry],
     made_earlier: &[PathBuf],
     context: &Context,
     problems: &Problems,
 ) -> Option<Parsed> {
-    let Surroundings { shown, job_file, paths: Paths { folder, home, .. } } = surroundings;
+    let DocumentContext { shown, job_file, paths: Paths { folder, home, .. } } = surroundings;
     let paths =
         &Paths { made_earlier: made_earlier.to_vec(), ..Paths::new(folder.clone(), home.clone()) };
     let top = Section::top(JOB, entries, problems);

@@ -38,7 +38,7 @@ pub type Stamps = BTreeMap<String, Stamp>;
 
 /// The files beside the script that belong to it.
 #[derive(Debug, Default)]
-pub struct Beside {
+pub struct AdjacentFiles {
     /// Digest of each file that Python can import.
     pub code: BTreeMap<String, String>,
     /// Data that something asks for.
@@ -52,7 +52,7 @@ pub fn beside<'a>(
     spec: &JobSpec,
     job_file: &Path,
     asking: impl Iterator<Item = &'a str>,
-) -> Result<Beside, Error> {
+) -> Result<AdjacentFiles, Error> {
     let Listing { files, is_partial } = list(spec, job_file)?;
     let (code, others): (Vec<_>, Vec<_>) = files.into_iter().partition(SnapshotFile::is_code);
     let mut words = (!others.is_empty()).then(Words::default);
@@ -69,7 +69,7 @@ pub fn beside<'a>(
                 .filter_map(|file| Some((shown(&file.name), stamp(&file.path.metadata().ok()?)))),
         );
     }
-    Ok(Beside { code, data, is_partial })
+    Ok(AdjacentFiles { code, data, is_partial })
 }
 
 /// Returns the digest of code: sorted relative paths and contents.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use protocol::JobSpec;
 use tempfile::TempDir;
 
-use crate::{AzureNames, Context, ModelFolders, Parsed, Problem, Wishes, load};
+use crate::{AzureNames, Context, DocumentOverrides, ModelFolders, Parsed, Problem, load};
 
 /// A folder like a user's, with script, data and reference data. `job.yaml` is never written.
 struct Workplace {
@@ -77,8 +77,8 @@ impl Workplace {
     fn load(&self, text: &str, overrides: &[(&str, &str)]) -> Result<Parsed, Vec<Problem>> {
         let overrides: Vec<(String, String)> =
             overrides.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let wishes = Wishes { overrides, ..Wishes::default() };
-        load(Path::new("job.yaml"), text, &wishes, &self.context())
+        let overrides = DocumentOverrides { overrides, ..DocumentOverrides::default() };
+        load(Path::new("job.yaml"), text, &overrides, &self.context())
     }
 
     /// The specification of [`BASE`] with the keys of `changes` in place of its own.

@@ -26,11 +26,11 @@ pub(crate) const FILES_KEPT: usize = 1000;
 #[derive(Clone, Default)]
 pub struct Inputs {
     pub(crate) remote: Arc<Remote>,
-    begun: Arc<Mutex<Vec<Arc<Begun>>>>,
+    begun: Arc<Mutex<Vec<Arc<BegunListing>>>>,
 }
 
 /// A listing that has begun.
-struct Begun {
+struct BegunListing {
     kind: InputKind,
     paths: Vec<ItemPath>,
     state: Mutex<State>,
@@ -94,8 +94,11 @@ impl Inputs {
                 rest: Some(Listing::new(input, Arc::clone(&self.remote), outputs.clone())),
                 ..State::default()
             };
-            let new =
-                Begun { kind: input.kind, paths: input.paths.clone(), state: Mutex::new(state) };
+            let new = BegunListing {
+                kind: input.kind,
+                paths: input.paths.clone(),
+                state: Mutex::new(state),
+            };
             begun.push(Arc::new(new));
             Arc::clone(&begun[begun.len() - 1])
         });
@@ -128,7 +131,7 @@ pub(crate) struct Files {
     remote: Arc<Remote>,
     outputs: Outputs,
     /// `None` once this reader has a listing of its own.
-    shared: Option<Arc<Begun>>,
+    shared: Option<Arc<BegunListing>>,
     /// Number of kept files that it has returned.
     next: usize,
     own: Option<Listing>,
@@ -191,7 +194,7 @@ impl Iterator for Files {
     }
 }
 
-impl Begun {
+impl BegunListing {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }

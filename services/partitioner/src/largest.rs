@@ -7,7 +7,7 @@ use protocol::{Block, BlockRange, Descriptor, JobSpec, MiniBatchSize, Work};
 
 /// Finds the number of items of the largest mini-batch. A plan does not count the rows of text, so the largest text is read.
 #[derive(Debug, Default)]
-pub struct Largest {
+pub struct LargestMiniBatch {
     items: u64,
     /// Rows of a mini-batch at most.
     rows_max: Option<u64>,
@@ -16,7 +16,7 @@ pub struct Largest {
     is_unknown: bool,
 }
 
-impl Largest {
+impl LargestMiniBatch {
     /// Knows no mini-batch yet.
     pub fn of(spec: &JobSpec) -> Self {
         let rows_max = match spec.mini_batch_size {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn largest(spec: &JobSpec, descriptors: &[Descriptor]) -> Option<u64> {
-        let mut largest = Largest::of(spec);
+        let mut largest = LargestMiniBatch::of(spec);
         descriptors.iter().for_each(|descriptor| largest.add(descriptor));
         largest.items()
     }

@@ -47,7 +47,7 @@ mod walk;
 
 pub use error::{Error, Result};
 pub use inputs::Inputs;
-pub use largest::Largest;
+pub use largest::LargestMiniBatch;
 pub use partition_format::{FormatError, PartitionFormat};
 pub use plan::{Plan, inputs_digest, plan};
 pub use publish::{Partitioner, plan_is_damaged};
@@ -63,7 +63,7 @@ pub struct Pending {
     /// Deliveries that were lost with their nodes.
     pub deliveries_lost: u32,
     /// How it runs again, if it has ended in an earlier round.
-    pub again: Option<protocol::Again>,
+    pub again: Option<protocol::Rerun>,
 }
 
 /// The progress of planning.

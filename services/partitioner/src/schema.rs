@@ -178,7 +178,7 @@ fn read_sample(
         }
         return Ok(inference);
     }
-    let mut kept = EverySo::default();
+    let mut kept = SparseSample::default();
     for listed in listing {
         kept.add(listed?);
     }
@@ -201,20 +201,20 @@ fn spread(files: u64) -> impl Fn(u64) -> u64 {
 }
 
 /// A sample of files from a listing of unknown length: every one of the first, then every second, fourth, …
-struct EverySo<T> {
+struct SparseSample<T> {
     files: Vec<T>,
     /// Number of files so far, and the distance between two that are kept, as a power of two.
     listed: u64,
     distance: u32,
 }
 
-impl<T> Default for EverySo<T> {
+impl<T> Default for SparseSample<T> {
     fn default() -> Self {
         Self { files: Vec::new(), listed: 0, distance: 0 }
     }
 }
 
-impl<T> EverySo<T> {
+impl<T> SparseSample<T> {
     fn add(&mut self, listed: T) {
         if self.listed.is_multiple_of(1 << self.distance) {
             if self.files.len() as u64 == 2 * PLACES_MAX {
@@ -271,7 +271,7 @@ mod tests {
             );
         }
         for files in [5, 128, 129, 1000, 100_000] {
-            let mut kept = EverySo::default();
+            let mut kept = SparseSample::default();
             for number in 0..files {
                 kept.add(number);
             }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use protocol::{Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions};
 use serde::Serialize;
 use storage::{LeftOut, StoreOptions};
-use tables::detect::{self, Content, Named, NamedKind};
+use tables::detect::{self, Content, NamedFormat, NamedKind};
 
 use crate::blocks::UNREADABLE;
 use crate::error::{Error, Result};
@@ -324,7 +324,7 @@ impl<'a> Surveyor<'a> {
     }
 
     /// Reads the first bytes. Returns `None` once enough files were read.
-    fn head(&mut self, listed: &Listed, named: Named) -> Result<Option<Vec<u8>>> {
+    fn head(&mut self, listed: &Listed, named: NamedFormat) -> Result<Option<Vec<u8>>> {
         let bad = |message: &str| Error::bad_path(&self.input.name, &listed.path, message);
         if listed.path.is_url() {
             let is_first = match named.kind {

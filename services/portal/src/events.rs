@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::Shared;
 use crate::SharedState;
-use crate::answers::job::{Mark, describe};
+use crate::answers::job::{ChangeMark, describe};
 use crate::error::{Answer, Refusal};
 
 /// Streams at the same time.
@@ -82,7 +82,7 @@ impl Sent {
 enum PageState {
     #[default]
     Nothing,
-    Job(Mark),
+    Job(ChangeMark),
     Jobs(Arc<HashMap<String, JobMark>>),
 }
 

@@ -11,13 +11,13 @@ use protocol::{
 };
 use storage::JobStore;
 
-use crate::Words;
+use crate::Phrases;
 use crate::watched::{View, view_of};
 
 /// Words that show what they are about.
-pub fn words() -> Words {
-    Words {
-        hint: |hint| format!("hint {:?}", hint.lack),
+pub fn words() -> Phrases {
+    Phrases {
+        hint: |hint| format!("hint {:?}", hint.blocker),
         error: |error| format!("{error:#}"),
         remedy: |remedy| format!("{remedy:?}"),
         flags: |_| String::new(),

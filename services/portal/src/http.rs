@@ -111,7 +111,7 @@ async fn connection(
         .keep_alive(limits.keep_alive)
         .half_close(true)
         .serve_connection(
-            TokioIo::new(Patient { stream, patience: limits.write_time, waiting: None }),
+            TokioIo::new(TimeoutStream { stream, patience: limits.write_time, waiting: None }),
             service,
         );
     let mut served = std::pin::pin!(served);
@@ -128,14 +128,14 @@ async fn connection(
 }
 
 /// A connection that fails if nothing more can be written for some time, because its client does not read.
-struct Patient {
+struct TimeoutStream {
     stream: TcpStream,
     patience: Duration,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
+impl TimeoutStream {
     fn written(
         &mut self,
         context: &mut Context<'_>,
@@ -151,7 +151,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for TimeoutStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -161,7 +161,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for TimeoutStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -20,6 +20,7 @@
 
 mod access;
 mod answers;
+mod attempt_statistics;
 mod compress;
 mod document;
 mod error;
@@ -28,7 +29,6 @@ mod events;
 mod fixtures;
 pub mod http;
 mod live;
-mod measured;
 mod page;
 mod report;
 mod routes;
@@ -58,7 +58,7 @@ const PORTS_TRIED: u16 = 20;
 
 /// The words of the caller for values of the engine: commands and flags.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct Phrases {
     /// What a job waits for.
     pub hint: fn(&Hint) -> String,
     /// An error and its remedy, on one line.
@@ -89,7 +89,7 @@ pub struct Options {
     /// Who may ask.
     pub access: Access,
     /// The words of the caller.
-    pub words: Words,
+    pub words: Phrases,
 }
 
 impl Options {

@@ -13,7 +13,7 @@ const PROCESSES_MAX: usize = 256;
 
 /// What a process used at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Used {
+pub struct UsageSample {
     /// Milliseconds since 1970.
     pub at: u64,
     pub cpu_percent: f64,
@@ -26,7 +26,7 @@ pub struct Used {
 #[derive(Debug, Default)]
 pub struct Live {
     at: u64,
-    points: HashMap<(String, String), VecDeque<Used>>,
+    points: HashMap<(String, String), VecDeque<UsageSample>>,
 }
 
 impl Live {
@@ -36,7 +36,7 @@ impl Live {
             return;
         }
         self.at = progress.at;
-        let is_recent = |used: &Used| used.at + ENDED_AFTER_MILLISECONDS >= progress.at;
+        let is_recent = |used: &UsageSample| used.at + ENDED_AFTER_MILLISECONDS >= progress.at;
         self.points.retain(|_, points| points.back().is_some_and(is_recent));
         for ProcessUsage { node, process, at, cpu_percent, memory_bytes, gpu_percent, .. } in
             &progress.usage
@@ -55,17 +55,17 @@ impl Live {
             }
             let memory_megabytes = *memory_bytes as f64 / f64::from(1 << 20);
             let (cpu_percent, gpu_percent) = (f64::from(*cpu_percent), gpu_percent.map(f64::from));
-            points.push_back(Used { at: *at, cpu_percent, memory_megabytes, gpu_percent });
+            points.push_back(UsageSample { at: *at, cpu_percent, memory_megabytes, gpu_percent });
         }
     }
 
     /// Returns the memory that it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.points.values().map(|points| points.capacity() * size_of::<Used>()).sum()
+        self.points.values().map(|points| points.capacity() * size_of::<UsageSample>()).sum()
     }
 
     /// Returns the points of a process, oldest first.
-    pub fn of(&self, node: &str, process: &str) -> Vec<Used> {
+    pub fn of(&self, node: &str, process: &str) -> Vec<UsageSample> {
         let points = self.points.get(&(node.to_owned(), process.to_owned()));
         points.map_or_else(Vec::new, |points| points.iter().copied().collect())
     }
@@ -96,7 +96,7 @@ mod tests {
         for progress in [at(1000, 20), again, at(2000, 30)] {
             live.add(&progress);
         }
-        let point = |at, cpu_percent| Used {
+        let point = |at, cpu_percent| UsageSample {
             at,
             cpu_percent,
             memory_megabytes: 3.0,
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(live.of("0", "process001"), []);
         (0..1000).for_each(|second| live.add(&at(3000 + second, 1)));
         assert_eq!(live.of("0", "process000").len(), POINTS_MAX);
-        assert!(live.memory_bytes() >= POINTS_MAX * size_of::<Used>());
+        assert!(live.memory_bytes() >= POINTS_MAX * size_of::<UsageSample>());
         live.add(&Progress { at: 700_000, ..reducer::Reducer::no_progress() });
         assert_eq!(live.of("0", "process000"), [], "it has ended");
     }

@@ -17,7 +17,7 @@ use crate::compress::{accepts_gzip, gzip};
 /// The built page.
 #[derive(RustEmbed)]
 #[folder = "web/dist"]
-struct Built;
+struct BuiltPage;
 
 struct File {
     plain: Bytes,
@@ -28,11 +28,11 @@ struct File {
 }
 
 static FILES: LazyLock<HashMap<String, File>> =
-    LazyLock::new(|| Built::iter().filter_map(|name| File::read(&name)).collect());
+    LazyLock::new(|| BuiltPage::iter().filter_map(|name| File::read(&name)).collect());
 
 impl File {
     fn read(name: &str) -> Option<(String, Self)> {
-        let plain = Bytes::from(Built::get(name)?.data.into_owned());
+        let plain = Bytes::from(BuiltPage::get(name)?.data.into_owned());
         let compressed = gzip(&plain, Compression::best()).ok()?;
         let compressed =
             Some(Bytes::from(compressed)).filter(|compressed| compressed.len() < plain.len());

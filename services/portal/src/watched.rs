@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use engine::history::{History, SharedHistory};
-use engine::{FoundJob, Jobs, Look, State, Status, Summary};
+use engine::{FoundJob, Jobs, State, Status, StatusReader, Summary};
 use engine::{JobStore, Reuses};
 use protocol::{JobSpec, RunningMiniBatch};
 
 use crate::Shared;
+use crate::attempt_statistics::AttemptStatistics;
 use crate::error::{Answer, Refusal};
-use crate::live::{Live, Used};
-use crate::measured::Measured;
+use crate::live::{Live, UsageSample};
 
 /// Between two looks at a job.
 const LOOK_EVERY_HERE: Duration = Duration::from_millis(400);
@@ -44,15 +44,15 @@ pub struct Watched {
     pub job_id: String,
     /// Different for each time that the job is loaded, so that a revision means one state.
     generation: String,
-    looking: Arc<tokio::sync::Mutex<Option<Looked>>>,
+    looking: Arc<tokio::sync::Mutex<Option<CachedStatus>>>,
     history: SharedHistory,
-    measured: Mutex<Measured>,
+    measured: Mutex<AttemptStatistics>,
     live: Mutex<Live>,
 }
 
 #[derive(Debug)]
-struct Looked {
-    look: Look,
+struct CachedStatus {
+    look: StatusReader,
     at: Instant,
     latest: Arc<Snapshot>,
     /// When the jobs of the same name were listed.
@@ -166,7 +166,7 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
         return Err(Refusal::removed(id));
     }
     let (look, before) = match looking.take() {
-        Some(Looked { mut look, latest, listed, .. }) => {
+        Some(CachedStatus { mut look, latest, listed, .. }) => {
             (look.again(&jobs).await.map(|()| look), Some((latest, listed)))
         }
         None => (jobs.look(id).await, None),
@@ -202,7 +202,7 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
     let (store, spec, has_damaged_result) = (store.clone(), spec.clone(), *has_damaged_result);
     let latest =
         Arc::new(Snapshot { store, spec, status, has_damaged_result, ended_at, same, reuses });
-    *looking = Some(Looked { look, at: Instant::now(), latest: Arc::clone(&latest), listed });
+    *looking = Some(CachedStatus { look, at: Instant::now(), latest: Arc::clone(&latest), listed });
     Ok(latest)
 }
 
@@ -245,7 +245,7 @@ impl View {
     }
 
     /// Returns what a process used while somebody looked, oldest first.
-    pub fn used(&self, node: &str, process: &str) -> Vec<Used> {
+    pub fn used(&self, node: &str, process: &str) -> Vec<UsageSample> {
         self.watched.live.lock().unwrap_or_else(PoisonError::into_inner).of(node, process)
     }
 
@@ -259,7 +259,7 @@ impl View {
     }
 
     /// Returns the statistics of all attempts, as of their last update. The caller must hold the history.
-    pub fn measured(&self) -> MutexGuard<'_, Measured> {
+    pub fn measured(&self) -> MutexGuard<'_, AttemptStatistics> {
         self.watched.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::spec::is_false;
 use crate::trace::lenient;
 use crate::{
-    ErrorReport, Phases, Rejected, RejectedPart, TraceParent, UnreadRecord, Waited, Warning,
+    ErrorReport, Phases, Rejected, RejectedPart, TraceParent, UnreadRecord, WaitTimes, Warning,
     WarningKind,
 };
 
@@ -103,7 +103,7 @@ pub struct Attempt {
     pub items_kept: u64,
     /// How long it waited for the `limits` of the job and for services.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub waited: Waited,
+    pub waited: WaitTimes,
     /// Whether it was a second start of the mini-batch, beside the first. The failure of a copy spends no try.
     #[serde(default, skip_serializing_if = "is_false")]
     pub copy: bool,
@@ -363,7 +363,7 @@ impl From<SuccessRef<'_>> for Attempt {
             pieces: Vec::new(),
             extra_runs: 0,
             items_kept: 0,
-            waited: Waited::default(),
+            waited: WaitTimes::default(),
             copy: false,
             asked_limits: false,
             detail: success.detail.to_owned(),

@@ -36,7 +36,7 @@ pub struct Descriptor {
     pub traceparent: Option<TraceParent>,
     /// It has ended in an earlier round of its job, and runs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub again: Option<Again>,
+    pub again: Option<Rerun>,
     /// The number that the script sees, if it is a mini-batch of another job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shown_as: Option<u64>,
@@ -46,7 +46,7 @@ pub struct Descriptor {
 
 /// How a mini-batch runs again. Its files are read as they are now: a bad one may have been corrected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Again {
+pub struct Rerun {
     /// The round of the job, from 1.
     pub round: u32,
     /// The object below `parts/` with the items that run and the rows of the others ([`crate::Kept`]); `None`: all items run.
@@ -205,11 +205,11 @@ impl Descriptor {
     }
 
     /// Returns the mini-batch of a plan as it runs again. What its plan has kept stays kept.
-    pub fn run_again(mut self, again: Option<Again>) -> Self {
+    pub fn run_again(mut self, again: Option<Rerun>) -> Self {
         let planned = self.again.take();
         self.again = match again {
-            Some(Again { round, kept }) => {
-                Some(Again { round, kept: kept.or(planned.and_then(|planned| planned.kept)) })
+            Some(Rerun { round, kept }) => {
+                Some(Rerun { round, kept: kept.or(planned.and_then(|planned| planned.kept)) })
             }
             None => planned,
         };

@@ -236,7 +236,7 @@ pub enum Payload {
 /// How a script gets the rows of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Takes {
+pub enum TableForm {
     /// As a DataFrame of pandas.
     #[default]
     Frame,
@@ -263,7 +263,7 @@ pub enum ProcessEvent {
         python_version: String,
         /// How the script gets the rows of a table.
         #[serde(default)]
-        takes: Takes,
+        takes: TableForm,
     },
     /// A template can fork processes.
     TemplateReady {
@@ -281,7 +281,7 @@ pub enum ProcessEvent {
         /// Error.
         error: ErrorReport,
         /// Whether another process may start.
-        chance: Chance,
+        chance: RestartChance,
     },
     /// An attempt has ended.
     Answered(Ending),
@@ -423,7 +423,7 @@ impl Ending {
 /// The chance that a script which did not start will start in another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Chance {
+pub enum RestartChance {
     /// None: its code or its arguments are wrong.
     Never,
     /// Unknown: one more start shows.

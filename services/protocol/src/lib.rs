@@ -42,15 +42,15 @@ pub mod words;
 pub use attempt::{Attempt, AttemptCore, AttemptRef, AttemptStatus, ProcessName, Rows, SuccessRef};
 pub use conda::{CONDA_TOOLS, CondaError, CondaFile};
 pub use dead_letter::{DeadBody, DeadLetter};
-pub use descriptor::{Again, Block, BlockRange, Descriptor, FileVersion, Work};
+pub use descriptor::{Block, BlockRange, Descriptor, FileVersion, Rerun, Work};
 pub use event::{
     ErrorReport, Planned, RECORD_FAILED, ResultEvent, Round, SLOT_PHASES, SlotPhase, Start,
     WARNING_KINDS_MAX, Waiting, Warning, WarningKind, one_line,
 };
 pub use frame::{
-    Chance, Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader,
-    MiniBatchFrame, Payload, ProcessEvent, STATUS_PAGE_BYTES, Takes, TemplateSettings, ToProcess,
-    encode_frame, status_offset,
+    Configure, Ending, FRAME_LENGTH_MAX, FailedItems, FrameError, FrameReader, MiniBatchFrame,
+    Payload, ProcessEvent, RestartChance, STATUS_PAGE_BYTES, TableForm, TemplateSettings,
+    ToProcess, encode_frame, status_offset,
 };
 pub use gpu_set::GpuSet;
 pub use item_path::ItemPath;
@@ -61,7 +61,7 @@ pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
 pub use phases::Phases;
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};
 pub use priority::Priority;
-pub use quotas::{Contender, Full, OwnerQuota, Quotas, WhenFull};
+pub use quotas::{Full, OwnerQuota, Quotas, WaitingJob, WhenFull};
 pub use record::{
     EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record,
     job_of_message, read_records, rows_length,
@@ -71,8 +71,8 @@ pub use rejected::{
     UnreadRecord,
 };
 pub use report::{
-    Copies, Counts, Divided, FailedMiniBatch, FailureCause, JobResult, JobState, OutputColumn,
-    Progress, RejectTables, RoundResult, Trouble, milliseconds_since_epoch,
+    Copies, Counts, DividedMiniBatches, FailedMiniBatch, FailureCause, JobResult, JobState,
+    OutputColumn, Progress, ReducerTrouble, RejectTables, RoundResult, milliseconds_since_epoch,
 };
 pub use requirements::{LABEL_ALLOWED, LABEL_LENGTH_MAX, Offer, Requirements, Unfit, is_label};
 pub use result_schema::{ColumnKind, ResultColumn, ResultSchema};
@@ -93,5 +93,5 @@ pub use table::{
     TypeRules,
 };
 pub use trace::TraceParent;
-pub use waited::Waited;
+pub use waited::WaitTimes;
 pub use wear::{WEARS, Wear, memory};

@@ -46,7 +46,7 @@ pub enum WhenFull {
 
 /// A job that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Contender {
+pub struct WaitingJob {
     /// Its id.
     pub job_id: String,
     /// The owner that it counts for.
@@ -108,14 +108,14 @@ impl Quotas {
     pub fn turns(
         &self,
         running: &[String],
-        mut waiting: Vec<Contender>,
-    ) -> Vec<(Contender, Option<Full>)> {
+        mut waiting: Vec<WaitingJob>,
+    ) -> Vec<(WaitingJob, Option<Full>)> {
         waiting.sort_by(|one, other| {
-            let order = |job: &Contender| (Reverse(job.priority), job.since);
+            let order = |job: &WaitingJob| (Reverse(job.priority), job.since);
             order(one).cmp(&order(other)).then_with(|| one.job_id.cmp(&other.job_id))
         });
         let mut running = running.to_vec();
-        let turn = |job: Contender| {
+        let turn = |job: WaitingJob| {
             let full = self.full(&job.owner, &running);
             if full.is_none() {
                 running.push(job.owner.clone());
@@ -133,8 +133,8 @@ mod tests {
 
     use super::*;
 
-    fn job(number: i64, owner: &str, priority: Priority) -> Contender {
-        Contender {
+    fn job(number: i64, owner: &str, priority: Priority) -> WaitingJob {
+        WaitingJob {
             job_id: format!("job-{number}"),
             owner: owner.to_owned(),
             priority,
@@ -150,7 +150,7 @@ mod tests {
         }
     }
 
-    fn begin(quotas: &Quotas, running: &[&str], waiting: Vec<Contender>) -> Vec<String> {
+    fn begin(quotas: &Quotas, running: &[&str], waiting: Vec<WaitingJob>) -> Vec<String> {
         let running: Vec<String> = running.iter().map(|owner| (*owner).to_owned()).collect();
         let turns = quotas.turns(&running, waiting).into_iter();
         turns.filter(|(_, full)| full.is_none()).map(|(job, _)| job.job_id).collect()

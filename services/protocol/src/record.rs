@@ -185,8 +185,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Attempt, AttemptStatus, ErrorReport, Phases, Rejected, Rows, TraceParent, Waited, Warning,
-        WarningKind,
+        Attempt, AttemptStatus, ErrorReport, Phases, Rejected, Rows, TraceParent, WaitTimes,
+        Warning, WarningKind,
     };
 
     fn stopped(node: &str) -> ResultEvent {
@@ -313,7 +313,10 @@ mod tests {
                 pieces: vec![],
                 extra_runs: texts.6.1,
                 items_kept: u64::from(texts.6.1),
-                waited: Waited { limits_milliseconds: texts.6.1.into(), services_milliseconds: 0 },
+                waited: WaitTimes {
+                    limits_milliseconds: texts.6.1.into(),
+                    services_milliseconds: 0,
+                },
                 copy: texts.6.2,
                 asked_limits: texts.6.2,
                 values: if status == AttemptStatus::Succeeded {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::attempt::is_zero;
 use crate::spec::is_false;
 use crate::words::counted;
-use crate::{FileVersion, ProcessUsage, RunningMiniBatch, Waited, Waiting, WarningKind};
+use crate::{FileVersion, ProcessUsage, RunningMiniBatch, WaitTimes, Waiting, WarningKind};
 
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,14 +67,14 @@ impl Copies {
 
 /// Mini-batches of which ranges were run after their last try had failed, so that `run` saw parts of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Divided {
+pub struct DividedMiniBatches {
     /// Their number.
     pub mini_batches: u64,
     /// Some of them, in their order: the first ones of the plan.
     pub first: Vec<u64>,
 }
 
-impl Divided {
+impl DividedMiniBatches {
     const FIRST_MAX: usize = 5;
 
     fn is_none(&self) -> bool {
@@ -102,14 +102,14 @@ impl Divided {
 
 /// Why a reducer cannot go on with a job: its queue or its store does not answer, or it cannot serve the job at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
+pub struct ReducerTrouble {
     /// The reason, in one line.
     pub reason: String,
     /// Wall clock at which it began, milliseconds since the epoch.
     pub since: u64,
 }
 
-impl Trouble {
+impl ReducerTrouble {
     /// Creates a trouble that began with `before`, or now.
     pub fn continuing(before: Option<&Self>, reason: String) -> Self {
         let since = before.map_or_else(milliseconds_since_epoch, |before| before.since);
@@ -149,7 +149,7 @@ pub struct Progress {
     pub items_kept: u64,
     /// How long processes have waited for the `limits` of the job and for services.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub waited: Waited,
+    pub waited: WaitTimes,
     /// Second starts of mini-batches that ran far longer than their peers.
     #[serde(default, skip_serializing_if = "Copies::is_none")]
     pub copies: Copies,
@@ -187,7 +187,7 @@ pub struct Progress {
     pub step: Option<String>,
     /// Why its reducer cannot go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<ReducerTrouble>,
     /// The mini-batches that run, those that began first at the beginning. At most 2000.
     #[serde(default)]
     pub running: Vec<RunningMiniBatch>,
@@ -249,14 +249,14 @@ pub struct JobResult {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub extra_runs: u64,
     /// The mini-batches whose ranges were run.
-    #[serde(default, skip_serializing_if = "Divided::is_none")]
-    pub divided: Divided,
+    #[serde(default, skip_serializing_if = "DividedMiniBatches::is_none")]
+    pub divided: DividedMiniBatches,
     /// Items whose results earlier tries had handed back, so that no later one computed them again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_kept: u64,
     /// How long processes have waited for the `limits` of the job and for services.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub waited: Waited,
+    pub waited: WaitTimes,
     /// Items that were rejected from mini-batches that succeeded. `items` counts them as failed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_rejected: u64,
@@ -336,9 +336,9 @@ impl JobResult {
             items: Counts::default(),
             retrying: 0,
             extra_runs: 0,
-            divided: Divided::default(),
+            divided: DividedMiniBatches::default(),
             items_kept: 0,
-            waited: Waited::default(),
+            waited: WaitTimes::default(),
             items_rejected: 0,
             copies: Copies::default(),
             headline: None,
@@ -480,7 +480,7 @@ mod tests {
 
     #[test]
     fn divided_mini_batches_are_named_in_their_order() {
-        let mut divided = Divided::default();
+        let mut divided = DividedMiniBatches::default();
         for (mini_batch, expected) in [
             (9, "mini-batch 9"),
             (3, "mini-batches 3, 9"),

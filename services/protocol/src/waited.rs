@@ -10,14 +10,14 @@ const TOLD_MILLISECONDS: u64 = 1000;
 /// Milliseconds that attempts have waited, those of all processes together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Waited {
+pub struct WaitTimes {
     /// For the `limits` of the job.
     pub limits_milliseconds: u64,
     /// For services that limit their rate.
     pub services_milliseconds: u64,
 }
 
-impl Waited {
+impl WaitTimes {
     /// Adds the waits of another attempt.
     pub fn add(&mut self, other: Self) {
         self.limits_milliseconds =
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn waits_are_described_in_words() {
         let told = |limits, services| {
-            Waited { limits_milliseconds: limits, services_milliseconds: services }
+            WaitTimes { limits_milliseconds: limits, services_milliseconds: services }
                 .sentence()
                 .unwrap_or_default()
         };
@@ -65,8 +65,8 @@ mod tests {
 
     #[test]
     fn sum_of_any_waits_is_a_number() {
-        let mut sum = Waited { limits_milliseconds: u64::MAX, services_milliseconds: 1 };
-        sum.add(Waited { limits_milliseconds: 1, services_milliseconds: 2 });
-        assert_eq!(sum, Waited { limits_milliseconds: u64::MAX, services_milliseconds: 3 });
+        let mut sum = WaitTimes { limits_milliseconds: u64::MAX, services_milliseconds: 1 };
+        sum.add(WaitTimes { limits_milliseconds: 1, services_milliseconds: 2 });
+        assert_eq!(sum, WaitTimes { limits_milliseconds: u64::MAX, services_milliseconds: 3 });
     }
 }

@@ -70,12 +70,12 @@ pub struct JobQueues {
 
 /// What a queue of a job is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum QueueRole {
     Tasks,
     Results,
 }
 
-impl Part {
+impl QueueRole {
     pub(crate) const BOTH: [Self; 2] = [Self::Tasks, Self::Results];
 
     fn suffix(self) -> &'static str {
@@ -98,7 +98,7 @@ pub(crate) struct Naming {
 impl Naming {
     /// Returns `NAME-tasks` or `NAME-results`. A name that is too long or has other characters is replaced by its
     /// beginning and a digest, in both alike.
-    pub(crate) fn name(self, name: &str, part: Part) -> String {
+    pub(crate) fn name(self, name: &str, part: QueueRole) -> String {
         let is_allowed =
             |character: char| character.is_ascii_alphanumeric() || self.marks.contains(character);
         let room = self.characters_max - "-results".len();
@@ -125,17 +125,18 @@ mod tests {
 
     #[test]
     fn allowed_name_is_kept() {
-        assert_eq!(NAMING.name("demo-job_1", Part::Tasks), "demo-job_1-tasks");
+        assert_eq!(NAMING.name("demo-job_1", QueueRole::Tasks), "demo-job_1-tasks");
         let longest = "x".repeat(72);
-        assert_eq!(NAMING.name(&longest, Part::Results), format!("{longest}-results"));
+        assert_eq!(NAMING.name(&longest, QueueRole::Results), format!("{longest}-results"));
     }
 
     #[test]
     fn other_names_keep_their_beginning_and_differ() {
-        let dotted = NAMING.name("demo-a.b", Part::Tasks);
+        let dotted = NAMING.name("demo-a.b", QueueRole::Tasks);
         assert_eq!(dotted, format!("demo-a-b-{}-tasks", &blake3::hash(b"demo-a.b").to_hex()[..16]));
-        assert_ne!(dotted, NAMING.name("demo-a-b", Part::Tasks));
-        let long = |last: &str| NAMING.name(&format!("{}{last}", "ü".repeat(200)), Part::Results);
+        assert_ne!(dotted, NAMING.name("demo-a-b", QueueRole::Tasks));
+        let long =
+            |last: &str| NAMING.name(&format!("{}{last}", "ü".repeat(200)), QueueRole::Results);
         assert_eq!((long("1").len(), long("1")), (80, long("1")));
         assert_ne!(long("1"), long("2"));
     }

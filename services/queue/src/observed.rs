@@ -23,9 +23,9 @@ pub struct Observed {
 }
 
 /// A receive that waits for its answer. When it is dropped without one, nothing is waiting any more.
-struct Asked<'a>(&'a Duty);
+struct PendingReceive<'a>(&'a Duty);
 
-impl Drop for Asked<'_> {
+impl Drop for PendingReceive<'_> {
     fn drop(&mut self) {
         self.0.answered();
     }
@@ -68,7 +68,7 @@ impl Queue for Observed {
 
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
         self.answers.asked(request.wait);
-        let asked = Asked(&self.answers);
+        let asked = PendingReceive(&self.answers);
         let answer = self.observe("receive", self.queue.receive(request)).await;
         // The caller repeats a failed receive, and the queue counts as answering only once one succeeds.
         std::mem::forget(asked);

@@ -34,7 +34,7 @@ use tokio::time::{Instant, sleep};
 pub use self::attributes::{Redrive, SqsAttributes};
 pub use self::broker::SqsBroker;
 use self::failure::{DELETE, EXTEND, Failure, SEND};
-use self::leases::{LEASE_MAX, Leases, Waiting, seconds};
+use self::leases::{AnswerTimer, LEASE_MAX, Leases, seconds};
 use self::service::{
     BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches,
 };
@@ -225,14 +225,14 @@ impl Inner {
             .visibility_timeout(visibility_seconds)
             .wait_time_seconds(i32::try_from(wait.as_secs()).expect("20 at most"))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
-        let mut waiting = Waiting::since(LeaseClock::System.now());
+        let mut waiting = AnswerTimer::since(LeaseClock::System.now());
         let mut answered =
             std::pin::pin!(answer("ReceiveMessage", wait + REQUEST_TIME, request.send()));
         let received = loop {
             tokio::select! {
                 biased;
                 received = &mut answered => break received?,
-                () = sleep(Waiting::LOOK) => waiting.look(LeaseClock::System.now()),
+                () = sleep(AnswerTimer::LOOK) => waiting.look(LeaseClock::System.now()),
             }
         };
         let (leased_at, mut leases) = (waiting.leased_at(), self.leases());

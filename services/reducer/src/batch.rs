@@ -27,7 +27,7 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 struct Message {
     body: Bytes,
-    records: Vec<Held>,
+    records: Vec<RecordRange>,
     /// Processes of the successes. Consecutive successes share one.
     processes: Vec<ProcessName<String>>,
     /// Columns of successes that returned a DataFrame. Consecutive successes share one.
@@ -36,7 +36,7 @@ struct Message {
 
 /// A record with its range in the message.
 #[derive(Debug)]
-struct Held {
+struct RecordRange {
     span: Span,
     event: Event,
 }
@@ -224,7 +224,7 @@ impl Message {
                 EventRef::Other(ResultEvent::Job { .. }) => continue,
                 EventRef::Other(event) => event.into(),
             };
-            self.records.push(Held { span: span.into(), event });
+            self.records.push(RecordRange { span: span.into(), event });
         }
         Ok(())
     }
@@ -257,7 +257,7 @@ impl Message {
     }
 
     /// Removes the records that `keeps` rejects. Returns their size.
-    fn retain(&mut self, mut keeps: impl FnMut(RecordView<'_>, &Held) -> bool) -> usize {
+    fn retain(&mut self, mut keeps: impl FnMut(RecordView<'_>, &RecordRange) -> bool) -> usize {
         let Self { body, records, processes, column_lists } = self;
         let mut removed = 0;
         records.retain(|held| {
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn record_takes_128_bytes_at_most() {
-        assert!(size_of::<Held>() <= 128, "{}", size_of::<Held>());
+        assert!(size_of::<RecordRange>() <= 128, "{}", size_of::<RecordRange>());
     }
 
     #[test]

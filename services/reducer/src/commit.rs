@@ -17,9 +17,9 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::batch::{Batch, Event, PlaceInSegment, RecordView, Unreadable};
-use crate::judge::News;
+use crate::job_liveness::Timestamp;
+use crate::judge::SegmentEffects;
 use crate::ledger::{Committed, SEGMENT_BYTES_MAX};
-use crate::presence::Moment;
 use crate::receive::{Reading, Received, received};
 use crate::tally::Effect;
 use crate::{CrashPoint, Reducer, Tally};
@@ -274,7 +274,7 @@ impl Reducer {
 
     /// Applies the latest segment to tally, index and reports.
     async fn apply_segment(&mut self, mut segment: Batch, is_new: bool) {
-        let (mut news, now) = (News::default(), Moment::now());
+        let (mut news, now) = (SegmentEffects::default(), Timestamp::now());
         segment.retain_in_segment(|record, place| {
             let changes = self.apply_record(record, place, &mut news);
             if changes
@@ -297,7 +297,7 @@ impl Reducer {
         &mut self,
         record: RecordView<'_>,
         place: PlaceInSegment,
-        news: &mut News,
+        news: &mut SegmentEffects,
     ) -> bool {
         let was_deserted = self.judge.is_deserted(&self.tally);
         let effect = self.tally.apply_record(record);

@@ -20,7 +20,7 @@ use crate::{Peers, Reducer};
 const COPY_SLACK: Duration = Duration::from_secs(60);
 
 /// A mini-batch to start a second time.
-struct Slow {
+struct SlowMiniBatch {
     descriptor: Descriptor,
     /// Its first item.
     detail: String,
@@ -98,12 +98,12 @@ impl Reducer {
             return Ok(());
         }
         self.speculation.copied(&numbers, Some(until));
-        let message = |slow: &Slow| {
+        let message = |slow: &SlowMiniBatch| {
             let body = serde_json::to_vec(&slow.descriptor).expect("descriptors always serialise");
             Message::new(body)
         };
         tasks.send(slow.iter().map(message).collect()).await?;
-        for Slow { descriptor, detail, age } in slow {
+        for SlowMiniBatch { descriptor, detail, age } in slow {
             let line = format!(
                 "Mini-batch {} ({detail}) takes far longer than others, {} s so far; it is started a second time.",
                 descriptor.mini_batch,
@@ -120,7 +120,7 @@ impl Reducer {
     }
 
     /// Returns open mini-batches that take too long, at most this many.
-    async fn slow(&mut self, idle_for: Duration, most: u64) -> anyhow::Result<Vec<Slow>> {
+    async fn slow(&mut self, idle_for: Duration, most: u64) -> anyhow::Result<Vec<SlowMiniBatch>> {
         let mut slow = Vec::new();
         let mut plan: Option<(u64, Bytes)> = None;
         let Some(least) = self.speculation.run_times.slow_after(None) else { return Ok(slow) };
@@ -166,7 +166,7 @@ impl Reducer {
                     work: Work::Planned { chunk, line },
                     ..descriptor
                 };
-                slow.push(Slow { descriptor, detail, age });
+                slow.push(SlowMiniBatch { descriptor, detail, age });
             }
         }
         Ok(slow)

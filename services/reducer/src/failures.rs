@@ -31,12 +31,12 @@ pub struct Failures {
     next_group: usize,
     /// Number of failed attempts for each reason.
     reasons: HashMap<String, u64>,
-    repeated: Option<Repeated>,
+    repeated: Option<RepeatedReason>,
 }
 
 /// The most frequent reason of failed attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Repeated {
+pub struct RepeatedReason {
     /// Number of attempts.
     pub count: u64,
     /// The latest error.
@@ -85,7 +85,7 @@ pub struct GivenUp {
 
 /// The cause of most attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dominant {
+pub struct DominantCause {
     /// Attempts with this cause.
     pub count: u64,
     /// All ended attempts.
@@ -122,12 +122,12 @@ impl Failures {
         let count = self.reasons.entry(reason).or_default();
         *count += 1;
         if self.repeated.as_ref().is_none_or(|repeated| repeated.count < *count) {
-            self.repeated = Some(Repeated { count: *count, sentence: error_sentence(error) });
+            self.repeated = Some(RepeatedReason { count: *count, sentence: error_sentence(error) });
         }
     }
 
     /// Returns the most frequent reason of failed attempts.
-    pub fn repeated(&self) -> Option<&Repeated> {
+    pub fn repeated(&self) -> Option<&RepeatedReason> {
         self.repeated.as_ref()
     }
 
@@ -279,13 +279,13 @@ impl Failures {
     }
 
     /// Returns the cause of more than half of all outcomes, if there is one: timeouts of any kind, or one category.
-    pub fn dominant(&self) -> Option<Dominant> {
+    pub fn dominant(&self) -> Option<DominantCause> {
         let attempts = self.attempts_succeeded + self.attempts_failed;
         let of = |status| self.statuses.get(&status).copied().unwrap_or_default();
         let timeouts = of(AttemptStatus::RunTimedOut) + of(AttemptStatus::LoadTimedOut);
         if timeouts * 2 > attempts {
             let cause = "a timeout (see run_invocation_timeout)".to_owned();
-            return Some(Dominant { count: timeouts, attempts, cause });
+            return Some(DominantCause { count: timeouts, attempts, cause });
         }
         let (category, &count) = self.categories.iter().max_by_key(|(_, count)| **count)?;
         if count * 2 <= attempts {
@@ -297,7 +297,7 @@ impl Failures {
             .find(|group| group.category == *category)
             .map(|group| &group.message);
         let cause = error_line(category, message.map_or("", String::as_str));
-        Some(Dominant { count, attempts, cause })
+        Some(DominantCause { count, attempts, cause })
     }
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, Retryable};
 use protocol::words::{counted, sentence};
-use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction, Progress, Trouble, one_line};
+use protocol::{
+    FailedMiniBatch, JobResult, JobState, OutputAction, Progress, ReducerTrouble, one_line,
+};
 use queue::pauses::{FOR_SECONDS, UNTIL_IT_ANSWERS};
 use storage::Commit;
 use tokio::runtime::Handle;
@@ -270,7 +272,7 @@ impl Reducer {
             self.trouble.send_modify(|trouble| {
                 let reason =
                     one_line(&format!("the output cannot be written yet, trying again: {error:#}"));
-                *trouble = Some(Trouble::continuing(trouble.as_ref(), reason));
+                *trouble = Some(ReducerTrouble::continuing(trouble.as_ref(), reason));
             });
             let until = Instant::now() + pause;
             let mut looks = ticks(self.options.progress_interval);

@@ -10,12 +10,12 @@ use protocol::{
 use storage::{JobStore, PlanComplete};
 
 use crate::batch::Batch;
-use crate::{Begun, Reducer, ScriptOfRound, Selection, Tally};
+use crate::{BegunRound, Reducer, RoundScript, Selection, Tally};
 
 /// Begins another round of a job, with everything that its output lacks.
-pub(crate) async fn reopen(reducer: &mut Reducer) -> Begun {
+pub(crate) async fn reopen(reducer: &mut Reducer) -> BegunRound {
     reducer
-        .begin_round(Selection::ALL, &ScriptOfRound::default(), false, |_| Ok(()))
+        .begin_round(Selection::ALL, &RoundScript::default(), false, |_| Ok(()))
         .await
         .expect("writable")
 }

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use protocol::{
-    JobState, Schedule, ScheduledJob, Trouble, job_of_queues, milliseconds_since_epoch, one_line,
-    queues_of,
+    JobState, ReducerTrouble, Schedule, ScheduledJob, job_of_queues, milliseconds_since_epoch,
+    one_line, queues_of,
 };
 use queue::{Broker, JobQueues, Queue, Receive};
 use storage::{JobStore, TargetStore};
@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use crate::planner::{Outlook, Planner};
+use crate::planner::{Planner, PlannerReport};
 use crate::{Backlog, Options, Reducer, Workers};
 
 /// The longest wait of one call to the control queue: the limit of SQS.
@@ -121,8 +121,8 @@ impl Fleet {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let health = self.options.health.clone();
         let alive = health.coming_round("the loop of the reducer");
-        let told = Told::default();
-        let (outlooks, schedules, planning) =
+        let told = JobChannels::default();
+        let (reports, schedules, planning) =
             plan(&self, told.clone(), health.answering("the store"));
         let tidying = delete_unused_queues(
             self.target.clone(),
@@ -145,7 +145,7 @@ impl Fleet {
             told,
             fleet: self,
         };
-        let worked = running.work(outlooks, &stop, &alive).await;
+        let worked = running.work(reports, &stop, &alive).await;
         running.leave().await;
         let Running { fleet, .. } = running;
         if fleet.options.tidies && timeout(TIDY_TIME, fleet.tidy()).await.is_err() {
@@ -197,18 +197,18 @@ async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
 }
 
 /// The backlog that the reducer of a job sends to the planner, and what it learns of the workers of the job.
-type Wires = (watch::Receiver<Backlog>, watch::Sender<Arc<Workers>>);
+type JobChannel = (watch::Receiver<Backlog>, watch::Sender<Arc<Workers>>);
 
 /// What the planner and the reducers of jobs tell each other.
 #[derive(Clone, Default)]
-struct Told {
+struct JobChannels {
     /// What is left of each job, and where its reducer learns of its workers. Ordered, because reducers wake in this order.
-    jobs: Arc<Mutex<BTreeMap<String, Wires>>>,
+    jobs: Arc<Mutex<BTreeMap<String, JobChannel>>>,
     /// Jobs that this process has published, and the schedules that have admitted them.
     published: Arc<Mutex<Vec<(String, u64)>>>,
 }
 
-impl Told {
+impl JobChannels {
     fn backlog(&self, job_id: &str) -> Option<Backlog> {
         let jobs = self.jobs.lock().expect("no holder panics");
         jobs.get(job_id).map(|(backlog, _)| backlog.borrow().clone())
@@ -225,10 +225,10 @@ impl Told {
 /// Keeps the schedule of a target until the handle is dropped. Returns what each look finds, and the schedules alone.
 fn plan(
     fleet: &Fleet,
-    told: Told,
+    told: JobChannels,
     store_answers: Duty,
-) -> (mpsc::Receiver<Outlook>, watch::Receiver<Schedule>, AbortOnDropHandle<()>) {
-    let (sender, outlooks) = mpsc::channel(1);
+) -> (mpsc::Receiver<PlannerReport>, watch::Receiver<Schedule>, AbortOnDropHandle<()>) {
+    let (sender, reports) = mpsc::channel(1);
     let (schedules, last) = watch::channel(Schedule::default());
     let FleetOptions { look_interval, news, build, .. } = fleet.options.clone();
     let mut planner = Planner::new(fleet.target.clone(), fleet.broker.jobs_max()).of_build(build);
@@ -241,12 +241,12 @@ fn plan(
                 planner.published(&job_id, admitted_in);
             }
             let pause = match planner.look(|job_id| told.backlog(job_id)).await {
-                Ok(outlook) => {
+                Ok(report) => {
                     store_answers.answered();
                     told.tell_workers(&planner);
-                    let is_idle = outlook.schedule.jobs.is_empty();
-                    schedules.send_replace(outlook.schedule.clone());
-                    if sender.send(outlook).await.is_err() {
+                    let is_idle = report.schedule.jobs.is_empty();
+                    schedules.send_replace(report.schedule.clone());
+                    if sender.send(report).await.is_err() {
                         return;
                     }
                     if is_idle { IDLE_LOOKS_RARER * look_interval } else { look_interval }
@@ -259,7 +259,7 @@ fn plan(
             let _ = timeout(pause, news.notified()).await;
         }
     };
-    (outlooks, last, AbortOnDropHandle::new(tokio::spawn(planning)))
+    (reports, last, AbortOnDropHandle::new(tokio::spawn(planning)))
 }
 
 /// Deletes the queues of ended jobs, also those that a killed process has left. Beside the planner, so that no schedule waits
@@ -356,13 +356,13 @@ struct Job {
 /// What a task has done.
 #[derive(Debug)]
 enum Report {
-    Served { job_id: String, admitted_in: u64, outcome: anyhow::Result<Outcome> },
+    Served { job_id: String, admitted_in: u64, outcome: anyhow::Result<ServiceEnd> },
     Published { job_id: String, admitted_in: u64, result: anyhow::Result<()> },
 }
 
 /// How the service of a job ends.
 #[derive(Debug)]
-enum Outcome {
+enum ServiceEnd {
     Ended(JobState),
     /// It had ended before, or never existed.
     Absent(&'static str),
@@ -381,7 +381,7 @@ struct Running {
     schedule: Schedule,
     /// Since when no job has been open.
     quiet_since: Instant,
-    told: Told,
+    told: JobChannels,
 }
 
 impl Running {
@@ -389,7 +389,7 @@ impl Running {
     /// still stops when it is asked to, and serves its other jobs.
     async fn work(
         &mut self,
-        mut outlooks: mpsc::Receiver<Outlook>,
+        mut reports: mpsc::Receiver<PlannerReport>,
         stop: &CancellationToken,
         alive: &Duty,
     ) -> anyhow::Result<()> {
@@ -406,7 +406,7 @@ impl Running {
                         Report::Published { job_id, admitted_in, result } => self.published(job_id, admitted_in, result),
                     }
                 }
-                outlook = outlooks.recv() => self.looked(outlook.context("the planner has ended")?),
+                report = reports.recv() => self.looked(report.context("the planner has ended")?),
                 _ = tick.tick() => {}
             }
             if !self.tasks.is_empty() || !self.schedule.jobs.is_empty() {
@@ -421,7 +421,7 @@ impl Running {
     }
 
     /// Serves and publishes the jobs that the schedule has admitted.
-    fn looked(&mut self, Outlook { schedule, to_publish }: Outlook) {
+    fn looked(&mut self, PlannerReport { schedule, to_publish }: PlannerReport) {
         let now = Instant::now();
         let admitted: HashMap<&str, u64> = schedule
             .jobs
@@ -460,7 +460,7 @@ impl Running {
         (job.admitted_in, job.serving) = (admitted_in, Some(stop.clone()));
         let backlog = watch::Sender::default();
         let (workers, seen) = watch::channel(Arc::<Workers>::default());
-        let in_queue = InQueue { backlog: backlog.subscribe(), workers: seen.clone() };
+        let in_queue = QueueLossDetector { backlog: backlog.subscribe(), workers: seen.clone() };
         self.told
             .jobs
             .lock()
@@ -537,20 +537,20 @@ impl Running {
         }
     }
 
-    fn ended(&mut self, job_id: String, admitted_in: u64, outcome: anyhow::Result<Outcome>) {
+    fn ended(&mut self, job_id: String, admitted_in: u64, outcome: anyhow::Result<ServiceEnd>) {
         self.told.jobs.lock().expect("no holder panics").remove(&job_id);
         match outcome {
-            Ok(Outcome::Ended(state)) => {
+            Ok(ServiceEnd::Ended(state)) => {
                 tracing::info!(job.id = job_id, "the job has ended: {state:?}");
                 count_ended(state);
                 self.left(job_id, admitted_in);
                 self.fleet.options.ended.notify_one();
             }
-            Ok(Outcome::Absent(why)) => {
+            Ok(ServiceEnd::Absent(why)) => {
                 tracing::debug!(job.id = job_id, "nothing to do for the job: {why}");
                 self.left(job_id, admitted_in);
             }
-            Ok(Outcome::Left) => drop(self.jobs.remove(&job_id)),
+            Ok(ServiceEnd::Left) => drop(self.jobs.remove(&job_id)),
             Err(error) => self.trouble(&job_id, admitted_in, one_line(&format!("{error:#}"))),
         }
     }
@@ -614,7 +614,7 @@ fn show_trouble(job: JobStore, job_id: String, trouble: String) {
         let mut progress = job.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
         let before = progress.trouble.take().filter(|before| before.reason == trouble);
         progress.at = milliseconds_since_epoch();
-        progress.trouble = Some(Trouble::continuing(before.as_ref(), trouble));
+        progress.trouble = Some(ReducerTrouble::continuing(before.as_ref(), trouble));
         if let Err(error) = job.put_progress(&progress).await {
             tracing::debug!(job.id = job_id, "cannot write what delays the job: {error:#}");
         }
@@ -629,12 +629,12 @@ fn is_absent(error: &anyhow::Error) -> bool {
 
 /// Tells when somebody has deleted or emptied the queue with the tasks of a job.
 #[derive(Clone)]
-struct InQueue {
+struct QueueLossDetector {
     backlog: watch::Receiver<Backlog>,
     workers: watch::Receiver<Arc<Workers>>,
 }
 
-impl InQueue {
+impl QueueLossDetector {
     /// Waits until the queue is deleted, or lacks the messages of mini-batches that have not ended. A reducer receives nothing
     /// from it, so no other call would fail.
     ///
@@ -705,20 +705,20 @@ struct Task {
     queues: String,
     broker: Arc<dyn Broker>,
     options: Options,
-    in_queue: InQueue,
+    in_queue: QueueLossDetector,
     stop: CancellationToken,
 }
 
 impl Task {
-    async fn run(self) -> anyhow::Result<Outcome> {
+    async fn run(self) -> anyhow::Result<ServiceEnd> {
         if self.job.result().await?.is_some() {
             // The reducer that wrote the result may have died before it removed the marker.
             self.mark_ended().await?;
-            return Ok(Outcome::Absent("it has ended"));
+            return Ok(ServiceEnd::Absent("it has ended"));
         }
         if self.job.find_spec().await?.is_none() {
             self.target.mark_ended(&self.job_id).await?;
-            return Ok(Outcome::Absent("there is no such job in the store"));
+            return Ok(ServiceEnd::Absent("there is no such job in the store"));
         }
         let queues = create(&self.target, &*self.broker, &self.queues).await?;
         let options = Options { tasks: Some(queues.tasks.clone()), ..self.options.clone() };
@@ -734,15 +734,15 @@ impl Task {
         match served.await {
             Ok(Some(result)) => {
                 self.mark_ended().await?;
-                Ok(Outcome::Ended(result.state))
+                Ok(ServiceEnd::Ended(result.state))
             }
-            Ok(None) => Ok(Outcome::Left),
+            Ok(None) => Ok(ServiceEnd::Left),
             Err(error) => match self.job.result().await? {
                 // Another reducer has ended the job, and its queues are deleted.
-                Some(result) => Ok(Outcome::Ended(result.state)),
+                Some(result) => Ok(ServiceEnd::Ended(result.state)),
                 None if is_absent(&error) => {
                     self.publish_again("somebody has deleted the queues of the job").await?;
-                    Ok(Outcome::Left)
+                    Ok(ServiceEnd::Left)
                 }
                 None => Err(error),
             },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use backon::Retryable;
 use protocol::{
-    JobResult, JobSpec, Members, Progress, ResultEvent, Trouble, milliseconds_since_epoch,
+    JobResult, JobSpec, Members, Progress, ReducerTrouble, ResultEvent, milliseconds_since_epoch,
 };
 use queue::pauses::FOR_SECONDS;
 use queue::{Delivery, MemoryOptions, MemoryQueue, Queue, Receive};
@@ -19,10 +19,10 @@ use tracing::Instrument;
 
 use crate::believed::Published;
 use crate::commit::Appended;
+use crate::job_liveness::Timestamp;
 use crate::judge::{End, Judge};
 use crate::ledger::Ledger;
 use crate::pace::Pace;
-use crate::presence::Moment;
 use crate::receive::{Received, receive_all, received};
 use crate::rejects::RejectIndex;
 use crate::reports::Reports;
@@ -68,7 +68,7 @@ pub struct Reducer {
     /// Whether a node has told what it does with the job.
     pub(crate) has_entries: bool,
     /// Why it cannot go on now.
-    pub(crate) trouble: watch::Sender<Option<Trouble>>,
+    pub(crate) trouble: watch::Sender<Option<ReducerTrouble>>,
     pub(crate) pace: Pace,
     /// Time of the last commit of messages.
     pub(crate) committed: Option<Instant>,
@@ -129,7 +129,7 @@ impl Reducer {
     ) -> anyhow::Result<Self> {
         let spec = store.spec().await.context("read the job")?;
         let peers = options.peers;
-        let began = Moment::now();
+        let began = Timestamp::now();
         let mut reducer = Self {
             ledger: peers.ledger(&store, &spec.job_id, &options),
             rejects: RejectIndex::default(),
@@ -189,7 +189,7 @@ impl Reducer {
         let since = Duration::from_millis(milliseconds_since_epoch().saturating_sub(last.at));
         let was_at_work = last.nodes_at_work > 0 && last.silent_since.is_none();
         if was_at_work && since < self.options.silence {
-            self.judge.presence.heard(Moment::now());
+            self.judge.job_liveness.heard(Timestamp::now());
         }
         self.before = Times::of(&last);
         self.before.elapsed += since;
@@ -214,7 +214,8 @@ impl Reducer {
 
     /// Returns the part of that time in which a worker was there.
     pub(crate) fn worked(&self) -> Duration {
-        (self.before.worked + self.judge.presence.attended_until(Moment::now())).min(self.elapsed())
+        (self.before.worked + self.judge.job_liveness.attended_until(Timestamp::now()))
+            .min(self.elapsed())
     }
 
     /// Returns the specification of the job.
@@ -415,7 +416,7 @@ impl Reducer {
     }
 
     fn verdict(&self, polled: bool) -> Option<End> {
-        let end = self.judge.end(&self.tally, polled, Moment::now())?;
+        let end = self.judge.end(&self.tally, polled, Timestamp::now())?;
         // A second start may still succeed.
         let waits = self.tally.ended_as().is_none()
             && self.speculation.holds(&self.tally, polled, Instant::now());
@@ -460,7 +461,7 @@ impl Reducer {
     fn next_look(&self) -> Instant {
         let now = Instant::now();
         let next = now + self.options.progress_interval;
-        Some(self.judge.presence.silent_at())
+        Some(self.judge.job_liveness.silent_at())
             .filter(|silent_at| *silent_at > now)
             .map_or(next, |at| at.min(next))
     }
@@ -493,7 +494,7 @@ impl Reducer {
         if self.judge.is_without_tasks() && self.is_planning_visible().await {
             self.judge.task_created();
         }
-        Ok(self.judge.stalled(&self.tally, Moment::now()).map(Exit::Ends))
+        Ok(self.judge.stalled(&self.tally, Timestamp::now()).map(Exit::Ends))
     }
 
     /// Logs that processes do not start. `all`: also what has just happened.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::{ErrorReport, JobSpec, JobState, OutputAction, ResultEvent};
 
-use crate::presence::{Moment, Presence};
+use crate::job_liveness::{JobLiveness, Timestamp};
 use crate::progress::Waits;
 use crate::stalls::{self, Elapsed, Stall};
 use crate::thresholds::{self, Limits};
@@ -58,7 +58,7 @@ impl End {
 
 /// The effects of a segment of the ledger.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct SegmentEffects {
     /// The first worker arrived.
     pub has_arrived: bool,
     /// An attempt ended.
@@ -73,8 +73,8 @@ pub(crate) struct Judge {
     limits: Limits,
     collects_rows: bool,
     runs_without_rows: bool,
-    began: Moment,
-    pub presence: Presence,
+    began: Timestamp,
+    pub job_liveness: JobLiveness,
     pub waits: Waits,
     /// When a mini-batch was created, the first process started, or an attempt ended, in time attended by workers;
     /// `None` before the first mini-batch.
@@ -87,13 +87,13 @@ pub(crate) struct Judge {
 
 impl Judge {
     /// Starts to watch a job.
-    pub fn new(spec: &JobSpec, options: &Options, began: Moment) -> Self {
+    pub fn new(spec: &JobSpec, options: &Options, began: Timestamp) -> Self {
         Self {
             limits: Limits::new(spec, options),
             collects_rows: spec.output.action == OutputAction::AppendRow,
             runs_without_rows: spec.run_without_rows,
             began,
-            presence: Presence::new(options.silence, began),
+            job_liveness: JobLiveness::new(options.silence, began),
             waits: Waits::default(),
             progressed: None,
             in_init_since: None,
@@ -102,11 +102,11 @@ impl Judge {
     }
 
     /// Records the effects of a segment. `is_new`: it was committed just now.
-    pub fn committed(&mut self, news: News, tally: &Tally, is_new: bool, now: Moment) {
+    pub fn committed(&mut self, news: SegmentEffects, tally: &Tally, is_new: bool, now: Timestamp) {
         if is_new && news.is_from_worker {
-            self.presence.heard(now);
+            self.job_liveness.heard(now);
         }
-        let attended = self.presence.attended();
+        let attended = self.job_liveness.attended();
         if news.has_progressed || news.has_arrived && self.progressed.is_some() {
             // Before this, no process could make progress.
             self.progressed = Some(attended);
@@ -132,12 +132,12 @@ impl Judge {
 
     /// Records the end of an attempt that is not committed, because an equal one was before: workers work.
     pub fn attempt_ended(&mut self) {
-        self.progressed = self.progressed.map(|_| self.presence.attended());
+        self.progressed = self.progressed.map(|_| self.job_liveness.attended());
     }
 
     /// Records that a mini-batch exists.
     pub fn task_created(&mut self) {
-        self.progressed = Some(self.presence.attended());
+        self.progressed = Some(self.job_liveness.attended());
     }
 
     /// Whether no process can make progress.
@@ -146,7 +146,7 @@ impl Judge {
     }
 
     /// Returns how the committed events end the job. `polled`: mini-batches that have another try count as failed.
-    pub fn end(&self, tally: &Tally, polled: bool, now: Moment) -> Option<End> {
+    pub fn end(&self, tally: &Tally, polled: bool, now: Timestamp) -> Option<End> {
         if let Some(committed) = tally.ended_as() {
             return Some(End::committed(committed));
         }
@@ -173,13 +173,13 @@ impl Judge {
     }
 
     /// Returns the end of a job without progress.
-    pub fn stalled(&self, tally: &Tally, now: Moment) -> Option<End> {
+    pub fn stalled(&self, tally: &Tally, now: Timestamp) -> Option<End> {
         let waiting = || self.waits.at(now.instant, tally.nodes());
         stalls::stalled(tally, waiting, &self.limits, &self.elapsed(now)).map(End::from)
     }
 
-    fn elapsed(&self, now: Moment) -> Elapsed {
-        let attended = self.presence.attended();
+    fn elapsed(&self, now: Timestamp) -> Elapsed {
+        let attended = self.job_liveness.attended();
         Elapsed {
             since_start: self.limits.peers.age(now.instant - self.began.instant, attended),
             since_progress: self.progressed.map(|progressed| attended.saturating_sub(progressed)),
@@ -196,11 +196,11 @@ mod tests {
     use crate::fixtures::{failed, spec, started, succeeded};
 
     const SILENCE: Duration = Duration::from_secs(5);
-    const PROGRESSED: News =
-        News { has_arrived: false, has_progressed: true, is_from_worker: true };
+    const PROGRESSED: SegmentEffects =
+        SegmentEffects { has_arrived: false, has_progressed: true, is_from_worker: true };
 
-    fn judge(options: Options) -> (Judge, Moment) {
-        let began = Moment::now();
+    fn judge(options: Options) -> (Judge, Timestamp) {
+        let began = Timestamp::now();
         let spec =
             JobSpec { progress_update_timeout_seconds: 60, ..spec(std::path::Path::new("/out")) };
         (Judge::new(&spec, &Options { silence: SILENCE, ..options }, began), began)
@@ -279,7 +279,7 @@ mod tests {
             judge.committed(PROGRESSED, &tally, true, now);
             for _ in 0..25 {
                 now = now.after(Duration::from_secs(4));
-                judge.presence.heard(now);
+                judge.job_liveness.heard(now);
             }
             assert_eq!(judge.end(&tally, false, now), None, "after {number} replacements");
             let ready = |process: &str| {
@@ -333,7 +333,7 @@ mod tests {
             judge.waits.note(&reported, tally.nodes());
             for _ in 0..looks {
                 now = now.after(Duration::from_secs(4));
-                judge.presence.heard(now);
+                judge.job_liveness.heard(now);
             }
             let end = if phase == SlotPhase::Init {
                 judge.end(&tally, false, now)
@@ -352,16 +352,16 @@ mod tests {
         let tally = tally([started("a", "process000"), attempt(succeeded(0, 1, 1, 1))]);
         judge.committed(PROGRESSED, &tally, true, began);
         let hour = began.after(Duration::from_secs(3600));
-        judge.presence.heard(hour);
+        judge.job_liveness.heard(hour);
         assert_eq!(judge.stalled(&tally, hour), None, "no worker was there");
         let mut now = hour;
         for _ in 0..15 {
             now = now.after(Duration::from_secs(4));
-            judge.presence.heard(now);
+            judge.job_liveness.heard(now);
         }
         assert_eq!(judge.stalled(&tally, now), None, "60 s are allowed");
         now = now.after(Duration::from_secs(1));
-        judge.presence.heard(now);
+        judge.job_liveness.heard(now);
         assert!(
             matches!(judge.stalled(&tally, now), Some(End::Stalled(stall)) if stall.cause.contains("60 seconds"))
         );

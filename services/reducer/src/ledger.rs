@@ -30,7 +30,7 @@ pub(crate) const SEGMENT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The place of the rows of a mini-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum RowsAt {
+pub(crate) enum RowLocation {
     /// No rows.
     #[default]
     None,
@@ -43,7 +43,7 @@ pub(crate) enum RowsAt {
 /// The rows of one mini-batch, in 20 bytes, because there may be ten million mini-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MiniBatchRows {
-    rows: RowsAt,
+    rows: RowLocation,
     /// Position of its column list plus one; 0 without columns.
     columns: u32,
 }
@@ -85,22 +85,22 @@ impl Index {
         at: Range<usize>,
     ) {
         let rows = match rows {
-            Rows::None => RowsAt::None,
-            Rows::Inline => RowsAt::Inline {
+            Rows::None => RowLocation::None,
+            Rows::Inline => RowLocation::Inline {
                 segment,
                 offset: u32::try_from(at.start).expect("segments are shorter than 4 GiB"),
                 length: u32::try_from(at.len()).expect("the length of a record is 32 bits wide"),
             },
             Rows::Part { name, bytes } => {
                 self.parts.push(PartFile { name: name.into(), bytes });
-                RowsAt::Part(
+                RowLocation::Part(
                     u32::try_from(self.parts.len() - 1)
                         .expect("fewer than 4 thousand million parts"),
                 )
             }
         };
         let columns = columns.map_or(0, |columns| self.columns_position(columns) + 1);
-        if rows == RowsAt::None && columns == 0 {
+        if rows == RowLocation::None && columns == 0 {
             return;
         }
         let index = usize::try_from(mini_batch).expect("64-bit machine");
@@ -143,15 +143,15 @@ impl Index {
     }
 
     /// Returns the mini-batches that have rows, in order.
-    pub fn rows(&self) -> impl Iterator<Item = (u64, RowsAt)> + '_ {
+    pub fn rows(&self) -> impl Iterator<Item = (u64, RowLocation)> + '_ {
         let entries = (0..).zip(&self.entries).map(|(mini_batch, entry)| (mini_batch, entry.rows));
-        entries.filter(|(_, rows)| *rows != RowsAt::None)
+        entries.filter(|(_, rows)| *rows != RowLocation::None)
     }
 
     /// Returns the place of the rows of a mini-batch.
-    pub fn rows_of(&self, mini_batch: u64) -> RowsAt {
+    pub fn rows_of(&self, mini_batch: u64) -> RowLocation {
         let entry = usize::try_from(mini_batch).ok().and_then(|index| self.entries.get(index));
-        entry.map_or(RowsAt::None, |entry| entry.rows)
+        entry.map_or(RowLocation::None, |entry| entry.rows)
     }
 
     /// Returns the column lists of the mini-batches that returned a DataFrame, in order.
@@ -172,11 +172,11 @@ impl Index {
     }
 
     /// Returns the size of the rows at a place.
-    pub fn size(&self, place: RowsAt) -> u64 {
+    pub fn size(&self, place: RowLocation) -> u64 {
         match place {
-            RowsAt::None => 0,
-            RowsAt::Inline { length, .. } => u64::from(length),
-            RowsAt::Part(position) => self.part(position).bytes,
+            RowLocation::None => 0,
+            RowLocation::Inline { length, .. } => u64::from(length),
+            RowLocation::Part(position) => self.part(position).bytes,
         }
     }
 

@@ -17,21 +17,20 @@
 //! | when a job ends, and how | `judge.rs`, `thresholds.rs`, `stalls.rs` |
 //! | when the log tells that processes do not start | `starts.rs` |
 //! | second starts of slow mini-batches | `speculation.rs` decides, `copies.rs` publishes |
-//! | whether a worker of the job is present | `presence.rs` |
+//! | whether a worker of the job is present | `job_liveness.rs` |
 //! | which messages are rejected | `believed.rs` |
 //! | how the final file is written | `finish.rs`, `output.rs` |
 //! | what another round of a job runs | `rounds.rs`, `tally/rounds.rs` |
 //! | rejected items, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `pace.rs`, `reports.rs`, `csv.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
-//! | what `tests/simulation` calls | `parts.rs` |
+//! | what `tests/simulation` calls | `simulation_api.rs` |
 //! | how one process serves all jobs of a target, and their queues | `fleet.rs` |
-//! | which node works on which job | `schedule.rs` decides, `planner.rs` commits, `attendance.rs` tells silent nodes |
+//! | which node works on which job | `schedule.rs` decides, `planner.rs` commits, `worker_liveness.rs` tells silent nodes |
 //!
 //! Deliberately absent: any knowledge of queue backends, of how rows are made, and of how mini-batches reach workers.
 //! The only descriptors that it publishes are second starts, which a job can lose.
 
-mod attendance;
 mod batch;
 mod believed;
 mod commit;
@@ -45,6 +44,7 @@ mod finish;
 mod fixtures;
 mod fleet;
 mod job;
+mod job_liveness;
 mod judge;
 mod ledger;
 mod members;
@@ -52,16 +52,15 @@ mod nodes;
 mod options;
 mod output;
 mod pace;
-pub mod parts;
 mod peers;
 pub mod planner;
-mod presence;
 mod progress;
 mod receive;
 mod rejects;
 mod reports;
 mod rounds;
 pub mod schedule;
+pub mod simulation_api;
 mod speculation;
 mod stalls;
 mod starts;
@@ -69,17 +68,18 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod thresholds;
+mod worker_liveness;
 
 pub use committed::{committed, committed_in};
-pub use failures::{Dominant, FailureGroup, Failures, GivenUp, Repeated};
+pub use failures::{DominantCause, FailureGroup, Failures, GivenUp, RepeatedReason};
 pub use fleet::{Fleet, FleetOptions, Publisher};
 pub use job::{FailJob, Reducer};
+pub use job_liveness::Timestamp;
 pub use nodes::Nodes;
 pub use options::{Backlog, CrashPoint, Options, Workers};
 pub use peers::Peers;
-pub use presence::Moment;
 pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects};
-pub use rounds::{Begun, ScriptOfRound, Selection};
+pub use rounds::{BegunRound, RoundScript, Selection};
 pub use stalls::Elapsed;
 pub use tally::{Effect, Effort, MiniBatchState, Tally, Unimproved, Warnings};
 pub use thresholds::Limits;

@@ -10,7 +10,7 @@ use queue::Queue;
 use tokio::sync::watch;
 
 use crate::Peers;
-use crate::presence::Moment;
+use crate::job_liveness::Timestamp;
 
 /// What is left of a job, and where it must not run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Backlog {
 #[derive(Clone, Debug, Default)]
 pub struct Workers {
     /// The last sign of life of a worker in the store of the target; results are signs, too.
-    pub sign: Option<Moment>,
+    pub sign: Option<Timestamp>,
     /// What the job has on each node that is not silent, by name.
     pub nodes: BTreeMap<String, Running>,
     /// Mini-batches that all nodes hold. A silent one may still have its own.

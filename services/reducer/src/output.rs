@@ -34,7 +34,7 @@ use storage::{Destination, JobStore};
 use tokio::runtime::Handle;
 
 use crate::CrashPoint;
-use crate::ledger::{Index, RowsAt};
+use crate::ledger::{Index, RowLocation};
 use local::LocalFile;
 use object::Object;
 pub(crate) use parquet::properties as parquet_properties;
@@ -316,17 +316,17 @@ fn gather(
 ) -> anyhow::Result<()> {
     let mut rows = Vec::with_capacity(PIECE_CAPACITY);
     for (mini_batch, place) in index.rows() {
-        if let RowsAt::Inline { .. } = place {
+        if let RowLocation::Inline { .. } = place {
             source.append_inline(place, &mut rows).with_context(|| rows_of(mini_batch))?;
         }
-        let is_part = matches!(place, RowsAt::Part(_));
+        let is_part = matches!(place, RowLocation::Part(_));
         if rows.len() >= PIECE_BYTES || is_part && !rows.is_empty() {
             let full = mem::replace(&mut rows, Vec::with_capacity(PIECE_CAPACITY));
             if !take(Piece::Rows(full)) {
                 return Ok(());
             }
         }
-        if let RowsAt::Part(part) = place
+        if let RowLocation::Part(part) = place
             && !take(Piece::Part { mini_batch, part })
         {
             return Ok(());

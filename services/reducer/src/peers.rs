@@ -14,10 +14,10 @@ use crate::Options;
 use crate::batch::{Batch, Unreadable};
 use crate::commit::Appended;
 use crate::job::Reducer;
+use crate::job_liveness::Timestamp;
 use crate::judge::End;
 use crate::ledger::Ledger;
 use crate::nodes::Nodes;
-use crate::presence::Moment;
 
 /// How often a reducer looks for the result of another that has ended the job, before it writes the result itself.
 const LOOKS_FOR_RESULT: usize = 3;
@@ -193,7 +193,7 @@ impl Reducer {
     /// Records a sign of the workers in this process, which is alive.
     pub(crate) fn note_alive(&mut self) {
         if self.peers == Peers::Alone {
-            self.judge.presence.heard(Moment::now());
+            self.judge.job_liveness.heard(Timestamp::now());
         }
     }
 
@@ -203,7 +203,7 @@ impl Reducer {
             return;
         }
         if let Some(sign) = (self.options.workers)().sign {
-            self.judge.presence.heard(sign);
+            self.judge.job_liveness.heard(sign);
         }
         let is_silent = self.workers_silent_since().is_some();
         if is_silent == std::mem::replace(&mut self.is_silent, is_silent) {
@@ -221,14 +221,14 @@ impl Reducer {
     pub(crate) fn workers_silent_since(&self) -> Option<u64> {
         match self.peers {
             Peers::Alone => None,
-            Peers::Many => self.judge.presence.silent_since(Moment::now()),
+            Peers::Many => self.judge.job_liveness.silent_since(Timestamp::now()),
         }
     }
 
     /// Returns the number of nodes that have worked on the job. A node that builds an environment gives signs of life
     /// before its first event.
     pub(crate) fn nodes_heard(&self) -> u64 {
-        let heard = self.peers == Peers::Many && self.judge.presence.has_heard();
+        let heard = self.peers == Peers::Many && self.judge.job_liveness.has_heard();
         self.tally.nodes().nodes_seen().max(usize::from(heard)) as u64
     }
 

@@ -14,9 +14,9 @@ use storage::{Commit, JobStore, OpenJob, ScheduleFollower, TargetStore, WorkerWa
 use telemetry::metrics;
 use tokio::time::Instant;
 
-use crate::attendance::Attendance;
 use crate::schedule::{schedule, wanted};
-use crate::{Backlog, Moment, Workers};
+use crate::worker_liveness::WorkerLiveness;
+use crate::{Backlog, Timestamp, Workers};
 
 /// From one reading of the quotas to the next, while no job waits because of them.
 const QUOTAS_EVERY: Duration = Duration::from_secs(30);
@@ -35,7 +35,7 @@ pub struct Planner {
     target: TargetStore,
     follower: ScheduleFollower,
     workers: WorkerWatch,
-    attendance: Attendance,
+    worker_liveness: WorkerLiveness,
     /// What the workers said at the last look.
     nodes: Vec<NodeState>,
     /// Those of them that give no sign of life.
@@ -79,7 +79,7 @@ enum Publication {
 
 /// What a planner has decided and found.
 #[derive(Clone, Debug, Default)]
-pub struct Outlook {
+pub struct PlannerReport {
     /// The last schedule.
     pub schedule: Schedule,
     /// Jobs that this process should publish, and the schedules that have admitted them.
@@ -92,7 +92,7 @@ impl Planner {
         Self {
             follower: ScheduleFollower::new(target.clone()),
             workers: WorkerWatch::new(target.clone()),
-            attendance: Attendance::default(),
+            worker_liveness: WorkerLiveness::default(),
             nodes: Vec::new(),
             silent: BTreeSet::new(),
             target,
@@ -116,7 +116,7 @@ impl Planner {
     pub async fn look(
         &mut self,
         backlog: impl Fn(&str) -> Option<Backlog>,
-    ) -> storage::Result<Outlook> {
+    ) -> storage::Result<PlannerReport> {
         if self.follower.look().await?
             && let Some(damage) = self.follower.damage()
         {
@@ -164,7 +164,7 @@ impl Planner {
             self.committed.retain(|number| admitted.contains(number));
         }
         let to_publish = self.unpublished().await?;
-        Ok(Outlook { schedule: self.follower.known().clone(), to_publish })
+        Ok(PlannerReport { schedule: self.follower.known().clone(), to_publish })
     }
 
     /// Reads what the workers say of themselves, and which are silent, while there are jobs. Those get nothing.
@@ -175,7 +175,7 @@ impl Planner {
         }
         let seen = self.workers.look().await?;
         self.silent =
-            self.attendance.looked(&seen, self.follower.known(), self.now(), Moment::now());
+            self.worker_liveness.looked(&seen, self.follower.known(), self.now(), Timestamp::now());
         self.nodes = seen.into_iter().map(|worker| worker.state).collect();
         self.nodes
             .iter_mut()
@@ -197,7 +197,7 @@ impl Planner {
                 }
             }
         }
-        for (job_id, sign) in self.attendance.signs() {
+        for (job_id, sign) in self.worker_liveness.signs() {
             all.entry(job_id.to_owned()).or_default().sign = Some(sign);
         }
         all
@@ -637,17 +637,17 @@ mod tests {
         planner.look(|_| left(100)).await.expect("readable");
         target.job("two").request_cancel("by the user").await.expect("memory is always there");
         target.mark_open("two").await.expect("memory is always there");
-        let outlook = planner.look(|_| left(100)).await.expect("readable");
+        let report = planner.look(|_| left(100)).await.expect("readable");
         assert!(
-            outlook.schedule.jobs.iter().all(|job| job.admitted_in.is_some()),
+            report.schedule.jobs.iter().all(|job| job.admitted_in.is_some()),
             "{:?}",
-            outlook.schedule
+            report.schedule
         );
-        assert_eq!(processes(&outlook.schedule), [("a", "one", 2)]);
+        assert_eq!(processes(&report.schedule), [("a", "one", 2)]);
         assert!(
-            outlook.to_publish.iter().all(|(job_id, _)| job_id == "one"),
+            report.to_publish.iter().all(|(job_id, _)| job_id == "one"),
             "{:?}",
-            outlook.to_publish
+            report.to_publish
         );
         let demand = planner.jobs.get_mut("two").expect("open").demand_now(Backlog::default());
         assert_eq!(demand.unfinished, 0, "a fleet does not grow for it");

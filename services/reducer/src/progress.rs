@@ -100,7 +100,7 @@ impl Reducer {
         let (processes, nodes_at_work) = self.at_work(&workers);
         let runs = running(&workers);
         self.pace.note(
-            self.judge.presence.attended(),
+            self.judge.job_liveness.attended(),
             self.tally.ended(),
             processes,
             !runs.is_empty(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backon::BackoffBuilder;
-use protocol::{Trouble, one_line};
+use protocol::{ReducerTrouble, one_line};
 use queue::pauses::UNTIL_IT_ANSWERS;
 use queue::{Delivery, Queue, Receive};
 use tokio::sync::{mpsc, watch};
@@ -54,8 +54,10 @@ impl Received {
 }
 
 /// Records why the queue does not answer.
-fn tell(trouble: &watch::Sender<Option<Trouble>>, reason: String) {
-    trouble.send_modify(|trouble| *trouble = Some(Trouble::continuing(trouble.as_ref(), reason)));
+fn tell(trouble: &watch::Sender<Option<ReducerTrouble>>, reason: String) {
+    trouble.send_modify(|trouble| {
+        *trouble = Some(ReducerTrouble::continuing(trouble.as_ref(), reason))
+    });
 }
 
 /// Receives until the channel is closed, with a pause after every call that returned fewer messages than requested.
@@ -65,7 +67,7 @@ pub(crate) async fn receive_all(
     request: Receive,
     pause_between: Duration,
     sender: mpsc::Sender<anyhow::Result<Reading>>,
-    trouble: watch::Sender<Option<Trouble>>,
+    trouble: watch::Sender<Option<ReducerTrouble>>,
 ) {
     let mut pauses = UNTIL_IT_ANSWERS.build();
     let mut gathering = pause_between / FIRST_PAUSE_PART;

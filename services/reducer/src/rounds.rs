@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 use crate::batch::Batch;
 use crate::commit::Appended;
-use crate::ledger::RowsAt;
+use crate::ledger::RowLocation;
 use crate::output::Source;
 use crate::rejects::{RejectedMiniBatch, Rejects};
 use crate::thresholds::{exceeded, nothing_succeeded};
@@ -51,7 +51,7 @@ impl Selection {
 
 /// The script that a round runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScriptOfRound {
+pub struct RoundScript {
     /// Digest of its files.
     pub digest: String,
     /// It is certain to be another one than that of the round before, even if their files are the same.
@@ -60,7 +60,7 @@ pub struct ScriptOfRound {
 
 /// A round that has begun.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Begun {
+pub struct BegunRound {
     /// Failed mini-batches that run again.
     pub failed: u64,
     /// Rejected items that run again.
@@ -83,15 +83,15 @@ struct Rejected {
 
 impl Reducer {
     /// Goes on with a round that was interrupted, and notes it in the ledger.
-    pub async fn go_on(&mut self, script: &ScriptOfRound) -> anyhow::Result<()> {
+    pub async fn go_on(&mut self, script: &RoundScript) -> anyhow::Result<()> {
         let round = Round { goes_on: true, ..self.round(script).await? };
         self.append_event(&ResultEvent::Round(round)).await?;
         Ok(())
     }
 
     /// Returns a round that runs nothing again.
-    async fn round(&self, script: &ScriptOfRound) -> anyhow::Result<Round> {
-        let ScriptOfRound { digest, is_other } = script;
+    async fn round(&self, script: &RoundScript) -> anyhow::Result<Round> {
+        let RoundScript { digest, is_other } = script;
         let before = self.tally.script().unwrap_or(&self.spec.snapshot_digest);
         let result = self.store.result().await.context("read the last result")?;
         Ok(Round {
@@ -110,10 +110,10 @@ impl Reducer {
     pub async fn begin_round(
         &mut self,
         selection: Selection,
-        script: &ScriptOfRound,
+        script: &RoundScript,
         is_running: bool,
         check: impl Fn(&Descriptor) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Begun> {
+    ) -> anyhow::Result<BegunRound> {
         let (begun, round) = loop {
             let is_live = is_running && self.tally.ended_as().is_none();
             let mut round =
@@ -133,7 +133,7 @@ impl Reducer {
             }
             round.whole.extend(fail_again(&round));
             (self.options.crash)(CrashPoint::BeforeRound);
-            let begun = Begun { failed, items, whole: round.whole.len() as u64, is_live };
+            let begun = BegunRound { failed, items, whole: round.whole.len() as u64, is_live };
             let mut batch = Batch::default();
             batch.add_event(&ResultEvent::Round(round.clone()));
             // Another reducer may end the job in the meantime.
@@ -192,8 +192,7 @@ impl Reducer {
     pub(crate) async fn take_round_request(&mut self) -> anyhow::Result<()> {
         if let Some(request) = self.store.round_requested().await? {
             let selection = Selection { failed: request.failed, rejects: request.rejects };
-            let script =
-                ScriptOfRound { digest: self.spec.snapshot_digest.clone(), is_other: false };
+            let script = RoundScript { digest: self.spec.snapshot_digest.clone(), is_other: false };
             self.begin_round(selection, &script, true, |_| Ok(())).await?;
             self.store.forget_round_request().await?;
         }
@@ -243,7 +242,7 @@ impl Reducer {
     async fn kept(&self, rejected: &RejectedMiniBatch) -> anyhow::Result<Option<(Kept, Vec<u8>)>> {
         let attempt = &rejected.attempt;
         let place = self.ledger.index.rows_of(attempt.mini_batch);
-        let has_places = !attempt.pieces.is_empty() || place == RowsAt::None;
+        let has_places = !attempt.pieces.is_empty() || place == RowLocation::None;
         if attempt.succeeded == 0
             || rejected.is_rejected_whole()
             || rejected.list_lost.is_some()
@@ -267,8 +266,8 @@ impl Reducer {
         Ok(Kept::decode(&content).is_ok().then_some((kept, content)))
     }
 
-    async fn read_rows(&self, place: RowsAt) -> anyhow::Result<Vec<u8>> {
-        if place == RowsAt::None {
+    async fn read_rows(&self, place: RowLocation) -> anyhow::Result<Vec<u8>> {
+        if place == RowLocation::None {
             return Ok(Vec::new());
         }
         let (store, index, runtime) =

@@ -29,8 +29,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use protocol::{
-    Allocation, Contender, Demand, Full, GpuDemand, NodeState, Quotas, Revoked, Schedule,
-    ScheduledJob, WaitsFor,
+    Allocation, Demand, Full, GpuDemand, NodeState, Quotas, Revoked, Schedule, ScheduledJob,
+    WaitingJob, WaitsFor,
 };
 
 use fill::Fill;
@@ -164,7 +164,7 @@ fn admitted(
     };
     let running: Vec<String> =
         jobs.iter().filter(|job| was(job)).map(|job| job.owner.clone()).collect();
-    let waiting = jobs.iter().filter(|job| !was(job) && !job.is_canceled).map(|job| Contender {
+    let waiting = jobs.iter().filter(|job| !was(job) && !job.is_canceled).map(|job| WaitingJob {
         job_id: job.job_id.clone(),
         owner: job.owner.clone(),
         priority: job.priority,

@@ -20,7 +20,7 @@ use crate::batch::{Event, RecordView};
 use crate::failures::Failures;
 use crate::nodes::Nodes;
 pub use effort::Effort;
-use rounds::{RoundOfJob, RunsAgain};
+use rounds::{JobRound, RunsAgain};
 pub use warnings::Warnings;
 
 /// Mini-batches that failed when they ran again, so that their earlier results stay.
@@ -112,7 +112,7 @@ pub struct Tally {
     asked_limits: bool,
     ended_as: Option<(JobState, Option<String>, Option<Box<ErrorReport>>)>,
     /// Empty until the second round begins.
-    rounds: Vec<RoundOfJob>,
+    rounds: Vec<JobRound>,
     /// The output that was written before the last round.
     written: Option<FileVersion>,
     /// Mini-batches that run again in one of these rounds, until they end.

@@ -16,7 +16,7 @@ use object_store::client::{
 };
 use tokio::time::Instant;
 
-use crate::listing::{ListingClient, Unnameable};
+use crate::listing::{ListingClient, SkippedKeys};
 use crate::random_name;
 
 /// How long the clock of a folder is followed before the next look at it.
@@ -75,27 +75,27 @@ fn date_of_new_file(folder: &Path) -> Option<DateTime<Utc>> {
 
 /// Connects to a store that tells its clock the time, and whose listings have only keys that a path can name.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct ClockConnector {
     pub clock: Clock,
-    pub unnameable: Unnameable,
+    pub unnameable: SkippedKeys,
 }
 
-impl HttpConnector for Listening {
+impl HttpConnector for ClockConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
-        let client = HttpClient::new(ListeningClient { client, clock: self.clock.clone() });
+        let client = HttpClient::new(ClockClient { client, clock: self.clock.clone() });
         Ok(HttpClient::new(ListingClient { client, unnameable: self.unnameable.clone() }))
     }
 }
 
 #[derive(Debug)]
-struct ListeningClient {
+struct ClockClient {
     client: HttpClient,
     clock: Clock,
 }
 
 #[async_trait]
-impl HttpService for ListeningClient {
+impl HttpService for ClockClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let response = self.client.execute(request).await?;
         let date = response.headers().get("date").and_then(|date| date.to_str().ok());

@@ -145,7 +145,7 @@ impl Error {
 
 /// Whether the cause of an unavailable object may end by itself.
 fn may_pass(source: &(dyn StdError + Send + Sync + 'static)) -> bool {
-    if let Some(failed) = source.downcast_ref::<Failed>() {
+    if let Some(failed) = source.downcast_ref::<RequestFailure>() {
         return failed.may_pass;
     }
     let answer = match source.downcast_ref::<Answer<object_store::Error>>() {
@@ -222,7 +222,7 @@ pub(crate) fn said(error: &(dyn StdError + 'static)) -> String {
 
 /// The failure of a request, in the words of the service or of the deepest cause.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct RequestFailure {
     pub words: String,
     /// Whether the same request may succeed later.
     pub may_pass: bool,
@@ -231,13 +231,13 @@ pub(crate) struct Failed {
     pub error: Box<dyn Debug + Send + Sync>,
 }
 
-impl Display for Failed {
+impl Display for RequestFailure {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.words)
     }
 }
 
-impl std::error::Error for Failed {}
+impl std::error::Error for RequestFailure {}
 
 #[cfg(test)]
 mod tests {

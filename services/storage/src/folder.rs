@@ -18,18 +18,18 @@ use object_store::{
     RenameOptions, Result,
 };
 
-use crate::listing::Unnameable;
+use crate::listing::SkippedKeys;
 
 /// Files of this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     files: LocalFileSystem,
-    unnameable: Unnameable,
+    unnameable: SkippedKeys,
 }
 
 impl Folder {
     /// Listings name what they leave out to `unnameable`.
-    pub fn new(files: LocalFileSystem, unnameable: Unnameable) -> Self {
+    pub fn new(files: LocalFileSystem, unnameable: SkippedKeys) -> Self {
         Self { files, unnameable }
     }
 
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     async fn listed(folder: &Path) -> (Vec<String>, Vec<String>, Vec<String>, Folder) {
-        let store = Folder::new(LocalFileSystem::new(), Unnameable::default());
+        let store = Folder::new(LocalFileSystem::new(), SkippedKeys::default());
         let prefix = ObjectPath::from_absolute_path(folder).expect("a path");
         let name = |path: &ObjectPath| path.as_ref()[prefix.as_ref().len()..].to_owned();
         let mut all: Vec<_> = store

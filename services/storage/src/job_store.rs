@@ -28,7 +28,7 @@ use url::Url;
 use crate::clock::Clock;
 use crate::create::{Commit, create};
 use crate::folder::Folder;
-use crate::listing::Unnameable;
+use crate::listing::SkippedKeys;
 use crate::snapshot::is_marked;
 use crate::upload::Upload;
 use crate::{Error, PlanComplete, Result, Stores};
@@ -71,7 +71,7 @@ impl JobStore {
     /// Opens a job in a local folder, which must exist.
     pub fn local(folder: &Path) -> Result<Self> {
         let store: Arc<dyn ObjectStore> =
-            Arc::new(Folder::new(open_folder(folder)?, Unnameable::default()));
+            Arc::new(Folder::new(open_folder(folder)?, SkippedKeys::default()));
         Ok(Self {
             commits: Arc::clone(&store),
             store,

@@ -26,9 +26,9 @@ const ENTRIES: [[&str; 4]; 4] = [
 
 /// Keys that were left out, the first of them in the order of their names. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unnameable(Arc<Mutex<BTreeSet<String>>>);
+pub(crate) struct SkippedKeys(Arc<Mutex<BTreeSet<String>>>);
 
-impl Unnameable {
+impl SkippedKeys {
     pub fn keys(&self) -> Vec<String> {
         self.0.lock().expect("no panic while it was held").iter().cloned().collect()
     }
@@ -46,7 +46,7 @@ impl Unnameable {
 #[derive(Debug)]
 pub(crate) struct ListingClient {
     pub client: HttpClient,
-    pub unnameable: Unnameable,
+    pub unnameable: SkippedKeys,
 }
 
 #[async_trait]
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn few_keys_are_kept_for_people() {
-        let unnameable = Unnameable::default();
+        let unnameable = SkippedKeys::default();
         unnameable.add((0..100).map(|number| format!("jobs//{number:03}")));
         assert_eq!(unnameable.keys().len(), NAMED_MAX);
         assert_eq!(unnameable.keys()[0], "jobs//000");

@@ -13,10 +13,10 @@ use tokio::sync::OnceCell;
 use url::{Position, Url};
 
 use crate::aws::Aws;
-use crate::clock::{Clock, Listening};
+use crate::clock::{Clock, ClockConnector};
 use crate::error::Answer;
 use crate::folder::Folder;
-use crate::listing::Unnameable;
+use crate::listing::SkippedKeys;
 use crate::{Error, Result, web};
 
 /// Settings in addition to the usual variables and files of the vendors.
@@ -41,7 +41,7 @@ struct Inner {
     options: StoreOptions,
     aws: OnceCell<Aws>,
     opened: Mutex<HashMap<String, Opened>>,
-    unnameable: Unnameable,
+    unnameable: SkippedKeys,
 }
 
 #[derive(Clone, Debug)]
@@ -93,7 +93,8 @@ impl Stores {
             return Ok((opened.clone(), path));
         }
         let clock = Clock::default();
-        let connector = Listening { clock: clock.clone(), unnameable: self.0.unnameable.clone() };
+        let connector =
+            ClockConnector { clock: clock.clone(), unnameable: self.0.unnameable.clone() };
         let store = match scheme {
             ObjectStoreScheme::AmazonS3 => self.s3(url, self.aws().await?, connector),
             ObjectStoreScheme::GoogleCloudStorage => google(url, connector),
@@ -113,7 +114,7 @@ impl Stores {
         &self,
         url: &Url,
         aws: &Aws,
-        connector: Listening,
+        connector: ClockConnector,
     ) -> object_store::Result<Box<dyn ObjectStore>> {
         let mut builder =
             AmazonS3Builder::new().with_url(url.as_str()).with_http_connector(connector);
@@ -155,7 +156,7 @@ impl Stores {
     }
 }
 
-fn google(url: &Url, connector: Listening) -> object_store::Result<Box<dyn ObjectStore>> {
+fn google(url: &Url, connector: ClockConnector) -> object_store::Result<Box<dyn ObjectStore>> {
     let builder =
         GoogleCloudStorageBuilder::new().with_url(url.as_str()).with_http_connector(connector);
     let builder = variables(url).fold(builder, |builder, (name, value)| match name.parse() {
@@ -165,7 +166,7 @@ fn google(url: &Url, connector: Listening) -> object_store::Result<Box<dyn Objec
     Ok(Box::new(builder.build()?))
 }
 
-fn azure(url: &Url, connector: Listening) -> object_store::Result<Box<dyn ObjectStore>> {
+fn azure(url: &Url, connector: ClockConnector) -> object_store::Result<Box<dyn ObjectStore>> {
     let builder =
         MicrosoftAzureBuilder::new().with_url(url.as_str()).with_http_connector(connector);
     let builder = variables(url).fold(builder, |builder, (name, value)| match name.parse() {

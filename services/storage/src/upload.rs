@@ -39,11 +39,11 @@ const PART_BYTES_MAX: u64 = 5 << 30;
 #[derive(Debug)]
 pub struct Upload {
     name: String,
-    into: Into,
+    into: Sink,
 }
 
 #[derive(Debug)]
-enum Into {
+enum Sink {
     Any(AnyUpload),
     S3(S3Upload),
 }
@@ -55,7 +55,7 @@ impl Stores {
         let name = shown(&url);
         if let Some(place) = S3Object::of(&url) {
             let upload = S3Upload::new(self.aws().await?.s3(), place, name.clone(), bytes_expected);
-            return Ok(Upload { name, into: Into::S3(upload) });
+            return Ok(Upload { name, into: Sink::S3(upload) });
         }
         let (store, path) = self.open(&url).await?;
         Ok(Upload::to(store, path, name, bytes_expected))
@@ -81,16 +81,16 @@ impl Upload {
         name: String,
         bytes_expected: u64,
     ) -> Self {
-        Self { name, into: Into::Any(AnyUpload::new(store, path, bytes_expected)) }
+        Self { name, into: Sink::Any(AnyUpload::new(store, path, bytes_expected)) }
     }
 
     /// Appends bytes.
     pub async fn write(&mut self, bytes: Bytes) -> Result<()> {
         match &mut self.into {
-            Into::Any(upload) => {
+            Sink::Any(upload) => {
                 upload.write(&bytes).await.map_err(|error| Error::from_store(&self.name, error))
             }
-            Into::S3(upload) => upload.write(&bytes).await,
+            Sink::S3(upload) => upload.write(&bytes).await,
         }
     }
 
@@ -129,26 +129,26 @@ impl Upload {
     /// Returns the upload to S3, which can copy other objects there; `None` for other stores.
     pub(crate) fn s3(&mut self) -> Option<&mut S3Upload> {
         match &mut self.into {
-            Into::Any(_) => None,
-            Into::S3(upload) => Some(upload),
+            Sink::Any(_) => None,
+            Sink::S3(upload) => Some(upload),
         }
     }
 
     /// Makes the object appear.
     pub async fn finish(self) -> Result<()> {
         match self.into {
-            Into::Any(upload) => {
+            Sink::Any(upload) => {
                 upload.finish().await.map_err(|error| Error::from_store(&self.name, error))
             }
-            Into::S3(upload) => upload.finish().await,
+            Sink::S3(upload) => upload.finish().await,
         }
     }
 
     /// Removes the parts sent so far. If that fails, the writer that finishes the object removes them.
     pub async fn abort(self) {
         match self.into {
-            Into::Any(upload) => upload.abort().await,
-            Into::S3(upload) => upload.abort().await,
+            Sink::Any(upload) => upload.abort().await,
+            Sink::S3(upload) => upload.abort().await,
         }
     }
 }

@@ -3,7 +3,7 @@
 use arrow::array::ArrayRef;
 
 use crate::problem::Problem;
-use crate::problems::{Became, Misfit};
+use crate::problems::{Misfit, Replacement};
 
 /// A builder of one column.
 pub(crate) trait Builder {
@@ -21,17 +21,17 @@ pub(crate) trait Builder {
 
 /// What is wrong with a cell, without white space around it, whose value is missing: nothing if it is empty.
 pub(crate) fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), Misfit> {
-    if cell.is_empty() { Ok(()) } else { Err(Misfit { problem, became: Became::Missing }) }
+    if cell.is_empty() { Ok(()) } else { Err(Misfit { problem, became: Replacement::Missing }) }
 }
 
 /// A finished column.
-pub(crate) struct Finished {
+pub(crate) struct FinishedColumn {
     pub array: ArrayRef,
     /// Its texts are JSON, which the frame contains as Python values.
     pub is_json: bool,
 }
 
-impl From<ArrayRef> for Finished {
+impl From<ArrayRef> for FinishedColumn {
     fn from(array: ArrayRef) -> Self {
         Self { array, is_json: false }
     }

@@ -15,11 +15,11 @@ use arrow::array::{
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TypeRules};
 
-use crate::builder::{Builder, Finished, missing};
+use crate::builder::{Builder, FinishedColumn, missing};
 use crate::datetime::DayOrder;
 use crate::error::Result;
 use crate::problem::Problem;
-use crate::problems::{Became, Misfit};
+use crate::problems::{Misfit, Replacement};
 use crate::scalar::{
     parse_boolean, parse_float, parse_integer, parse_truth, parse_unsigned, quick_decimal,
     short_decimal, short_digits, trim,
@@ -88,7 +88,7 @@ impl Column {
         self,
         failed: Option<&[bool]>,
         rounded: impl FnMut(usize, i64, f64),
-    ) -> Result<Finished> {
+    ) -> Result<FinishedColumn> {
         let array: ArrayRef = match self {
             Self::Integer(values) => values.finish(failed, rounded),
             Self::Unsigned(mut values) => {
@@ -209,7 +209,7 @@ impl Builder for Integers {
         if let Some(value) = parse_integer(cell) {
             self.values.push(value);
             return match is_padded(cell) && !self.is_given {
-                true => misfit(Problem::LeadingZeros, Became::Integer(value)),
+                true => misfit(Problem::LeadingZeros, Replacement::Integer(value)),
                 false => Ok(()),
             };
         }
@@ -223,13 +223,13 @@ impl Builder for Integers {
         }
         if !(-(2f64.powi(63))..2f64.powi(63)).contains(&float) {
             self.take_other(float);
-            return misfit(Problem::BeyondInteger, Became::Float(float));
+            return misfit(Problem::BeyondInteger, Replacement::Float(float));
         }
         let value = float as i64;
         self.values.push(value);
         match float.fract() == 0.0 && float.abs() < EXACT_MAX {
             true => Ok(()),
-            false => misfit(Problem::Fraction, Became::Integer(value)),
+            false => misfit(Problem::Fraction, Replacement::Integer(value)),
         }
     }
 
@@ -325,7 +325,7 @@ impl Builder for Floats {
             return missing(cell, Problem::NoNumber);
         };
         self.values.push(value);
-        let lossy = |problem| Err(Misfit { problem, became: Became::Float(value) });
+        let lossy = |problem| Err(Misfit { problem, became: Replacement::Float(value) });
         if is_padded(cell) && !self.is_given {
             lossy(Problem::LeadingZeros)
         } else if is_rounded(cell, value) {

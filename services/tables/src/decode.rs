@@ -14,7 +14,7 @@ use protocol::{
     UnreadRecord, fields,
 };
 
-use crate::builder::{Builder, Finished};
+use crate::builder::{Builder, FinishedColumn};
 use crate::column::Column;
 use crate::delimited::Table;
 use crate::error::{Error, Result};
@@ -514,7 +514,7 @@ fn finish(
         let place = |row| format!("row {row} of a mini-batch");
         let rounded =
             |row, value: i64, rounded| problems.rounded(|| place(row), name, value.into(), rounded);
-        let Finished { array, is_json } = column.finish(failed.as_deref(), rounded)?;
+        let FinishedColumn { array, is_json } = column.finish(failed.as_deref(), rounded)?;
         if options.types == TypeRules::Original {
             rounded_by_pandas(&array, *has_missing, &mut |row, value, float| {
                 of_pandas.rounded(|| place(row), name, value, float);
@@ -611,7 +611,7 @@ fn assemble(
                 }
             }
         }
-        let Finished { array, .. } = values.finish()?;
+        let FinishedColumn { array, .. } = values.finish()?;
         Ok((Field::new(name, array.data_type().clone(), true), array))
     };
     let path_columns = blocks.first().map_or(&[][..], |block| &block.block.path_columns);

@@ -5,7 +5,7 @@ use crate::column::Column;
 use crate::line_ends::{LineEnds, has_lone_cr};
 use crate::missing::is_missing;
 use crate::problem::Problem;
-use crate::problems::{Became, Misfit, Origin, Problems};
+use crate::problems::{Misfit, Origin, Problems, Replacement};
 use crate::row_lines::RowLines;
 use crate::scalar::trim;
 use crate::split::{Ragged, Rows, Splitter, unquote};
@@ -203,7 +203,7 @@ impl Cells<'_, '_> {
             let taken = match values.problem().filter(|_| self.has_words && is_blank()) {
                 Some(problem) => {
                     values.take_missing();
-                    Err(Misfit { problem, became: Became::Missing })
+                    Err(Misfit { problem, became: Replacement::Missing })
                 }
                 None => values.take(cell),
             };

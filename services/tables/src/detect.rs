@@ -29,7 +29,7 @@ impl Compression {
 
 /// The result for the name of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedFormat {
     /// The kind according to the extension before that of the compression.
     pub kind: NamedKind,
     /// The compression according to the last extension.
@@ -161,19 +161,19 @@ const MAGIC: &[(&[u8], Content)] = &[
 ];
 
 /// Classifies a name, or a path or URL that ends in one, regardless of case.
-pub fn named(path: &[u8]) -> Named {
+pub fn named(path: &[u8]) -> NamedFormat {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let name = String::from_utf8_lossy(name).to_ascii_lowercase();
     let (stem, last) = split_extension(&name);
     let Some((_, compression)) = COMPRESSIONS.iter().find(|(extension, _)| *extension == last)
     else {
-        return Named { kind: kind_of(last), compression: None };
+        return NamedFormat { kind: kind_of(last), compression: None };
     };
     let kind = match kind_of(split_extension(stem).1) {
         NamedKind::Table(TableFormat::Parquet) => NamedKind::Other("a compressed Parquet file"),
         kind => kind,
     };
-    Named { kind, compression: Some(*compression) }
+    NamedFormat { kind, compression: Some(*compression) }
 }
 
 /// Splits a name into stem and extension, which is empty if there is none.
@@ -231,7 +231,7 @@ pub fn content(head: &[u8]) -> Content {
 
 /// Returns why a file cannot be read as `format`, as a sentence that continues its name; `None` if its
 /// name and first bytes do not contradict the format.
-pub fn refusal(named: Named, format: TableFormat, head: &[u8]) -> Option<String> {
+pub fn refusal(named: NamedFormat, format: TableFormat, head: &[u8]) -> Option<String> {
     let content = content(head);
     if format == TableFormat::Parquet {
         return match content {
@@ -315,7 +315,7 @@ mod tests {
             ("a.csv ", NamedKind::Unknown, None),
             ("", NamedKind::Unknown, None),
         ] {
-            assert_eq!(named(path.as_bytes()), Named { kind, compression }, "{path:?}");
+            assert_eq!(named(path.as_bytes()), NamedFormat { kind, compression }, "{path:?}");
         }
     }
 

@@ -526,12 +526,12 @@ fn yaml_key(name: &str) -> String {
 pub(crate) struct Misfit {
     pub problem: Problem,
     /// The value in the column instead.
-    pub became: Became,
+    pub became: Replacement,
 }
 
 /// The value in a column in place of one that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Became {
+pub(crate) enum Replacement {
     Missing,
     Integer(i64),
     Float(f64),
@@ -539,7 +539,7 @@ pub(crate) enum Became {
     Time(i64),
 }
 
-impl Display for Became {
+impl Display for Replacement {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Missing => formatter.write_str("missing"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{LargeStringArray, NullBufferBuilder};
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 
-use crate::builder::{Builder, Finished};
+use crate::builder::{Builder, FinishedColumn};
 use crate::error::Result;
 use crate::missing::is_missing;
 use crate::problem::Problem;
@@ -61,7 +61,7 @@ impl Texts {
         self.take_text(json);
     }
 
-    pub fn finish(mut self) -> Result<Finished> {
+    pub fn finish(mut self) -> Result<FinishedColumn> {
         let is_json = !self.json.is_empty();
         if is_json {
             self.write_texts_as_json();
@@ -69,7 +69,7 @@ impl Texts {
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
         let array =
             LargeStringArray::try_new(offsets, Buffer::from(self.bytes), self.valid.finish())?;
-        Ok(Finished { array: Arc::new(array), is_json })
+        Ok(FinishedColumn { array: Arc::new(array), is_json })
     }
 
     /// Converts all values of the column to JSON.

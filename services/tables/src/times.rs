@@ -9,7 +9,7 @@ use protocol::{TableColumn, TypeRules};
 use crate::builder::{Builder, missing};
 use crate::datetime::{DayOrder, parse_instant};
 use crate::problem::Problem;
-use crate::problems::{Became, Misfit};
+use crate::problems::{Misfit, Replacement};
 use crate::scalar::trim;
 
 /// The value of `NaT` in `datetime64[ns]`.
@@ -93,9 +93,9 @@ impl Builder for DateTimes {
             Some(Err(problem)) => {
                 let became = match problem {
                     Problem::OffsetDropped => {
-                        Became::Time(self.values.last().copied().unwrap_or_default())
+                        Replacement::Time(self.values.last().copied().unwrap_or_default())
                     }
-                    _ => Became::Missing,
+                    _ => Replacement::Missing,
                 };
                 Err(Misfit { problem, became })
             }

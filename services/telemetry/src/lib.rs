@@ -8,4 +8,4 @@ pub mod metrics;
 pub mod trace;
 
 pub use health::{Duty, Health};
-pub use metrics::{Role, Scrape, Share, metrics};
+pub use metrics::{GaugeContribution, Role, Scrape, metrics};

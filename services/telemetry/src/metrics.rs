@@ -387,12 +387,12 @@ impl fmt::Debug for Scrape {
 
 /// One contribution to a shared gauge, removed when it is dropped.
 #[derive(Debug)]
-pub struct Share {
+pub struct GaugeContribution {
     gauge: Gauge,
     value: i64,
 }
 
-impl Share {
+impl GaugeContribution {
     /// Creates a share of 0.
     pub fn of(gauge: &Gauge) -> Self {
         Self { gauge: gauge.clone(), value: 0 }
@@ -406,7 +406,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for GaugeContribution {
     fn drop(&mut self) {
         self.gauge.dec_by(self.value);
     }
@@ -419,7 +419,8 @@ mod tests {
     #[test]
     fn gauge_is_the_sum_of_its_shares() {
         let gauge = Gauge::default();
-        let (mut first, mut second) = (Share::of(&gauge), Share::of(&gauge));
+        let (mut first, mut second) =
+            (GaugeContribution::of(&gauge), GaugeContribution::of(&gauge));
         first.set(5);
         second.set(3);
         first.set(1);

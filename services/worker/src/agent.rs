@@ -24,7 +24,7 @@ use protocol::{
 use queue::{Delivery, Queue};
 use storage::JobStore;
 use telemetry::metrics::STATE;
-use telemetry::{Duty, Health, Share, metrics};
+use telemetry::{Duty, GaugeContribution, Health, metrics};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -32,22 +32,22 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::announce::{Announcements, Announcer, give_back, tell};
 use crate::checkpoints::Checkpoints;
-use crate::few_lines::FewLines;
 use crate::held::HeldFile;
 use crate::job_users::JobUser;
 use crate::lease::{LEASE_STEP, LeaseId, Leases};
 use crate::limit::SharedLimiter;
+use crate::log_throttle::LogThrottle;
 use crate::memory_groups::MemoryGroup;
-use crate::node::allotment::Allotment;
+use crate::node::agent_link::AgentLink;
+use crate::node_lock::NodeLockHolder;
 use crate::node_log::NodeLog;
 use crate::prepare::{Preparation, Preparer};
 use crate::python_process::{PythonProcess, Report};
 use crate::scheduler::{
-    Config, Event, Moment, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Share as JobShare,
-    Stop, wait_of_node,
+    AgentAllocation, Config, Event, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Stop,
+    Timestamp, wait_of_node,
 };
-use crate::solitude::Tenant;
-use crate::{Crash, Solitude, Variables, VisibleGpus, monitor};
+use crate::{Crash, NodeLock, Variables, VisibleGpus, monitor};
 use limits::RequestLimits;
 use processes::Running;
 use template::Template;
@@ -124,8 +124,8 @@ pub struct Agent {
     pub node: String,
     /// Python processes to run.
     pub process_count: u32,
-    /// What the job may have of a node that jobs share; `None`: all of it.
-    pub allotment: Option<Allotment>,
+    /// The connection to a node that several jobs share; `None`: the job has the whole node.
+    pub agent_link: Option<AgentLink>,
     /// What this node may use of the limits of the job; `None`: the job has none.
     pub limiter: Option<SharedLimiter>,
     /// Where the agent says which mini-batches it has.
@@ -136,14 +136,14 @@ pub struct Agent {
     pub python: PathBuf,
     /// Folder that holds the Python packages `gristmill` and `azureml_user`.
     pub package: PathBuf,
-    /// What scripts get of the environment of this process.
+    /// The environment variables of this process that scripts get.
     pub variables: Variables,
     /// Folder of this node for working directories and downloaded inputs.
     pub work_folder: PathBuf,
-    /// Who runs the Python processes; `None`: the user of this process.
+    /// The user that runs the Python processes; `None`: the user of this process.
     pub user: Option<Arc<JobUser>>,
     /// Shared by the agents of this node.
-    pub solitude: Solitude,
+    pub node_lock: NodeLock,
     /// Limits the memory of the Python processes; `None`: this machine, or its caller, does not limit it.
     pub memory_group: Option<Arc<MemoryGroup>>,
     /// Bytes of tables and downloads that may be ready at once.
@@ -206,9 +206,9 @@ impl Agent {
             self.announcer(&leases, &checkpoints, &preparer).start();
         let alive = self.health.coming_round(format!("the agent of job {}", self.spec.job_id));
         let log = NodeLog::open(&logs, &self.node);
-        let mut allotment = self.allotment.clone();
-        let share = allotment.as_mut().map(Allotment::share);
-        let config = self.config(share, log.first_process_number(), checkpoints.are_remote());
+        let mut agent_link = self.agent_link.clone();
+        let allocation = agent_link.as_mut().map(AgentLink::allocation);
+        let config = self.config(allocation, log.first_process_number(), checkpoints.are_remote());
         let _uploads = checkpoints.keep();
         let held_file = match self.notes_held {
             true => Some(
@@ -221,7 +221,7 @@ impl Agent {
             preparer,
             checkpoints,
             limits: self.limiter.clone().map(RequestLimits::new),
-            tenant: self.solitude.enter(&self.spec.job_id),
+            node_lock: self.node_lock.enter(&self.spec.job_id),
             receiving: None,
             held_file,
             running: (0..self.process_count).map(|_| None).collect(),
@@ -230,22 +230,24 @@ impl Agent {
             reaped: Instant::now(),
             looked: Instant::now(),
             looked_for_members: None,
-            leases_held: Share::of(&metrics().leases_held),
+            leases_held: GaugeContribution::of(&metrics().leases_held),
             processes: SLOT_PHASES.map(|phase| {
-                Share::of(&metrics().processes.get_or_create(&[(STATE, phase.metric_word())]))
+                GaugeContribution::of(
+                    &metrics().processes.get_or_create(&[(STATE, phase.metric_word())]),
+                )
             }),
             agent: self,
             leases,
             messages,
             announcements,
             log,
-            buried: FewLines::default(),
+            buried: LogThrottle::default(),
         };
         executor.start_template();
         executor.execute().await;
 
         let worked =
-            executor.work(&mut stop, &mut inbox, &mut allotment, &mut announcer, &alive).await;
+            executor.work(&mut stop, &mut inbox, &mut agent_link, &mut announcer, &alive).await;
         if worked.is_err() {
             // Another job may get their GPUs.
             executor.kill_all().await;
@@ -279,7 +281,7 @@ impl Agent {
 
     fn config(
         &self,
-        share: Option<JobShare>,
+        allocation: Option<AgentAllocation>,
         first_process: u32,
         fetches_checkpoints: bool,
     ) -> Config {
@@ -287,7 +289,7 @@ impl Agent {
             spec: self.spec.clone(),
             node: self.node.clone(),
             processes: self.process_count,
-            share,
+            allocation,
             first_process,
             gpus: self.gpus.count(),
             prefetch_bytes_max: self.prefetch_bytes_max,
@@ -299,7 +301,7 @@ impl Agent {
     }
 }
 
-/// Says, when an agent ends in any way, that it has no mini-batches any more.
+/// Reports an empty activity when an agent ends in any way.
 struct IdleOnDrop(watch::Sender<Activity>);
 
 impl Drop for IdleOnDrop {
@@ -323,7 +325,7 @@ enum Message {
     /// A report of the template.
     Template(Report),
     LeaseLost(LeaseId),
-    /// Mini-batches that were started twice and have succeeded.
+    /// Mini-batches that were copied and have succeeded.
     Settled(Vec<u64>),
     /// The nodes that work on the job.
     Members(Members),
@@ -337,30 +339,31 @@ struct Executor {
     messages: mpsc::UnboundedSender<Message>,
     announcements: Announcements,
     log: NodeLog,
-    /// What the log says of messages that are no mini-batches of the job.
-    buried: FewLines,
+    /// Limits the log lines about messages that are not mini-batches of the job.
+    buried: LogThrottle,
     preparer: Arc<Preparer>,
     checkpoints: Checkpoints,
     receiving: Option<AbortOnDropHandle<()>>,
     held_file: Option<HeldFile>,
-    /// The part of the job in what the agents of this node share.
-    tenant: Tenant,
+    /// The handle of this job to the lock that the agents of the node share.
+    node_lock: NodeLockHolder,
     /// `None`: the job has no limits.
     limits: Option<RequestLimits>,
     /// The process in each slot of the scheduler.
     running: Vec<Option<Running>>,
-    /// What processes are forked from; `None`: each starts an interpreter.
+    /// The process from which others are forked; `None`: each process starts an interpreter.
     template: Option<Template>,
     usage: Usage,
     /// When ended children of the script were last reaped.
     reaped: Instant,
-    /// When the agent last looked which second starts are over, and which nodes work on the job.
+    /// When the agent last read which speculative runs are decided, and which nodes work on the
+    /// job.
     looked: Instant,
     looked_for_members: Option<Instant>,
-    /// Leases of this job, as a share of the node's.
-    leases_held: Share,
-    /// Processes of this job by phase, as a share of the node's.
-    processes: [Share; SLOT_PHASES.len()],
+    /// This job's part of the node's leases.
+    leases_held: GaugeContribution,
+    /// This job's part of the node's processes, by phase.
+    processes: [GaugeContribution; SLOT_PHASES.len()],
 }
 
 impl Executor {
@@ -369,7 +372,7 @@ impl Executor {
         &mut self,
         stop: &mut watch::Receiver<Stop>,
         inbox: &mut mpsc::UnboundedReceiver<Message>,
-        allotment: &mut Option<Allotment>,
+        agent_link: &mut Option<AgentLink>,
         announcer: &mut JoinHandle<Result<()>>,
         alive: &Duty,
     ) -> Result<()> {
@@ -385,7 +388,7 @@ impl Executor {
                     ended.context("the announcer panicked")??;
                     unreachable!("the announcer ends before its senders only with an error");
                 }
-                share = next_share(allotment) => self.handle(Event::Share(share)).await,
+                allocation = next_allocation(agent_link) => self.handle(Event::Allocate(allocation)).await,
                 _ = tick.tick() => self.tick().await,
                 message = inbox.recv() => {
                     self.receive(message.expect("the executor itself holds a sender")).await?;
@@ -395,10 +398,10 @@ impl Executor {
                 }
             }
             self.schedule().await;
-            if let Some(allotment) = &*allotment
+            if let Some(agent_link) = &*agent_link
                 && let Some(in_use) = self.scheduler.in_use()
             {
-                allotment.report(in_use);
+                agent_link.report(in_use);
             }
         }
         self.fetch_no_more().await;
@@ -419,11 +422,11 @@ impl Executor {
     async fn schedule(&mut self) {
         let leases = self.leases.lapsed();
         if !leases.is_empty() {
-            let sightings = self.sightings();
-            self.handle(Event::LeasesLost { leases, sightings }).await;
+            let snapshots = self.snapshots();
+            self.handle(Event::LeasesLost { leases, snapshots }).await;
         }
         let access =
-            self.tenant.access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
+            self.node_lock.access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
         self.scheduler.access(access);
         self.scheduler.schedule(now(), self.announcements.are_behind());
         self.execute().await;
@@ -500,14 +503,14 @@ impl Executor {
     }
 }
 
-/// Waits for the next share of the job.
-async fn next_share(allotment: &mut Option<Allotment>) -> JobShare {
-    match allotment {
-        Some(allotment) => allotment.next().await,
+/// Waits for the next allocation of the job.
+async fn next_allocation(agent_link: &mut Option<AgentLink>) -> AgentAllocation {
+    match agent_link {
+        Some(agent_link) => agent_link.next().await,
         None => std::future::pending().await,
     }
 }
 
-fn now() -> Moment {
-    Moment { instant: Instant::now(), milliseconds: milliseconds_since_epoch() }
+fn now() -> Timestamp {
+    Timestamp { instant: Instant::now(), milliseconds: milliseconds_since_epoch() }
 }

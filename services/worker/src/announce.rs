@@ -20,7 +20,9 @@ use anyhow::{Context, Result};
 use backon::Retryable;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use protocol::{Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, Takes, Work};
+use protocol::{
+    Attempt, AttemptStatus, Descriptor, PlanPosition, ResultEvent, Rows, TableForm, Work,
+};
 use queue::pauses::while_others_wait;
 use queue::{Delivery, Message, Queue};
 use storage::JobStore;
@@ -53,11 +55,11 @@ const PARTS_AT_ONCE: usize = 16;
 /// Sends announcements to the announcer.
 #[derive(Clone, Debug)]
 pub struct Announcements {
-    sender: mpsc::UnboundedSender<(Announcement, Waiting)>,
+    sender: mpsc::UnboundedSender<(Announcement, BacklogSlot)>,
     backlog: Arc<Backlog>,
 }
 
-/// What waits to be announced.
+/// The announcements that wait.
 #[derive(Debug, Default)]
 struct Backlog {
     announcements: AtomicUsize,
@@ -66,7 +68,7 @@ struct Backlog {
 
 /// One announcement of the backlog, until it is dropped.
 #[derive(Debug)]
-struct Waiting {
+struct BacklogSlot {
     backlog: Arc<Backlog>,
     rows_bytes: usize,
 }
@@ -81,12 +83,13 @@ impl Announcements {
         };
         self.backlog.announcements.fetch_add(1, Ordering::Relaxed);
         self.backlog.rows_bytes.fetch_add(rows_bytes, Ordering::Relaxed);
-        let waiting = Waiting { backlog: self.backlog.clone(), rows_bytes };
+        let waiting = BacklogSlot { backlog: self.backlog.clone(), rows_bytes };
         // Fails only after an error of the announcer, which its task returns.
         let _ = self.sender.send((announcement, waiting));
     }
 
-    /// Whether so much waits that processes should get no new work, whose results would need more memory.
+    /// Whether so many announcements wait that processes should get no new work, whose results
+    /// would need more memory.
     pub fn are_behind(&self) -> bool {
         let Backlog { announcements, rows_bytes } = &*self.backlog;
         announcements.load(Ordering::Relaxed) >= WAITING_MAX
@@ -94,7 +97,7 @@ impl Announcements {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for BacklogSlot {
     fn drop(&mut self) {
         self.backlog.announcements.fetch_sub(1, Ordering::Relaxed);
         self.backlog.rows_bytes.fetch_sub(self.rows_bytes, Ordering::Relaxed);
@@ -107,13 +110,13 @@ pub struct Announcer {
     pub job_id: String,
     /// Its store, for parts.
     pub store: JobStore,
-    /// Removed after a success.
+    /// Checkpoints, which a success makes superfluous.
     pub checkpoints: Checkpoints,
-    /// Where it publishes the next tries, and acknowledges.
+    /// The task queue, where it publishes the next tries and acknowledges.
     pub tasks: Arc<dyn Queue>,
-    /// Where it announces.
+    /// The result queue.
     pub results: Arc<dyn Queue>,
-    /// Nothing is announced without its lease.
+    /// The leases, without which nothing is announced.
     pub leases: Leases,
     /// How long calls of a queue that is unavailable, and writes to the store, are retried.
     pub patience: Duration,
@@ -135,7 +138,7 @@ impl Announcer {
 
     async fn run(
         self,
-        mut receiver: mpsc::UnboundedReceiver<(Announcement, Waiting)>,
+        mut receiver: mpsc::UnboundedReceiver<(Announcement, BacklogSlot)>,
     ) -> Result<()> {
         let mut round = Vec::new();
         let (superfluous, removing) = self.checkpoints.start_removing();
@@ -157,7 +160,7 @@ impl Announcer {
     /// no attempt needs any more.
     async fn announce(
         &self,
-        round: impl Iterator<Item = (Announcement, Waiting)>,
+        round: impl Iterator<Item = (Announcement, BacklogSlot)>,
         superfluous: &mpsc::UnboundedSender<u64>,
     ) -> Result<bool> {
         let writing: Vec<_> = round
@@ -292,7 +295,7 @@ impl Announcer {
     async fn write_part(&self, name: &str, content: Bytes) -> storage::Result<()> {
         (self.crash)(CrashPoint::BeforePart);
         let put = || async { self.store.put_part(name, content.clone()).await };
-        // Its mini-batch would run again, which counts as lost.
+        // A lost part would make its mini-batch run again.
         put.retry(while_others_wait(Some(self.patience))).await?;
         (self.crash)(CrashPoint::AfterPart);
         Ok(())
@@ -307,7 +310,7 @@ fn has_part(attempt: &Attempt) -> bool {
 async fn name_places(
     attempt: &mut Attempt,
     descriptor: &Descriptor,
-    takes: Takes,
+    takes: TableForm,
     preparer: &Preparer,
 ) {
     let rows = attempt.rejected.iter().map(|rejected| rejected.item).collect();
@@ -350,8 +353,8 @@ pub async fn give_back(
     Ok(())
 }
 
-/// Returns the message for a descriptor that returns to the queue. It is a new message, so it carries what the queue has
-/// counted.
+/// Returns the message for a descriptor that returns to the queue. It is a new message, so it
+/// carries the count of deliveries that the queue kept for the old one.
 pub fn unspent(delivery: &Delivery) -> Bytes {
     match serde_json::from_slice::<Descriptor>(&delivery.body) {
         Ok(descriptor) if delivery.receive_count > 1 => {
@@ -426,7 +429,7 @@ mod tests {
     use super::*;
     use crate::lease::LeaseId;
     use crate::prepare::Prepared;
-    use crate::scheduler::{Attempted, Moment, conclude, tests};
+    use crate::scheduler::{EndedAttempt, Timestamp, conclude, tests};
     use crate::silent_store::SilentStore;
 
     const PATIENCE: Duration = Duration::from_secs(120);
@@ -479,8 +482,8 @@ mod tests {
 
     /// Returns the outcome of an attempt.
     fn outcome(lease: LeaseId, descriptor: Descriptor, ending: protocol::Ending) -> Outcome {
-        let began = Moment { instant: std::time::Instant::now(), milliseconds: 5 };
-        let attempted = Attempted {
+        let began = Timestamp { instant: std::time::Instant::now(), milliseconds: 5 };
+        let attempted = EndedAttempt {
             prepared: Prepared::unreadable(&descriptor),
             descriptor,
             deliveries_lost: 2,
@@ -709,8 +712,8 @@ mod tests {
 
     fn success(lease: LeaseId, mini_batch: u64, rows: Bytes) -> Announcement {
         let descriptor = descriptor(mini_batch, 10);
-        let began = Moment { instant: std::time::Instant::now(), milliseconds: 5 };
-        let attempted = Attempted {
+        let began = Timestamp { instant: std::time::Instant::now(), milliseconds: 5 };
+        let attempted = EndedAttempt {
             prepared: Prepared::without_reading(&descriptor).expect("local files"),
             descriptor,
             deliveries_lost: 0,

@@ -1,5 +1,5 @@
-//! What this machine keeps for later jobs: unpacked snapshots, environments and copies of side inputs. Files that scripts have
-//! left in their working directories count too ([`files`]).
+//! The caches of this machine: unpacked snapshots, environments and copies of side inputs, for
+//! later jobs. Files that scripts have left in their working directories count too ([`files`]).
 //!
 //! An entry is named by a digest of its content, so jobs with the same content share it, also those of other workers on
 //! this machine. It appears whole or not at all:
@@ -13,9 +13,9 @@
 //! eviction.lock            locked by the process that evicts
 //! ```
 //!
-//! The kernel releases the locks of a killed process. The next process then removes what it has left, and ends the programs
-//! that still write to it.
-//! [`evict`] removes the entries that were not used for the longest time.
+//! The kernel releases the locks of a killed process. The next process then removes its partial
+//! entry, and ends the programs that still write to it. [`evict`] removes the entries that were not
+//! used for the longest time.
 //!
 //! Jobs of different people share the entries of a worker, so these are read-only, and the worker checks an entry whenever a
 //! job begins to use it ([`Cache::guarded`]). It compares the seal ([`seal`]), and reads a snapshot whole to compare its digest
@@ -42,7 +42,7 @@ use crate::tools::kill_creators;
 pub use evict::{FullDisk, Limits};
 
 /// How long a job waits before it looks again whether another one has created an entry.
-pub(crate) const TURN_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const ACQUIRE_EVERY: Duration = Duration::from_millis(100);
 /// The entry, in the folder in which it is created.
 const CONTENT: &str = "content";
 
@@ -70,25 +70,25 @@ pub enum EntryKind {
 
 /// An entry that a job uses. Nothing removes it before this value is dropped.
 #[derive(Debug)]
-pub struct Used {
+pub struct PinnedEntry {
     path: PathBuf,
     lock: File,
 }
 
-/// What a process may do with an entry.
+/// The result of a request for an entry.
 #[derive(Debug)]
-pub(crate) enum Turn {
-    /// It is there.
-    Present(Used),
-    /// It is not there, and this process creates it.
-    Absent(Making),
+pub(crate) enum Acquisition {
+    /// The entry exists.
+    Present(PinnedEntry),
+    /// The entry is missing, and this process creates it.
+    Absent(NewEntry),
     /// Another process creates or removes it.
     Taken,
 }
 
 /// An entry that this process creates. Removed again if this value is dropped before [`keep`](Self::keep).
 #[derive(Debug)]
-pub(crate) struct Making {
+pub(crate) struct NewEntry {
     kind: EntryKind,
     path: PathBuf,
     lock: File,
@@ -109,7 +109,7 @@ impl EntryKind {
         }
     }
 
-    /// Whether an entry is what it was when it was made. Blocks.
+    /// Whether an entry is unchanged since its creation. Blocks.
     fn is_intact(self, entry: &Path, seal: &str) -> bool {
         // A script can also make files unreadable.
         let is_sealed = seal::of(entry).is_ok_and(|now| now == seal);
@@ -122,14 +122,14 @@ impl EntryKind {
     }
 }
 
-impl Used {
+impl PinnedEntry {
     /// Returns the folder of the entry.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-impl Drop for Used {
+impl Drop for PinnedEntry {
     fn drop(&mut self) {
         // At worst it counts as older than it is.
         let _ = self.lock.set_modified(SystemTime::now());
@@ -169,15 +169,16 @@ impl Cache {
         beside(&self.entry(kind, name), ".partial").join(CONTENT)
     }
 
-    /// Returns an entry, which `make` creates at [`content`](Self::content) if it is missing. `bytes`: what that takes.
+    /// Returns an entry, which `make` creates at [`content`](Self::content) if it is missing.
+    /// `bytes`: the disk space that this takes.
     pub(crate) async fn get(
         &self,
         kind: EntryKind,
         name: &str,
         bytes: u64,
         make: impl Future<Output = Result<()>>,
-    ) -> Result<Used> {
-        let making = match self.turn(kind, name).await? {
+    ) -> Result<PinnedEntry> {
+        let making = match self.acquire(kind, name).await? {
             Ok(used) => return Ok(used),
             Err(making) => making,
         };
@@ -201,20 +202,24 @@ impl Cache {
         }
     }
 
-    async fn turn(&self, kind: EntryKind, name: &str) -> Result<std::result::Result<Used, Making>> {
+    async fn acquire(
+        &self,
+        kind: EntryKind,
+        name: &str,
+    ) -> Result<std::result::Result<PinnedEntry, NewEntry>> {
         loop {
             let (cache, entry) = (self.clone(), name.to_owned());
             let taken = tokio::task::spawn_blocking(move || cache.take(kind, &entry)).await;
             match taken.context("examining an entry panicked")?? {
-                Turn::Present(used) => return Ok(Ok(used)),
-                Turn::Absent(making) => return Ok(Err(making)),
-                Turn::Taken => sleep(TURN_EVERY).await,
+                Acquisition::Present(used) => return Ok(Ok(used)),
+                Acquisition::Absent(making) => return Ok(Err(making)),
+                Acquisition::Taken => sleep(ACQUIRE_EVERY).await,
             }
         }
     }
 
     /// Takes an entry, or the right to create it. Blocks while it checks the entry.
-    pub(crate) fn take(&self, kind: EntryKind, name: &str) -> Result<Turn> {
+    pub(crate) fn take(&self, kind: EntryKind, name: &str) -> Result<Acquisition> {
         let path = self.entry(kind, name);
         let lock_path = beside(&path, ".lock");
         let folder = self.folder.join(kind.folder());
@@ -222,41 +227,41 @@ impl Cache {
         let failed = || format!("lock {}", lock_path.display());
         let mut lock = open_lock(&lock_path).with_context(failed)?;
         if !is_locked(lock.try_lock_shared()).with_context(failed)? {
-            return Ok(Turn::Taken);
+            return Ok(Acquisition::Taken);
         }
         if let Some(record) = complete(&path, &mut lock)
             && is_at(&lock, &lock_path)
         {
             if self.is_guarded && !kind.is_intact(&path, &record.seal) {
                 self.discard(&path, &lock).with_context(|| format!("remove {}", path.display()))?;
-                return Ok(Turn::Taken);
+                return Ok(Acquisition::Taken);
             }
             // Another principal may own the file.
             let _ = lock.set_modified(SystemTime::now());
-            return Ok(Turn::Present(Used { path, lock }));
+            return Ok(Acquisition::Present(PinnedEntry { path, lock }));
         }
         lock.unlock().with_context(failed)?;
         if !is_locked(lock.try_lock()).with_context(failed)?
             || !is_at(&lock, &lock_path)
             || complete(&path, &mut lock).is_some()
         {
-            return Ok(Turn::Taken);
+            return Ok(Acquisition::Taken);
         }
-        let making = Making { kind, path, lock, is_guarded: self.is_guarded, is_kept: false };
+        let making = NewEntry { kind, path, lock, is_guarded: self.is_guarded, is_kept: false };
         if kind == EntryKind::Environment {
             kill_creators(&making.path);
         }
         making.clear().with_context(|| format!("remove the rest of {}", making.path.display()))?;
         let partial = beside(&making.path, ".partial");
         std::fs::create_dir(&partial).with_context(|| format!("create {}", partial.display()))?;
-        Ok(Turn::Absent(making))
+        Ok(Acquisition::Absent(making))
     }
 
     /// Removes an entry that was changed, even if other jobs use it: they find the new one under the same path. `lock`: its
     /// lock, shared.
     fn discard(&self, path: &Path, lock: &File) -> io::Result<()> {
-        let turn = self.eviction_lock()?;
-        turn.lock()?;
+        let eviction = self.eviction_lock()?;
+        eviction.lock()?;
         let lock_path = beside(path, ".lock");
         if is_at(lock, &lock_path) {
             tracing::warn!(
@@ -280,9 +285,9 @@ impl Cache {
     }
 }
 
-impl Making {
-    /// Keeps what was created. An entry that nothing checks must survive a power cut.
-    pub(crate) fn keep(mut self) -> Result<Used> {
+impl NewEntry {
+    /// Completes the new entry, and forces it to disk: nothing may check it after a power cut.
+    pub(crate) fn keep(mut self) -> Result<PinnedEntry> {
         let partial = beside(&self.path, ".partial");
         let made = if self.kind == EntryKind::Environment {
             self.path.clone()
@@ -307,10 +312,10 @@ impl Making {
         if !is_at(&lock, &beside(&self.path, ".lock")) {
             bail!("{} was removed again; try again later", self.path.display());
         }
-        Ok(Used { path: self.path.clone(), lock })
+        Ok(PinnedEntry { path: self.path.clone(), lock })
     }
 
-    /// Removes what is there of the entry.
+    /// Removes the partial entry.
     fn clear(&self) -> io::Result<()> {
         [&self.path, &beside(&self.path, ".partial"), &beside(&self.path, ".removed")]
             .into_iter()
@@ -318,7 +323,7 @@ impl Making {
     }
 }
 
-impl Drop for Making {
+impl Drop for NewEntry {
     fn drop(&mut self) {
         let cleared = match self.is_kept {
             true => remove_all(&beside(&self.path, ".partial")),
@@ -338,7 +343,7 @@ pub(crate) fn is_full(error: &anyhow::Error) -> bool {
         || ["No space left on device", "Disk quota exceeded"].iter().any(|said| text.contains(said))
 }
 
-/// What the lock of a complete entry holds.
+/// The content of the lock file of a complete entry.
 #[derive(Debug)]
 struct Record {
     bytes: u64,
@@ -351,7 +356,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// Returns what the lock says of an entry; `None`: the entry is missing or not complete.
+/// Returns the record in the lock file of an entry; `None`: the entry is missing or incomplete.
 fn complete(path: &Path, lock: &mut File) -> Option<Record> {
     let text = text_in(lock)?;
     let (bytes, seal) = text.split_once(' ')?;

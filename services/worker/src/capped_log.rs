@@ -7,13 +7,18 @@ use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::node_log::append_to;
-use crate::printed::Latest;
+use crate::printed::RecentOutput;
 
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Reads `from` to its end. Creates the file when the first byte arrives. Drops output beyond `bytes_max`, and notes
 /// that in the file's last line. A failure to write is logged once and does not stop the work. `latest` keeps the end.
-pub async fn copy(mut from: impl AsyncRead + Unpin, to: PathBuf, bytes_max: u64, latest: Latest) {
+pub async fn copy(
+    mut from: impl AsyncRead + Unpin,
+    to: PathBuf,
+    bytes_max: u64,
+    latest: RecentOutput,
+) {
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut file = None;
     let mut left = bytes_max;
@@ -61,7 +66,7 @@ mod tests {
     async fn output_beyond_the_limit_is_dropped_with_a_note() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("deep/log.txt");
-        copy(&[b'x'; 300_000][..], path.clone(), 100_000, Latest::default()).await;
+        copy(&[b'x'; 300_000][..], path.clone(), 100_000, RecentOutput::default()).await;
         let text = std::fs::read_to_string(path).expect("written");
         assert_eq!(text.matches('x').count(), 100_000);
         assert!(text.ends_with("[the log is cut here: it has reached its limit]\n"));
@@ -71,7 +76,7 @@ mod tests {
     async fn no_output_creates_no_file() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("log.txt");
-        copy(&b""[..], path.clone(), 10, Latest::default()).await;
+        copy(&b""[..], path.clone(), 10, RecentOutput::default()).await;
         assert!(!path.exists());
     }
 }

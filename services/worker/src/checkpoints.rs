@@ -34,49 +34,54 @@ pub struct Checkpoints {
     folder: Arc<Path>,
     /// `None`: all nodes share the folder.
     remote: Option<Arc<Remote>>,
-    /// Who writes them; `None`: the user of this process.
+    /// The user that writes them; `None`: the user of this process.
     user: Option<Arc<JobUser>>,
 }
 
 #[derive(Debug)]
 struct Remote {
     store: JobStore,
-    /// The files of each mini-batch of which the store has the beginning, up to this length.
+    /// The uploaded files of each mini-batch, with the length that the store has.
     stored: Mutex<HashMap<u64, HashMap<String, u64>>>,
-    /// An earlier run of the job has left some.
+    /// An earlier run of the job has left checkpoints.
     are_old: AtomicBool,
-    /// Held while the store is asked, so that one look serves all that wait for it.
-    last_look: AsyncMutex<Look>,
+    /// Held during the request, so that one listing serves all waiting preparations.
+    last_look: AsyncMutex<Listing>,
 }
 
-/// What the last look into the store has found.
+/// The result of the last listing of the store.
 #[derive(Clone, Copy, Debug, Default)]
-enum Look {
+enum Listing {
     #[default]
     None,
-    /// No mini-batch of the job had any at this time.
+    /// No mini-batch of the job had checkpoints at this time.
     Empty(Instant),
-    /// Some mini-batches may have some.
+    /// Mini-batches may have checkpoints.
     Found,
 }
 
 impl Remote {
-    /// Returns whether any mini-batch of the job may have some that were uploaded before `since`. One look serves all
-    /// mini-batches that were received before it began: after a node has died, another may receive hundreds.
+    /// Returns whether any mini-batch of the job may have checkpoints that were uploaded before
+    /// `since`. One listing serves all mini-batches that were received before it began: after the
+    /// death of a node, another may receive hundreds.
     async fn may_have_any(&self, since: Instant) -> storage::Result<bool> {
         let mut last = self.last_look.lock().await;
         *last = match *last {
-            Look::Found => Look::Found,
-            Look::Empty(at) if at >= since => Look::Empty(at),
+            Listing::Found => Listing::Found,
+            Listing::Empty(at) if at >= since => Listing::Empty(at),
             _ => {
                 let begun = Instant::now();
-                if self.store.has_checkpoints().await? { Look::Found } else { Look::Empty(begun) }
+                if self.store.has_checkpoints().await? {
+                    Listing::Found
+                } else {
+                    Listing::Empty(begun)
+                }
             }
         };
-        Ok(matches!(*last, Look::Found))
+        Ok(matches!(*last, Listing::Found))
     }
 
-    /// Never held while the store is asked: the announcer and preparations need it.
+    /// Never held during a request to the store: the announcer and preparations need it.
     fn stored(&self) -> MutexGuard<'_, HashMap<u64, HashMap<String, u64>>> {
         self.stored.lock().expect("no holder panics")
     }
@@ -106,8 +111,8 @@ struct File {
 }
 
 impl Checkpoints {
-    /// Finds the checkpoints of a job. `work_folder` is that of the job on this node. `user`: who runs the script, if it is not
-    /// the user of this process.
+    /// Finds the checkpoints of a job. `work_folder` is that of the job on this node. `user`: the
+    /// user that runs the script, if it is not that of this process.
     pub fn new(store: &JobStore, work_folder: &Path, user: Option<Arc<JobUser>>) -> Self {
         match store.checkpoints_folder() {
             Some(folder) => Self { folder: folder.into(), remote: None, user },
@@ -135,7 +140,8 @@ impl Checkpoints {
         &self.folder
     }
 
-    /// Looks whether an earlier run of the job has left any, and then makes the folder, which tells processes to look.
+    /// Checks whether an earlier run of the job has left checkpoints, and then creates the folder,
+    /// which tells processes to look there.
     pub async fn look(&self) {
         let Some(remote) = &self.remote else { return };
         match tokio::time::timeout(STORE_TIME, remote.may_have_any(Instant::now())).await {
@@ -204,8 +210,9 @@ impl Checkpoints {
         }
     }
 
-    /// Fetches what other nodes have kept of a mini-batch. `since`: when it was received, if an earlier attempt of it has
-    /// ended. Without one, only an earlier run of the job can have left any. After an error, its items are computed again.
+    /// Fetches the checkpoints of a mini-batch from other nodes. `since`: when it was received, if
+    /// an earlier attempt of it has ended. Without such an attempt, only an earlier run of the job
+    /// can have left checkpoints. After an error, its items are computed again.
     pub async fn fetch(&self, mini_batch: u64, since: Option<Instant>) {
         if let Some(remote) = &self.remote
             && let Err(error) = self.fetch_from(remote, mini_batch, since).await
@@ -257,8 +264,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes, in a task of its own, what is kept of the mini-batches that are sent: no announcement waits for the store.
-    /// The task ends once the sender is dropped.
+    /// Removes, in a task of its own, the checkpoints of the mini-batches that are sent: no
+    /// announcement waits for the store. The task ends once the sender is dropped.
     pub fn start_removing(&self) -> (mpsc::UnboundedSender<u64>, AbortOnDropHandle<()>) {
         let (sender, mut superfluous) = mpsc::unbounded_channel();
         let checkpoints = self.clone();
@@ -271,7 +278,8 @@ impl Checkpoints {
         (sender, AbortOnDropHandle::new(tokio::spawn(removing)))
     }
 
-    /// Removes what is kept of mini-batches that have succeeded. What stays after an error goes with the job.
+    /// Removes the checkpoints of mini-batches that have succeeded. Those that stay after an error
+    /// are removed with the job.
     async fn remove(&self, mini_batches: &[u64]) {
         let folders: Vec<PathBuf> =
             mini_batches.iter().map(|mini_batch| self.folder_of(*mini_batch)).collect();
@@ -351,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_node_gets_what_was_uploaded_until_the_mini_batch_succeeds() {
+    async fn another_node_gets_uploaded_checkpoints_until_the_mini_batch_succeeds() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         let [first, second] = [(); 2].map(|()| tempfile::tempdir().expect("temporary folder"));
         let here = Checkpoints::new(&store, first.path(), None);
@@ -423,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_arrives_in_the_store_after_the_removal_is_removed_as_well() {
+    async fn upload_that_ends_after_the_removal_is_removed_as_well() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         let folder = tempfile::tempdir().expect("temporary folder");
         let here = Checkpoints::new(&store, folder.path(), None);
@@ -439,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_look_serves_all_mini_batches_that_were_received_before_it() {
+    async fn one_listing_serves_all_mini_batches_that_were_received_before_it() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         let [first, second] = [(); 2].map(|()| tempfile::tempdir().expect("temporary folder"));
         let there = Checkpoints::new(&store, second.path(), None);

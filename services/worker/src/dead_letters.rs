@@ -1,11 +1,13 @@
-//! Messages that are not mini-batches: kept for people to inspect, and removed from the task queue.
+//! Moves messages that are not mini-batches from the task queue to the dead letters, where people
+//! can inspect them.
 
 use protocol::DeadLetter;
 use queue::{Delivery, Message, Queue, Receipt};
 
-/// Moves deliveries to the dead letters, with the reasons, or removes them if the target has no such queue. Sends all of them
-/// in one call, because there may be many. Acknowledges them last, so that the queue redelivers what it could not move.
-pub async fn bury(
+/// Moves deliveries to the dead letters, with the reasons, or removes them if the target has no
+/// such queue. Sends all of them in one call, because there may be many. Acknowledges them last, so
+/// that the queue redelivers those that could not be moved.
+pub async fn dead_letter(
     tasks: &dyn Queue,
     dead_letters: Option<&dyn Queue>,
     node: &str,
@@ -37,7 +39,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn messages_are_buried_together_and_stay_in_the_queue_until_then() {
+    async fn messages_are_dead_lettered_together_and_stay_in_the_queue_until_then() {
         let [tasks, dead_letters] = [(); 2].map(|()| MemoryQueue::new(MemoryOptions::default()));
         let poison = |number: usize| Message::new(format!("poison {number}"));
         tasks.send((0..3).map(poison).collect()).await.expect("sends");
@@ -56,15 +58,17 @@ mod tests {
         };
 
         dead_letters.fail_next(1);
-        let failed = bury(&tasks, Some(&dead_letters), "node", "job", buried.clone()).await;
+        let failed = dead_letter(&tasks, Some(&dead_letters), "node", "job", buried.clone()).await;
         assert!(failed.is_err());
         assert_eq!(counts().await, (3, 0), "the queue redelivers what could not be moved");
 
         // One call sends all letters, before one call acknowledges all messages.
         tasks.fail_next(1);
-        assert!(bury(&tasks, Some(&dead_letters), "node", "job", buried.clone()).await.is_err());
+        assert!(
+            dead_letter(&tasks, Some(&dead_letters), "node", "job", buried.clone()).await.is_err()
+        );
         assert_eq!(counts().await, (3, 3));
-        bury(&tasks, None, "node", "job", buried).await.expect("removes them");
+        dead_letter(&tasks, None, "node", "job", buried).await.expect("removes them");
         assert_eq!(counts().await, (0, 3));
     }
 }

@@ -13,13 +13,13 @@ use anyhow::{Context, Result, bail};
 use protocol::{CondaFile, Environment};
 use tokio::sync::oneshot;
 
-use crate::cache::{Cache, EntryKind, TURN_EVERY, Turn, Used};
+use crate::cache::{ACQUIRE_EVERY, Acquisition, Cache, EntryKind, PinnedEntry};
 use crate::conda;
 use crate::job_users::JobUser;
 use crate::tools::Tools;
 use crate::variables::Variables;
 
-/// What helps where an environment cannot be made, as is frequent for old ones.
+/// The remedy for an environment that cannot be created, as is frequent for old ones.
 const ANOTHER: &str = "--set environment=PATH, an interpreter or a requirements file, replaces it";
 
 /// The environment, in its entry: some tools create only folders that do not exist yet.
@@ -37,11 +37,12 @@ pub async fn interpreter(
     cache: Cache,
     variables: Variables,
     report: impl Fn(&Path, &Path) + Send + 'static,
-) -> Result<(PathBuf, Option<Used>)> {
+) -> Result<(PathBuf, Option<PinnedEntry>)> {
     interpreter_for(None, environment, default, cache, variables, report).await
 }
 
-/// Like [`interpreter`]. `user`: who creates the environment, if it is not the user of this process.
+/// Like [`interpreter`]. `user`: the user that creates the environment, if it is not that of this
+/// process.
 pub(crate) async fn interpreter_for(
     user: Option<Arc<JobUser>>,
     environment: Environment,
@@ -49,7 +50,7 @@ pub(crate) async fn interpreter_for(
     cache: Cache,
     variables: Variables,
     report: impl Fn(&Path, &Path) + Send + 'static,
-) -> Result<(PathBuf, Option<Used>)> {
+) -> Result<(PathBuf, Option<PinnedEntry>)> {
     let (file, base) = match environment {
         Environment::Node => return Ok((default, None)),
         Environment::Interpreter { path } => return Ok((path.as_path().to_owned(), None)),
@@ -105,7 +106,7 @@ fn virtual_environment(
     cache: &Cache,
     tools: &Tools,
     report: impl Fn(&Path, &Path),
-) -> Result<(PathBuf, Option<Used>)> {
+) -> Result<(PathBuf, Option<PinnedEntry>)> {
     let content = std::fs::read(file)
         .with_context(|| format!("read the environment file {}", file.display()))?;
     let mut recipe = recipe(file, &content, base, tools)?;
@@ -128,12 +129,12 @@ fn virtual_environment(
     let python = entry.join(PREFIX).join("bin/python");
     loop {
         match cache.take(EntryKind::Environment, name)? {
-            Turn::Present(used) => return Ok((python, Some(used))),
-            Turn::Taken => {
+            Acquisition::Present(used) => return Ok((python, Some(used))),
+            Acquisition::Taken => {
                 tools.check_not_stopped()?;
-                std::thread::sleep(TURN_EVERY);
+                std::thread::sleep(ACQUIRE_EVERY);
             }
-            Turn::Absent(making) => {
+            Acquisition::Absent(making) => {
                 report(file, &entry);
                 cache.make_room(0)?;
                 let scratch = cache.content(EntryKind::Environment, name);
@@ -243,7 +244,7 @@ mod tests {
         environment: Environment,
         folder: &Path,
         report: impl Fn(&Path, &Path) + Send + 'static,
-    ) -> Result<(PathBuf, Option<Used>)> {
+    ) -> Result<(PathBuf, Option<PinnedEntry>)> {
         let cache = Cache::new(folder.join("cache"), Limits::default());
         interpreter(environment, "python3".into(), cache, variables(), report).await
     }
@@ -299,7 +300,8 @@ mod tests {
         assert!(format!("{error:#}").contains("asks for Python 3.99"), "{error:#}");
     }
 
-    /// Two teams have the same `pyproject.toml`, and different code. What builds it writes into its folder.
+    /// Two teams have the same `pyproject.toml`, and different code. The build backend writes into
+    /// the folder of the project.
     #[tokio::test]
     async fn project_on_a_worker_is_known_by_its_code_and_stays_as_it_is() {
         let folder = tempfile::tempdir().expect("temporary folder");

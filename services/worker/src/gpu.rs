@@ -1,4 +1,4 @@
-//! Numbers of GPUs, processes and threads, and what the GPUs do.
+//! Numbers of GPUs, processes and threads, and the load of the GPUs.
 
 use nvml_wrapper::Nvml;
 use protocol::JobSpec;
@@ -46,12 +46,12 @@ fn count_by_driver() -> u32 {
     Nvml::init().and_then(|nvml| nvml.device_count()).unwrap_or(0)
 }
 
-/// What a GPU does at a time.
+/// The load of a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct GpuUsage {
     pub number: u32,
     pub name: String,
-    /// The share of the last moment in which it computed; `None`: unknown, as with MIG.
+    /// The fraction of the last sampling period in which it computed; `None`: unknown, as with MIG.
     pub busy_percent: Option<u32>,
     pub memory_bytes: u64,
     pub memory_used_bytes: u64,
@@ -69,7 +69,7 @@ impl Gpus {
         Some(Self(Nvml::init().ok()?, visible))
     }
 
-    /// Returns what each GPU does, without those that do not answer.
+    /// Returns the load of each GPU that answers.
     pub(crate) fn usage(&self) -> Vec<GpuUsage> {
         let usage = |(number, name): (u32, &String)| {
             let device = name
@@ -106,14 +106,14 @@ pub fn process_count(spec: &JobSpec, gpus: u32) -> u32 {
     spec.process_count_per_node.unwrap_or_else(default)
 }
 
-/// Returns for how many processes of a job these GPUs are enough.
+/// Returns the number of processes of a job for which these GPUs are enough.
 pub(crate) fn processes_with_gpus(spec: &JobSpec, gpus: u32) -> u32 {
     let per_process = spec.gpus_per_process.unwrap_or(1).max(1);
     (gpus / per_process).saturating_mul(spec.process_count_per_gpu.unwrap_or(1))
 }
 
-/// Returns the number of threads for each of `processes`: its share of the cores. By default, numeric libraries use all
-/// cores in every process.
+/// Returns the number of threads for each of `processes`: its part of the cores. By default,
+/// numeric libraries use all cores in every process.
 pub(crate) fn threads_each(processes: u32) -> u32 {
     (cores() / processes.max(1)).max(1)
 }

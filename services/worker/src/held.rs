@@ -9,9 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A mini-batch, and how often it was lost with a node before.
-pub type Held = (u64, u32);
+pub type HeldMiniBatch = (u64, u32);
 
-/// The file of one node. Dropping it removes it: its node returns what it holds.
+/// The file of one node. Dropping it removes it: its node returns its mini-batches.
 #[derive(Debug)]
 pub(crate) struct HeldFile {
     path: PathBuf,
@@ -25,7 +25,7 @@ impl HeldFile {
         Ok(Self { file: File::create(&path)?, path })
     }
 
-    pub fn write(&self, held: &[Held]) -> io::Result<()> {
+    pub fn write(&self, held: &[HeldMiniBatch]) -> io::Result<()> {
         let mut line = serde_json::to_vec(held).expect("numbers always serialise");
         line.push(b'\n');
         self.file.write_all_at(&line, 0)
@@ -38,8 +38,9 @@ impl Drop for HeldFile {
     }
 }
 
-/// Returns what a node held when it died; nothing if it ended in order. `folder`: its work folder.
-pub fn held_by_dead_node(folder: &Path) -> Vec<Held> {
+/// Returns the mini-batches that a node held when it died; none after an orderly end. `folder`: its
+/// work folder.
+pub fn held_by_dead_node(folder: &Path) -> Vec<HeldMiniBatch> {
     let text = fs::read(path_in(folder)).unwrap_or_default();
     let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     serde_json::from_slice(line).unwrap_or_default()

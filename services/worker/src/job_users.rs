@@ -47,8 +47,8 @@ impl Default for UserRange {
 }
 
 impl UserRange {
-    /// Lets all users read the files that this process makes from now on; those of a job are in folders that only its user
-    /// can enter.
+    /// Lets all users read the files that this process creates from now on; those of a job are in
+    /// folders that only its user can enter.
     pub fn share_new_files(&self) {
         rustix::process::umask(Mode::from_raw_mode(0o022));
     }
@@ -81,7 +81,7 @@ pub(crate) struct JobUsers {
     locks: PathBuf,
 }
 
-/// The user of a job. Nothing of the user runs any more once the value is dropped.
+/// The user of a job. Dropping the value ends all processes of the user.
 #[derive(Debug)]
 pub struct JobUser {
     id: u32,
@@ -90,8 +90,9 @@ pub struct JobUser {
 }
 
 impl JobUsers {
-    /// Makes the work folder of a worker ready, and `folders` in it: jobs get through them, but cannot list them. `needed`:
-    /// what every job must be able to read. Fails if it cannot, or if this process may not change users.
+    /// Makes the work folder of a worker ready, and `folders` in it: jobs get through them, but
+    /// cannot list them. `needed`: the paths that every job must be able to read. Fails if it
+    /// cannot, or if this process may not change users.
     pub(crate) fn start(
         UserRange(ids): UserRange,
         work_folder: &Path,
@@ -117,7 +118,7 @@ impl JobUsers {
         Ok(Self { ids, groups: gpu_groups().into(), locks })
     }
 
-    /// Lends a user to a job. Blocks for a moment.
+    /// Lends a user to a job. Blocks briefly.
     pub(crate) fn lend(&self, job_id: &str) -> Result<JobUser> {
         let count = self.ids.end() - self.ids.start() + 1;
         let digest = blake3::hash(job_id.as_bytes());
@@ -160,7 +161,7 @@ impl JobUser {
         give(folder, self.id)
     }
 
-    /// Returns what turns a child process into one of this user, between `fork` and `exec`.
+    /// Returns the closure that makes a child process one of this user, between `fork` and `exec`.
     pub(crate) fn becoming(&self) -> impl Fn() -> io::Result<()> + Send + Sync + use<> {
         let (id, groups) = (self.id, self.groups.clone());
         move || {
@@ -198,7 +199,7 @@ impl JobUser {
         self.own(&folder.join("logs/sys/printed"))
     }
 
-    /// Returns the environment variables that say who the user is, and where its files are.
+    /// Returns the environment variables that name the user and its folders.
     pub(crate) fn variables(&self, folder: &Path) -> Environment {
         let name = format!("job-{}", self.id);
         vec![

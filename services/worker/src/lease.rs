@@ -44,7 +44,7 @@ pub type LeaseId = u64;
 struct Lease {
     receipt: Receipt,
     since: Instant,
-    /// Its end, unless it is extended; `None`: it does not end by time.
+    /// When it expires without an extension; `None`: it does not expire by time.
     until: Option<Instant>,
     /// Reported as lost: an extension that succeeds later is ignored.
     lapsed: bool,
@@ -63,7 +63,7 @@ impl Lease {
 
 /// How leases are extended. Times are those of the lease clock.
 #[derive(Clone, Copy, Debug)]
-struct Rhythm {
+struct ExtensionTiming {
     step: Duration,
     /// How long the machine has been suspended.
     suspended: Duration,
@@ -71,7 +71,7 @@ struct Rhythm {
     lease_max: Option<Duration>,
 }
 
-impl Rhythm {
+impl ExtensionTiming {
     /// Returns when the lease is to be extended, halfway through, or checked; `None`: it already lasts as long as it may.
     fn due(&self, lease: &Lease) -> Option<Instant> {
         let Some(until) = lease.until else { return Some(lease.not_before) };
@@ -117,8 +117,8 @@ pub struct Leases {
     urgent: Arc<Notify>,
 }
 
-/// An answered extension.
-struct Extended {
+/// The answer to a request for extensions.
+struct ExtensionResult {
     requested: Instant,
     leases: Vec<(LeaseId, (Receipt, Duration))>,
     answer: Result<Vec<Receipt>>,
@@ -152,7 +152,7 @@ impl Leases {
     pub fn hold(&self, receipt: Receipt, leased_at: Instant) -> LeaseId {
         let now = self.clock.now();
         let until = self.timed.then(|| leased_at + self.step);
-        // It has waited for long.
+        // The delivery has waited for long.
         if until.is_some_and(|until| until <= now + self.step / 2) {
             self.urgent.notify_one();
         }
@@ -179,12 +179,12 @@ impl Leases {
     }
 
     fn set_deadline(&self, id: LeaseId, deadline: Option<Instant>) {
-        let rhythm = self.rhythm(None);
+        let timing = self.timing(None);
         if let Some(lease) = self.lock().held.get_mut(&id) {
-            let was_whole = rhythm.due(lease).is_none();
+            let was_whole = timing.due(lease).is_none();
             lease.deadline = deadline;
             // No round is planned for it.
-            if self.timed && was_whole && rhythm.due(lease).is_some() {
+            if self.timed && was_whole && timing.due(lease).is_some() {
                 self.urgent.notify_one();
             }
         }
@@ -246,7 +246,7 @@ impl Leases {
                 .map(|lease_max| lease_max.saturating_sub(LEASE_MAX_MARGIN));
             let mut unanswered = FuturesUnordered::new();
             loop {
-                let round = leases.next_round(leases.rhythm(lease_max));
+                let round = leases.next_round(leases.timing(lease_max));
                 let wake = leases.first_end().map_or(round, |end| end.min(round));
                 let mut ended = tokio::select! {
                     biased;
@@ -256,7 +256,7 @@ impl Leases {
                 };
                 ended.extend(leases.take_lapsed());
                 let now = leases.clock.now();
-                let due = leases.take_due(leases.rhythm(lease_max), now);
+                let due = leases.take_due(leases.timing(lease_max), now);
                 if !due.is_empty() {
                     unanswered.push(extend(tasks.clone(), now, due, leases.step));
                 }
@@ -270,35 +270,42 @@ impl Leases {
         AbortOnDropHandle::new(tokio::spawn(keeping.in_current_span()))
     }
 
-    fn rhythm(&self, lease_max: Option<Duration>) -> Rhythm {
-        Rhythm { step: self.step, suspended: self.clock.suspended(), lease_max }
+    fn timing(&self, lease_max: Option<Duration>) -> ExtensionTiming {
+        ExtensionTiming { step: self.step, suspended: self.clock.suspended(), lease_max }
     }
 
     /// Returns when leases are next to be extended or checked. A delivery that arrives before is not due earlier.
-    fn next_round(&self, rhythm: Rhythm) -> Instant {
+    fn next_round(&self, timing: ExtensionTiming) -> Instant {
         let next = self.clock.now() + if self.timed { self.step / 2 } else { CHECK };
         let table = self.lock();
-        table.held.values().filter_map(|lease| rhythm.due(lease)).fold(next, Instant::min)
+        table.held.values().filter_map(|lease| timing.due(lease)).fold(next, Instant::min)
     }
 
     /// Returns the leases to extend, if one of them is due now. Unless an answer comes, they are due again soon, because
     /// the connection of the request may be broken.
-    fn take_due(&self, rhythm: Rhythm, now: Instant) -> Vec<(LeaseId, (Receipt, Duration))> {
+    fn take_due(
+        &self,
+        timing: ExtensionTiming,
+        now: Instant,
+    ) -> Vec<(LeaseId, (Receipt, Duration))> {
         let mut table = self.lock();
-        if !table.held.values().any(|lease| rhythm.due(lease).is_some_and(|due| due <= now)) {
+        if !table.held.values().any(|lease| timing.due(lease).is_some_and(|due| due <= now)) {
             return Vec::new();
         }
         let repeat = if self.timed { self.step / 4 } else { CHECK };
         let take = |(id, lease): (&LeaseId, &mut Lease)| {
-            let extension = (lease.receipt.clone(), rhythm.extension(lease, now)?);
+            let extension = (lease.receipt.clone(), timing.extension(lease, now)?);
             lease.not_before = now + repeat;
             Some((*id, extension))
         };
         table.held.iter_mut().filter_map(take).collect()
     }
 
-    /// Takes note of an answer. Returns the lost leases.
-    fn extended(&self, Extended { requested, leases, answer }: Extended) -> Vec<LeaseId> {
+    /// Records an answer. Returns the lost leases.
+    fn extended(
+        &self,
+        ExtensionResult { requested, leases, answer }: ExtensionResult,
+    ) -> Vec<LeaseId> {
         let mut table = self.lock();
         let lost = match answer {
             Ok(lost) => lost.into_iter().collect::<FxHashSet<_>>(),
@@ -349,11 +356,15 @@ async fn extend(
     requested: Instant,
     leases: Vec<(LeaseId, (Receipt, Duration))>,
     step: Duration,
-) -> Extended {
+) -> ExtensionResult {
     let extensions: Vec<_> = leases.iter().map(|(_, extension)| extension.clone()).collect();
     let answer =
         timeout(step, tasks.extend(&extensions)).await.context("the queue does not answer");
-    Extended { requested, leases, answer: answer.and_then(|answer| answer.map_err(Into::into)) }
+    ExtensionResult {
+        requested,
+        leases,
+        answer: answer.and_then(|answer| answer.map_err(Into::into)),
+    }
 }
 
 impl Table {

@@ -7,29 +7,29 @@
 //! | `node` | a worker of a fleet, which follows the schedule of its target |
 //! | `scheduler` | every decision about one job on this node, as a state machine without I/O |
 //! | `agent` | one job: executes the actions of the scheduler, and reports events to it |
-//! | `stop` | how agents and nodes are stopped |
+//! | `stop` | stops agents and nodes |
 //! | `python_process`, `scratch` | starts, messages, observes and kills one interpreter; its working directory |
-//! | `cache` | what this machine keeps for later jobs, and what leaves it when it is too much |
+//! | `cache` | the caches of this machine, and their eviction |
 //! | `environment`, `conda`, `tools` | the interpreter of the script, and the programs that create one |
 //! | `job_users` | a user of its own for each job, where the worker may change users |
 //! | `variables` | which environment variables of this process scripts get |
-//! | `offer`, `gpu` | what this machine offers to jobs |
+//! | `offer`, `gpu` | the resources of this machine |
 //! | `prepare`, `memory_files` | prepares the argument of `run()`: paths, or a table in shared memory |
 //! | `side_inputs` | downloads reference data and replaces its URLs by local paths |
 //! | `announce`, `messages` | write, announce, acknowledge, in that order; the messages of results |
-//! | `dead_letters` | messages that are not mini-batches |
-//! | `checkpoints` | where results are that scripts hand back before their attempt has ended |
-//! | `limit` | what the processes of a job together may ask of a service |
+//! | `dead_letters` | moves messages that are not mini-batches to the dead letters |
+//! | `checkpoints` | the results that scripts hand back before their attempt has ended |
+//! | `limit` | limits the requests of a job's processes to a service |
 //! | `lease` | extends leases, and reports lost ones |
-//! | `solitude` | lets a job have a node for itself, for a mini-batch that may kill it |
-//! | `held` | which mini-batches a node held that died with its queue |
-//! | `retry` | how calls of queues are retried |
-//! | `resident`, `pressure` | the memory of a process; whether that of the machine is short |
+//! | `node_lock` | gives a job exclusive use of a node, for a mini-batch that may kill it |
+//! | `held` | records on disk the mini-batches of a node whose queue dies with it |
+//! | `retry` | retries calls of queues |
+//! | `resident`, `pressure` | the memory of a process; memory pressure of the machine |
 //! | `memory_groups`, `oom` | limits the memory of a job; processes that the kernel killed for memory |
 //! | `allocator` | keeps freed memory in this process |
 //! | `orphans` | kills child processes that user code leaves behind |
 //! | `printed`, `capped_log` | the last lines that a process printed, for reports; its output in a file |
-//! | `node_log`, `few_lines` | the log files of the node; few lines about many equal events |
+//! | `node_log`, `log_throttle` | the log files of the node; limits repeated lines |
 //! | `counts` | metrics of announcements |
 //! | `monitor` | samples of processor, memory, disk and network |
 //!
@@ -45,17 +45,19 @@ mod conda;
 mod counts;
 mod dead_letters;
 mod environment;
-mod few_lines;
 mod gpu;
 mod held;
 mod job_users;
 mod lease;
 mod limit;
+mod log_throttle;
 mod memory_files;
 mod memory_groups;
 mod messages;
 mod monitor;
 mod node;
+#[allow(missing_docs, reason = "public for the simulation, and for callers that create agents")]
+mod node_lock;
 mod node_log;
 mod offer;
 mod oom;
@@ -72,8 +74,6 @@ mod scratch;
 mod side_inputs;
 #[cfg(test)]
 mod silent_store;
-#[allow(missing_docs, reason = "public for the simulation, and for callers that make agents")]
-mod solitude;
 mod stop;
 mod tools;
 mod variables;
@@ -81,31 +81,31 @@ mod variables;
 pub use agent::{Agent, Timing, report_provisioning};
 pub use allocator::keep_freed_memory;
 pub use announce::unspent;
-pub use cache::{Cache, Limits as CacheLimits, Used};
+pub use cache::{Cache, Limits as CacheLimits, PinnedEntry};
 pub use environment::interpreter;
 pub use gpu::{VisibleGpus, default_process_count, process_count};
-pub use held::{Held, held_by_dead_node};
+pub use held::{HeldMiniBatch, held_by_dead_node};
 pub use job_users::{JobUser, UserRange, is_root};
 pub use limit::limiters;
 pub use memory_groups::{NoMemoryGroups, plan as plan_memory_groups};
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection};
+pub use node_lock::{Access, NodeLock, NodeLockHolder};
 pub use offer::offer;
 pub use side_inputs::{fetch_side_inputs, replace_paths};
-pub use solitude::{Access, Solitude, Tenant};
 pub use stop::{Stop, StopSender};
 pub use variables::{Variables, hide_process};
 
-/// The parts of agents and nodes beside the scheduler, from which the simulation builds its nodes.
-pub mod parts {
+/// The types beside the scheduler from which the simulation builds its agents and nodes.
+pub mod simulation_api {
     pub use crate::announce::{Announcements, Announcer};
     pub use crate::checkpoints::Checkpoints;
     pub use crate::lease::{LEASE_STEP, LeaseId, Leases};
-    pub use crate::limit::{Ask, Limiter};
-    pub use crate::node::access::{Held, JobAccess};
+    pub use crate::limit::{LimitRequest, Limiter};
+    pub use crate::node::access::{JobAccess, UnfinishedMiniBatches};
+    pub use crate::node::agent_link::AgentLink;
     pub use crate::node::allocations::{
-        Allocations, Config as NodeConfig, Obstacle, Unprovisioned,
+        Allocations, Config as NodeConfig, ProvisioningFailure, ProvisioningObstacle,
     };
-    pub use crate::node::allotment::Allotment;
     pub use crate::node::driver::{Driver, NodeBackend};
     pub use crate::prepare::{Preparation, Prepared, with_kept};
     pub use crate::scheduler::ProcessId;

@@ -1,9 +1,10 @@
-//! The `limits` of a job: what all its processes together may ask of a service.
+//! The `limits` of a job, which bound the requests of all its processes to a service.
 //!
-//! A process asks its agent before each request, and waits for the answer. [`Limiter`] answers in the order of the
-//! questions, as the share of the node allows. [`limiters`] divides the limits of a job among the nodes of one machine; on a
-//! target the schedule does (`reducer::schedule::limits`). If a node cannot renew its entry in the store, its share lapses
-//! before other nodes get it. `meter` measures the rates.
+//! A process asks its agent before each request, and waits for the answer. [`Limiter`] answers in
+//! order, as the share of the node allows. [`limiters`] divides the limits of a job among the nodes
+//! of one machine; on a target the schedule does (`reducer::schedule::limits`). If a node cannot
+//! renew its entry in the store, its share lapses before other nodes get it. `meter` measures the
+//! rates.
 
 mod meter;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use queue::LeaseClock;
 use crate::scheduler::ProcessId;
 use meter::Meter;
 
-/// How long a node without a new question still needs its share.
+/// How long a node without a new request keeps its need for a share.
 const DEMAND_LASTS: Duration = Duration::from_secs(10);
 /// A node that waited within this time could use more than it has.
 const HUNGER_LASTS: Duration = Duration::from_secs(5);
@@ -27,15 +28,15 @@ const HUNGER_LASTS: Duration = Duration::from_secs(5);
 const MINUTE: Duration = Duration::from_secs(60);
 /// A node that does not wait asks for this multiple of what it uses.
 const ROOM: f64 = 1.5;
-/// Uses of the largest size that a share must have room for in a minute.
+/// Requests of the largest size that a share must allow in a minute.
 const USES_MIN: f64 = 4.0;
-/// In how many steps it asks.
+/// The number of steps to which a need is rounded.
 const STEPS: u32 = 20;
 
 /// From one division among the nodes of one machine to the next.
 const DIVIDE_EVERY: Duration = Duration::from_secs(1);
 /// How long a node has limits that are too small for all nodes.
-const TURN: Duration = Duration::from_secs(60);
+const TIME_SLICE: Duration = Duration::from_secs(60);
 
 /// Returns the time by which shares count. It includes the time for which the machine sleeps, as the other nodes void a share
 /// that is not renewed.
@@ -64,19 +65,20 @@ pub fn limiters(limits: RateLimits, nodes: u32) -> Vec<Option<SharedLimiter>> {
                 if in_use.is_empty() {
                     return;
                 }
-                divide(&in_use, (now() - began).as_secs() / TURN.as_secs());
+                divide(&in_use, (now() - began).as_secs() / TIME_SLICE.as_secs());
             }
         });
     }
     limiters.into_iter().map(Some).collect()
 }
 
-/// Divides the limits anew. `turn`: number of the node that is the first to have limits that are too small for all.
-fn divide(limiters: &[SharedLimiter], turn: u64) {
+/// Divides the limits. `slice`: number of the time slice, which selects the node that first gets
+/// limits that are too small for all nodes.
+fn divide(limiters: &[SharedLimiter], slice: u64) {
     let now = now();
     let mut limiters: Vec<_> =
         limiters.iter().map(|limiter| limiter.lock().expect("no holder panics")).collect();
-    let first = (turn % limiters.len() as u64) as usize;
+    let first = (slice % limiters.len() as u64) as usize;
     limiters.rotate_left(first);
     let needs: Vec<LimitNeed> = limiters.iter_mut().map(|limiter| limiter.need(now)).collect();
     let parts: Vec<u32> = limiters.iter().map(|limiter| limiter.parts).collect();
@@ -93,10 +95,10 @@ fn divide(limiters: &[SharedLimiter], turn: u64) {
 /// An acquisition: the process, and the number that it has chosen.
 pub type Key = (ProcessId, u64);
 
-/// One question of a process.
+/// A request of a process for permission to call the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// Its name.
+pub struct LimitRequest {
+    /// Its key.
     pub key: Key,
     /// Requests.
     pub requests: u32,
@@ -122,7 +124,7 @@ pub struct Limiter {
     others: usize,
     /// The most that there were before, and until when.
     others_before: (usize, Instant),
-    waiting: VecDeque<Ask>,
+    waiting: VecDeque<LimitRequest>,
     /// Waiting acquisitions of each process.
     waits: HashMap<ProcessId, u32>,
     placed: HashSet<Key>,
@@ -174,7 +176,7 @@ impl Limiter {
         self.requests.iter_mut().chain(&mut self.tokens)
     }
 
-    /// Gives up a share that was not renewed in time.
+    /// Drops a share that was not renewed in time.
     fn expire(&mut self, now: Instant) {
         if let Some(until) = self.valid_until.take_if(|until| *until <= now) {
             self.id = self.id.wrapping_add(1);
@@ -183,8 +185,8 @@ impl Limiter {
         }
     }
 
-    /// Takes a question, which [`grant`](Self::grant) answers.
-    pub fn ask(&mut self, ask: Ask, now: Instant) {
+    /// Queues a request, which [`grant`](Self::grant) answers.
+    pub fn ask(&mut self, ask: LimitRequest, now: Instant) {
         self.asked_at = Some(now);
         if let Some(meter) = &mut self.tokens {
             meter.expect(ask.tokens);
@@ -278,7 +280,7 @@ impl Limiter {
         self.waits.contains_key(&process)
     }
 
-    /// Whether something waits.
+    /// Whether any process waits.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -295,7 +297,7 @@ impl Limiter {
             WHOLE_LIMIT
         } else if is_recent(self.asked_at, DEMAND_LASTS) || !self.placed.is_empty() {
             let load = self.rates().map(|meter| meter.load(now)).fold(0.0, f64::max);
-            // In few steps, so that shares seldom move.
+            // Rounded, so that shares seldom move.
             let steps = (load * ROOM * f64::from(STEPS)).ceil().clamp(1.0, f64::from(STEPS));
             (WHOLE_LIMIT / STEPS * steps as u32).max(held)
         } else {

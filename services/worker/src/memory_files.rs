@@ -24,12 +24,12 @@ pub struct MemoryFile {
 
 /// The free files. Decoding threads share them.
 pub struct MemoryFiles {
-    free: Mutex<Free>,
+    free: Mutex<FreeFiles>,
     bytes_max: u64,
 }
 
 #[derive(Default)]
-struct Free {
+struct FreeFiles {
     files: Vec<MemoryFile>,
     bytes: u64,
 }

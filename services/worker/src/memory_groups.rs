@@ -24,7 +24,7 @@ const JOBS: &str = "gristmill-jobs-";
 /// Part of the memory of a node that jobs leave to the worker and the system, and the most that they leave.
 const RESERVE_PART: u64 = 20;
 const RESERVE_BYTES_MAX: u64 = 1 << 30;
-/// Rounds in which processes are moved, for those that others start meanwhile.
+/// Rounds of moving processes: others may start processes meanwhile.
 const ROUNDS_MAX: usize = 10;
 /// The kernel takes a moment to let go of the processes that have ended.
 const REMOVALS_MAX: u32 = 10;
@@ -87,7 +87,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A worker of this process cannot limit the memory of jobs.
+/// The reason why a worker in this process cannot limit the memory of jobs.
 #[derive(Debug, thiserror::Error)]
 pub enum NoMemoryGroups {
     /// Control groups are absent.
@@ -223,7 +223,7 @@ fn move_processes(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes what killed workers have left.
+/// Removes the groups of killed workers.
 fn remove_left(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -314,7 +314,7 @@ impl MemoryGroup {
         value(&self.folder.join(self.version.events()), "oom_kill ")
     }
 
-    /// Returns which limit such a process met, and what people can do, for the end of a sentence.
+    /// Returns the limit that such a process met, and the remedy, for the end of a sentence.
     pub fn why(&self) -> String {
         if self.own > 0 && self.version.limit_met(&self.folder).is_some_and(|count| count > 0) {
             return format!(

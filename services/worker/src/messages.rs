@@ -191,9 +191,10 @@ mod tests {
         let descriptor = crate::scheduler::tests::descriptor(0, protocol::Work::Rank);
         let prepared =
             crate::prepare::Prepared::without_reading(&descriptor).expect("nothing to read");
-        let now = crate::scheduler::Moment { instant: std::time::Instant::now(), milliseconds: 0 };
+        let now =
+            crate::scheduler::Timestamp { instant: std::time::Instant::now(), milliseconds: 0 };
         let (received, preparation) = (now.instant, std::time::Duration::ZERO);
-        let attempted = crate::scheduler::Attempted {
+        let attempted = crate::scheduler::EndedAttempt {
             descriptor,
             deliveries_lost: 0,
             prepared,

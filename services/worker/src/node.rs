@@ -3,28 +3,29 @@
 //! `allocations` decides which jobs the node works on, as a state machine without I/O; `driver` executes the decisions. Each
 //! job has an [`Agent`](crate::Agent) and queues of its own, as on a single machine.
 //!
-//! A node is stateless: the queues redeliver what a killed node held. What it keeps on disk is a cache by content (unpacked
-//! folders, environments), which the nodes of one machine may share, and which mini-batches killed it.
+//! A node is stateless: the queues redeliver what a killed node held. On disk it keeps a cache by
+//! content (unpacked folders, environments), which the nodes of one machine may share, and the
+//! names of mini-batches that killed it.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `allocations` | decides which jobs are here, and with how many processes and which GPUs |
+//! | `allocations` | decides which jobs the node has, with how many processes and which GPUs |
 //! | `driver` | follows the schedule, executes the decisions, and reports what happens |
-//! | `access` | what a node asks the store about a job |
-//! | `allotment` | tells an agent its share, and the node which GPUs are in use |
+//! | `access` | reads the state of a job from the store |
+//! | `agent_link` | sends an agent its allocation, and the node the GPUs in use |
 //! | `provision`, `work` | make a job ready, run its agent, clean up after it |
-//! | `registration` | tells the target what the node has and does, as a sign of life |
-//! | `pause` | notices that the machine slept, or the process was stopped |
-//! | `leftovers` | removes what killed workers of this machine have left |
+//! | `registration` | publishes the state of the node, as a heartbeat |
+//! | `pause` | detects that the machine slept, or the process was stopped |
+//! | `leftovers` | removes files of killed workers of this machine |
 //! | `logs` | uploads logs while a job runs |
 //! | `protection`, `spot` | task protection of ECS; spot notices of EC2 |
 
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod access;
 #[allow(missing_docs, reason = "public for the simulation alone")]
-pub(crate) mod allocations;
+pub(crate) mod agent_link;
 #[allow(missing_docs, reason = "public for the simulation alone")]
-pub(crate) mod allotment;
+pub(crate) mod allocations;
 #[allow(missing_docs, reason = "public for the simulation alone")]
 pub(crate) mod driver;
 mod leftovers;
@@ -53,7 +54,7 @@ use crate::cache::{Cache, Limits};
 use crate::gpu::{cores, processes_with_gpus};
 use crate::job_users::{JobUsers, UserRange};
 use crate::memory_groups::{MemoryGroups, plan as plan_memory_groups};
-use crate::solitude::Solitude;
+use crate::node_lock::NodeLock;
 use crate::stop::Stop;
 use crate::{Crash, Variables, VisibleGpus, offer};
 use driver::Driver;
@@ -62,9 +63,9 @@ pub use protection::TaskProtection;
 pub use spot::SpotNotice;
 use work::Shared;
 
-/// How often the node looks for what is due.
+/// Time between two ticks of the node.
 const TICK: Duration = Duration::from_millis(250);
-/// How often it looks whether memory is short.
+/// Time between two checks of memory pressure.
 const MEMORY_EVERY: Duration = Duration::from_secs(2);
 
 /// A worker of a compute target, about to start.
@@ -74,7 +75,7 @@ pub struct Node {
     pub target: TargetStore,
     /// The queues of its jobs.
     pub broker: Arc<dyn Broker>,
-    /// Where messages go that no worker can read.
+    /// The queue for messages that no worker can read.
     pub dead_letters: Arc<dyn Queue>,
     /// Node id, unique among nodes: the name of the machine and random characters.
     pub name: String,
@@ -84,7 +85,7 @@ pub struct Node {
     pub python: PathBuf,
     /// Folder that holds the Python packages `gristmill` and `azureml_user`.
     pub package: PathBuf,
-    /// What scripts get of the environment of this process.
+    /// The environment variables of this process that scripts get.
     pub variables: Variables,
     /// Folder for caches, which other nodes of this machine may share, and for working directories of this node.
     pub work_folder: PathBuf,
@@ -114,7 +115,7 @@ pub struct NodeOptions {
     pub labels: BTreeMap<String, String>,
     /// Whether to limit the memory of jobs by control groups, where this machine allows it.
     pub limits_memory: bool,
-    /// The users of which each job gets one; `None`: scripts run as the user of this process.
+    /// The range from which each job gets a user; `None`: scripts run as the user of this process.
     pub job_users: Option<UserRange>,
     /// How often the node uploads changed log files.
     pub log_period: Duration,
@@ -122,7 +123,8 @@ pub struct NodeOptions {
     pub spot_notice: Option<SpotNotice>,
     /// Where the node shows that it makes progress.
     pub health: Health,
-    /// Where a node that is a task of ECS asks for protection while it has work.
+    /// The agent of ECS that a node asks for task protection while it has work; `None`: the node is
+    /// not a task of ECS.
     pub task_protection: Option<TaskProtection>,
 }
 
@@ -153,7 +155,7 @@ pub enum Ended {
     Idle,
     /// The caller requested it.
     Stopped,
-    /// The machine will be taken away.
+    /// The cloud reclaims the machine.
     SpotNotice,
 }
 
@@ -190,7 +192,7 @@ impl Node {
         .ok()
     }
 
-    /// Makes the users of jobs ready.
+    /// Prepares the users of jobs.
     fn users(&self) -> Result<Option<JobUsers>> {
         let Some(range) = self.options.job_users.clone() else { return Ok(None) };
         let folders = Cache::folders(&self.work_folder)
@@ -201,8 +203,8 @@ impl Node {
         JobUsers::start(range, &self.work_folder, folders, &needed).map(Some)
     }
 
-    /// Works until the caller stops it, there is no work, or the machine is taken away. Returns everything it holds
-    /// to the queue.
+    /// Works until the caller stops it, the node has been idle for `idle_exit`, or the cloud
+    /// reclaims the machine. Returns all its mini-batches to the queue.
     pub async fn run(self, stop: watch::Receiver<Stop>) -> Result<Ended> {
         let spot = self.options.spot_notice.clone();
         let spot_notice = async {
@@ -212,9 +214,9 @@ impl Node {
         let cache = Cache::new(self.work_folder.clone(), self.options.cache).guarded();
         let memory_groups = self.memory_groups();
         let users = self.users()?.map(Arc::new);
-        let solitude = Solitude::new(self.work_folder.join("alone"));
+        let node_lock = NodeLock::new(self.work_folder.join("alone"));
         let shared =
-            Arc::new(Shared { node: self, cache, protection, memory_groups, users, solitude });
+            Arc::new(Shared { node: self, cache, protection, memory_groups, users, node_lock });
         let node = &shared.node;
         let folder = shared.folder();
         let _claim =

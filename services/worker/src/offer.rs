@@ -1,4 +1,4 @@
-//! What this machine offers to jobs.
+//! The resources that this machine offers to jobs.
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;

@@ -24,7 +24,7 @@ const REAP_PAUSE: Duration = Duration::from_millis(2);
 /// Running Python processes, by what they are. Locked while one starts, so that it does not count as an orphan.
 static PYTHON_PROCESSES: Mutex<BTreeMap<i32, Kind>> = Mutex::new(BTreeMap::new());
 
-/// What a Python process is for.
+/// The purpose of a Python process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It runs the script, and may leave processes behind.
@@ -79,7 +79,7 @@ pub fn kill(leader: Pid, marker: &str) {
             .any(|kind| *kind == Kind::Worker);
         let belongs = |pid: Pid| match environment_has(pid, variable.as_bytes()) {
             Some(belongs) => belongs,
-            // Its environment is not readable, and no Python process runs that it could belong to.
+            // Its environment is unreadable, and it can belong to no running Python process.
             None => is_last,
         };
         let left: Vec<Pid> = adopted()

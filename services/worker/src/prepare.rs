@@ -160,7 +160,7 @@ impl Preparer {
         &self,
         descriptor: &Descriptor,
         rows: Vec<u64>,
-        takes: Takes,
+        takes: TableForm,
     ) -> Vec<Option<String>> {
         let unknown = vec![None; rows.len()];
         let Work::Rows { input, blocks, .. } = &descriptor.work else { return unknown };
@@ -180,7 +180,7 @@ impl Preparer {
         let Ok(files) = self.remote.tables(blocks, &options).await else { return unknown };
         let (blocks, schema) = (blocks.clone(), schemas.get(*input as usize).cloned().flatten());
         let places = self.with_decoder(move |decoder| {
-            let with_lines = takes == Takes::Items;
+            let with_lines = takes == TableForm::Items;
             with_request(&files, &blocks, &options, schema.as_ref(), with_lines, |request| {
                 decoder.row_places(request, &rows)
             })
@@ -254,7 +254,7 @@ impl Preparer {
     }
 }
 
-/// Adds what an earlier round of the job has of a mini-batch.
+/// Adds the rows that an earlier round of the job has kept of a mini-batch.
 pub async fn with_kept(
     store: &JobStore,
     descriptor: &Descriptor,
@@ -271,7 +271,7 @@ pub async fn with_kept(
     if let Some((first, end)) = kept.ranges.last().filter(|(_, end)| *end > found) {
         bail!("{} has {found} items, and items {first} to {end} run again", descriptor.detail());
     }
-    // The round that has read it first has told them.
+    // The round that first read the mini-batch has reported them.
     (prepared.warnings, prepared.warnings_of_pandas) = Default::default();
     if kept.aside {
         prepared.passed = kept.items().saturating_add(kept.succeeded);
@@ -284,8 +284,8 @@ pub async fn with_kept(
     Ok(Preparation::Ready(prepared))
 }
 
-/// Whether a mini-batch is not to blame for an error: a store does not answer or denies access, also to what the node has
-/// read before, or the node has no file descriptor left.
+/// Whether the node, and not the mini-batch, causes an error: a store does not answer or denies
+/// access, even to objects that the node has read before, or the node has no file descriptor left.
 fn is_unreachable(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let code = cause.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);

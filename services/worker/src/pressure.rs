@@ -31,7 +31,8 @@ fn machine(root: &Path) -> Option<(u64, u64)> {
     Some((kilobytes("MemTotal:")?, kilobytes("MemAvailable:")?))
 }
 
-/// Returns the limit of a control group, and what is left of it without the files that the kernel can drop.
+/// Returns the limit of a control group, and its available memory, which includes file pages that
+/// the kernel can drop.
 fn of_group(group: &Path) -> Option<(u64, u64)> {
     let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();

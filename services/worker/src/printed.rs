@@ -32,10 +32,10 @@ type Piece = (Instant, Vec<u8>);
 
 /// The latest output of a process to one descriptor.
 #[derive(Clone, Debug, Default)]
-pub struct Latest(Arc<Mutex<VecDeque<Piece>>>);
+pub struct RecentOutput(Arc<Mutex<VecDeque<Piece>>>);
 
-impl Latest {
-    /// Adds output that was just read.
+impl RecentOutput {
+    /// Adds output that the reader has just read.
     pub fn add(&self, bytes: &[u8]) {
         let kept = &bytes[bytes.len().saturating_sub(BYTES_MAX)..];
         let mut pieces = self.0.lock().expect("no holder panics");
@@ -65,13 +65,13 @@ impl Latest {
 /// The pipes of a process, and the latest output from each.
 #[derive(Debug, Default)]
 pub struct Pipes {
-    ends: Vec<(OwnedFd, Latest)>,
+    ends: Vec<(OwnedFd, RecentOutput)>,
 }
 
 impl Pipes {
     /// Adds a pipe. Its reader adds the output to the returned value.
-    pub fn add(&mut self, end: BorrowedFd<'_>) -> Latest {
-        let latest = Latest::default();
+    pub fn add(&mut self, end: BorrowedFd<'_>) -> RecentOutput {
+        let latest = RecentOutput::default();
         // Without a copy of the descriptor, reports do not wait for output in the pipe.
         if let Ok(end) = end.try_clone_to_owned() {
             self.ends.push((end, latest.clone()));
@@ -82,7 +82,7 @@ impl Pipes {
     /// Waits briefly until all written output has been read.
     pub async fn settle(&self) {
         for _ in 0..SETTLE_TRIES {
-            let waits = |(end, _): &(OwnedFd, Latest)| {
+            let waits = |(end, _): &(OwnedFd, RecentOutput)| {
                 rustix::io::ioctl_fionread(end).is_ok_and(|bytes| bytes > 0)
             };
             if !self.ends.iter().any(waits) {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn only_output_of_the_attempt_is_quoted() {
-        let latest = Latest::default();
+        let latest = RecentOutput::default();
         latest.add(b"before\n");
         std::thread::sleep(Duration::from_millis(2));
         let began = Instant::now();

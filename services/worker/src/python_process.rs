@@ -54,14 +54,14 @@ const FILES_PER_SEND_MAX: usize = 64;
 /// Longest wait for the end of the output, after the process and its children have ended.
 const LAST_OUTPUT_TIME: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 256 * 1024;
-/// A process that has its next mini-batch already is read once in this time: reading, scheduling and announcing many
-/// answers together costs little more than one.
+/// The agent reads from a process that has its next mini-batch already once in this time: reading,
+/// scheduling and announcing many answers together costs little more than one.
 const ANSWERS_TOGETHER: Duration = Duration::from_millis(1);
 /// Most bytes of such answers: the socket must hold those of the next pause, too.
 const ANSWERS_BYTES_MAX: usize = 64 * 1024;
 
-/// How to start a process.
-pub struct Start {
+/// The options for starting a process.
+pub struct StartOptions {
     pub python: PathBuf,
     /// Folder of the Python package.
     pub package: PathBuf,
@@ -71,9 +71,9 @@ pub struct Start {
     pub environment: Environment,
     /// Scheduling priority, 0 to 20.
     pub nice: u32,
-    /// Who runs the process; `None`: the user of the agent.
+    /// The user that runs the process; `None`: that of the agent.
     pub user: Option<Arc<JobUser>>,
-    /// Where the process enters a control group.
+    /// The file through which the process enters a control group.
     pub group: Option<std::fs::File>,
     /// Value that identifies the process on this machine. Its children inherit it.
     pub marker: String,
@@ -115,7 +115,7 @@ type Incomplete = Mutex<Option<Instant>>;
 impl PythonProcess {
     /// Starts the interpreter. Calls `report` from a task of its own.
     pub fn start(
-        start: &Start,
+        start: &StartOptions,
         kind: Kind,
         report: impl Fn(Report) + Send + Sync + 'static,
     ) -> Result<Self> {
@@ -129,8 +129,8 @@ impl PythonProcess {
     /// Supervises a process that a template has forked for `start`.
     pub fn adopt(
         pid: u32,
-        ours: OurEnds,
-        start: &Start,
+        ours: ProcessChannels,
+        start: &StartOptions,
         report: impl Fn(Report) + Send + Sync + 'static,
     ) -> Result<Self> {
         let pid = i32::try_from(pid)
@@ -143,11 +143,11 @@ impl PythonProcess {
 
     fn supervise(
         pid: Pid,
-        ours: OurEnds,
-        start: &Start,
+        ours: ProcessChannels,
+        start: &StartOptions,
         report: impl Fn(Report) + Send + Sync + 'static,
     ) -> Result<Self> {
-        let OurEnds { socket: ours, page, outputs } = ours;
+        let ProcessChannels { socket: ours, page, outputs } = ours;
         let pidfd =
             rustix::process::pidfd_open(pid, PidfdFlags::empty()).context("watch the process")?;
         let exit = watch(pidfd, Interest::READABLE).context("watch the process")?;
@@ -229,8 +229,9 @@ impl PythonProcess {
         self.incomplete.lock().expect("no holder panics").map(|since| since.elapsed())
     }
 
-    /// Asks the interpreter to write all Python stacks to its stack file. Works while user code holds the interpreter.
-    /// Call it only in phases after `Starting`: before, the signal would end the interpreter.
+    /// Asks the interpreter to write all Python stacks to its stack file. Works while user code
+    /// holds the interpreter. Call it only in phases after `Starting`: earlier, the signal would
+    /// end the interpreter.
     pub fn dump_stacks(&self) {
         // SAFETY: `kill` with a valid process id; the child is not reaped while `self` is alive and unreported.
         unsafe { libc::kill(self.pid.as_raw_nonzero().get(), stack_signal()) };
@@ -250,29 +251,34 @@ impl Drop for PythonProcess {
     }
 }
 
-/// The agent's ends of what connects it to a process.
-pub struct OurEnds {
+/// The agent's ends of the connection to a process.
+pub struct ProcessChannels {
     socket: UnixStream,
     page: StatusPage,
     /// Of descriptors 1 and 2.
     outputs: [OwnedFd; 2],
 }
 
-/// Creates what connects the agent to a process: its own ends, and those for descriptors 3, 4, 1 and 2 of the process.
-pub fn ends() -> Result<(OurEnds, [OwnedFd; 4])> {
+/// Creates the connection of the agent to a process: the agent's ends, and those for descriptors 3,
+/// 4, 1 and 2 of the process.
+pub fn ends() -> Result<(ProcessChannels, [OwnedFd; 4])> {
     let (socket, theirs) = UnixStream::pair().context("create a socket pair")?;
     let page = StatusPage::new()?;
     let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).context("create a pipe");
     let ((stdout, to_stdout), (stderr, to_stderr)) = (pipe()?, pipe()?);
     let status = page.file.try_clone().context("share the status page")?;
     Ok((
-        OurEnds { socket, page, outputs: [stdout, stderr] },
+        ProcessChannels { socket, page, outputs: [stdout, stderr] },
         [theirs.into(), status, to_stdout, to_stderr],
     ))
 }
 
 /// Starts an interpreter in its own session.
-fn spawn(start: &Start, kind: Kind, [socket, status, stdout, stderr]: [OwnedFd; 4]) -> Result<Pid> {
+fn spawn(
+    start: &StartOptions,
+    kind: Kind,
+    [socket, status, stdout, stderr]: [OwnedFd; 4],
+) -> Result<Pid> {
     let socket = rustix::io::fcntl_dupfd_cloexec(&socket, FD_FLOOR)?;
     let status = rustix::io::fcntl_dupfd_cloexec(&status, FD_FLOOR)?;
     let mut command = Command::new(&start.python);
@@ -412,8 +418,9 @@ fn report_frames(frames: &mut FrameReader, report: &impl Fn(Report)) -> Result<O
     broken.map_or(Ok(answered), |error| Err(error.into()))
 }
 
-/// Writes frames until the process closes its end of the socket: either it has ended, which another report tells, or the
-/// Python package ends it. After another error the process would wait for a frame that never comes.
+/// Writes frames until the process closes its end of the socket: either it has ended, which another
+/// report says, or the Python package ends it. After another error the process would wait for a
+/// frame that never comes.
 async fn write_frames(
     socket: &AsyncFd<UnixStream>,
     mut to_send: mpsc::UnboundedReceiver<Outgoing>,

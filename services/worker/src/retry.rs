@@ -1,4 +1,4 @@
-//! How the worker retries calls of queues.
+//! Retries calls of queues.
 
 use std::time::Duration;
 

@@ -6,18 +6,18 @@
 //! with simulated processes.
 //!
 //! A mini-batch is in one `Stage` from its delivery until the agent announces its outcome or returns it. A Python
-//! process is in one `Life` from its start to its end.
+//! process is in one `ProcessState` from its start to its end.
 //!
 //! | part of the state | keeps |
 //! |---|---|
 //! | `mini_batches`, `mini_batch` | the mini-batches of the node, and the queues of those that no process has |
-//! | `processes`, `process`, `pipe` | the processes, their lives, and the mini-batches that each holds |
-//! | `starts`, `condition` | what starts have shown; when a process is worn out |
-//! | `gpus`, `trouble` | which process has which GPU, and which GPU is out of use |
+//! | `processes`, `process`, `pipe` | the processes, their states, and the mini-batches that each holds |
+//! | `starts`, `process_health` | the results of starts; when a process is worn out |
+//! | `gpus`, `gpu_fault` | which process has which GPU, and which GPU is out of use |
 //! | `attempt` | the tries that have ended here; the record of an attempt, and whether another try follows |
 //! | `isolation`, `ranges` | the ranges of a mini-batch whose tries are spent |
 //! | `gaps`, `run_cost` | how long these ranges are |
-//! | `good`, `causes`, `rejects` | the results of those that succeed; why others fail; the items that are rejected |
+//! | `successful_rows`, `causes`, `rejects` | the rows of ranges that succeed; the causes of failures; the rejected items |
 //! | `notices` | which notices are due |
 //!
 //! | file | decisions |
@@ -25,37 +25,37 @@
 //! | `deliveries` | receiving, preparing, handing over; lost leases |
 //! | `answers` | reactions to frames and to the end of a process; starts |
 //! | `isolate` | which mini-batches are isolated |
-//! | `copies` | second starts of slow mini-batches, and the end of the slower one |
-//! | `others` | what the node leaves to other nodes after failures here |
-//! | `quarantine` | what may kill the node runs alone on it |
-//! | `fit` | how many processes the job may have while other jobs have work on the node |
-//! | `wear` | replacing processes although they work |
+//! | `copies` | speculative runs of slow mini-batches, and the end of the slower run |
+//! | `peer_nodes` | which mini-batches the node leaves to other nodes after failures here |
+//! | `quarantine` | mini-batches that may kill the node run alone on it |
+//! | `allocation` | how many processes and which GPUs the job has on a node with other jobs |
+//! | `wear` | replacing worn-out processes |
 //! | `deadlines` | timeouts: stacks, kills, recalls, notices |
 //! | `pause` | pauses while the disk is full, or a store does not answer |
 //! | `stop` | draining, finishing, killing, giving up |
 //!
 //! Each part of the state changes only through the functions of its file, which keep it consistent.
 
+mod allocation;
 mod answers;
 mod attempt;
 mod causes;
-mod condition;
 mod copies;
 mod deadlines;
 mod deliveries;
-mod fit;
 mod gaps;
-mod good;
+mod gpu_fault;
 mod gpus;
 mod isolate;
 mod isolation;
 mod mini_batch;
 mod mini_batches;
 mod notices;
-mod others;
 mod pause;
+mod peer_nodes;
 mod pipe;
 mod process;
+mod process_health;
 mod processes;
 mod quarantine;
 mod ranges;
@@ -63,9 +63,9 @@ mod rejects;
 mod run_cost;
 mod starts;
 mod stop;
+mod successful_rows;
 #[cfg(test)]
 pub(crate) mod tests;
-mod trouble;
 mod wear;
 
 use std::collections::VecDeque;
@@ -76,7 +76,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Chance, Descriptor, ErrorReport, GpuSet, JobSpec, Members, MiniBatchFrame, ProcessEvent,
+    Descriptor, ErrorReport, GpuSet, JobSpec, Members, MiniBatchFrame, ProcessEvent, RestartChance,
     ResultEvent, RunningMiniBatch, SlotPhase, Waiting,
 };
 
@@ -85,26 +85,26 @@ use crate::lease::LeaseId;
 use crate::memory_files::MemoryFile;
 use crate::prepare::Preparation;
 pub use crate::stop::Stop;
+pub use allocation::{AgentAllocation, AllocationReport};
 pub use attempt::Outcome;
-use attempt::Tried;
-pub(crate) use attempt::{Attempted, conclude};
+use attempt::PreviousTries;
+pub(crate) use attempt::{EndedAttempt, conclude};
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
-pub use fit::{InUse, Share};
 use gpus::Gpus;
 use isolate::Isolations;
 pub use mini_batch::{deliveries_lost, lost_too_often};
 use mini_batches::MiniBatches;
 use notices::Notices;
-use others::Others;
 use pause::Pause;
+use peer_nodes::PeerNodes;
 pub use process::ProcessId;
 use processes::Processes;
 use quarantine::Quarantine;
 use stop::Stopping;
 
-/// A moment on both clocks; `milliseconds`: wall clock, since the epoch.
+/// A time on both clocks; `milliseconds`: wall clock, since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct Timestamp {
     pub instant: Instant,
     pub milliseconds: u64,
 }
@@ -116,8 +116,8 @@ pub struct Config {
     pub node: String,
     /// Python processes to run.
     pub processes: u32,
-    /// What the job may have on a node that it shares with others; `None`: all processes.
-    pub share: Option<Share>,
+    /// The allocation of the job on a node that it shares with others; `None`: all processes.
+    pub allocation: Option<AgentAllocation>,
     /// Number of the first process.
     pub first_process: u32,
     /// GPUs of the machine.
@@ -136,7 +136,7 @@ pub struct Config {
 
 /// A delivery that the agent has leased.
 #[derive(Clone, Debug)]
-pub struct Delivered {
+pub struct LeasedDelivery {
     pub lease: LeaseId,
     pub descriptor: Descriptor,
     /// Deliveries of this message, including this one.
@@ -147,9 +147,9 @@ pub struct Delivered {
     pub bytes: u64,
 }
 
-/// The status page of a live process, at one moment.
+/// The status page of a live process, as last read.
 #[derive(Clone, Debug)]
-pub struct Sighting {
+pub struct ProcessSnapshot {
     pub process: ProcessId,
     pub phase: SlotPhase,
     /// The hand-over that it works on; 0: none.
@@ -164,14 +164,15 @@ pub struct Sighting {
 
 /// Facts about a process that has ended.
 #[derive(Clone, Debug)]
-pub struct Findings {
+pub struct ExitReport {
     /// Why it ended, as far as the agent can tell, with its last output.
     pub death: ErrorReport,
     /// The cause, if it ended before `init()` had returned.
     pub early: String,
-    /// The chance that another process starts.
-    pub chance: Chance,
-    /// Whether scripts of the job have handed back results, so that it may have some of its mini-batch.
+    /// The chance that a restart succeeds.
+    pub chance: RestartChance,
+    /// Whether scripts of the job have handed back results, so that the mini-batch may have
+    /// checkpoints.
     pub has_checkpoints: bool,
 }
 
@@ -180,22 +181,22 @@ pub struct Findings {
 pub enum Event {
     /// The agent is asked to stop.
     Stop(Stop),
-    /// The job may have more or fewer processes from now on.
-    Share(Share),
+    /// The allocation of the job has changed.
+    Allocate(AgentAllocation),
     /// Some time has passed.
-    Tick(Vec<Sighting>),
+    Tick(Vec<ProcessSnapshot>),
     /// The queue has answered [`Action::Receive`].
-    Received(Vec<Delivered>),
+    Received(Vec<LeasedDelivery>),
     /// The answer to [`Action::Prepare`]. In the descriptor, the mini-batch replaces a pointer into the plan.
     Prepared { lease: LeaseId, descriptor: Box<Descriptor>, preparation: Preparation },
-    /// These mini-batches were started twice and have succeeded: nothing has to be announced of them any more.
+    /// These mini-batches were copied and have succeeded: the agent announces nothing more of them.
     Settled(Vec<u64>),
     /// The nodes that work on the job, and those that must not.
     Members(Members),
     /// Other nodes may have these deliveries now.
-    LeasesLost { leases: Vec<LeaseId>, sightings: Vec<Sighting> },
+    LeasesLost { leases: Vec<LeaseId>, snapshots: Vec<ProcessSnapshot> },
     /// [`Action::Start`] failed; with the chance that another start succeeds.
-    NotStarted { process: ProcessId, message: String, chance: Chance },
+    NotStarted { process: ProcessId, message: String, chance: RestartChance },
     /// [`Action::Start`] failed because the disk of the node is full.
     NoRoom { process: ProcessId, message: String },
     /// The resident memory of a process that has sent frames, reported before them, if the job limits it.
@@ -213,7 +214,7 @@ pub enum Event {
     /// how long ago its `run()` began; `None`: it had not begun.
     Exited { process: ProcessId, code: i32, phase: SlotPhase, sequence: u64, ran: Option<Duration> },
     /// The answer to [`Action::Examine`].
-    Examined { process: ProcessId, findings: Box<Findings> },
+    Examined { process: ProcessId, findings: Box<ExitReport> },
 }
 
 /// An action for the agent.
@@ -225,10 +226,10 @@ pub enum Action {
     StopReceiving,
     /// Prepare a mini-batch. `resumes_since`: when it was received, if other nodes may have checkpoints to fetch.
     Prepare { lease: LeaseId, descriptor: Box<Descriptor>, resumes_since: Option<Instant> },
-    /// Start a process, with the GPUs that it is assigned if enough are free. `sees`: what it sees without on a node
-    /// that jobs share; `None`: the node is its own.
+    /// Start a process, with the GPUs that it is assigned if enough are free. `sees`: the GPUs that
+    /// it sees otherwise, on a node that jobs share; `None`: the job has the whole node.
     Start { process: ProcessId, gpus: Option<GpuSet>, sees: Option<Vec<u32>> },
-    /// Send mini-batches to a process, in order, and the memory files of their tables.
+    /// Send mini-batches to a process, in order, with the memory files of their tables.
     HandOver { process: ProcessId, frames: Vec<MiniBatchFrame>, files: Vec<Arc<OwnedFd>> },
     /// Limit a lease to the deadline of the attempt, which starts now.
     Begin { lease: LeaseId, deadline: Instant },
@@ -272,7 +273,7 @@ pub enum Announcement {
     Event(ResultEvent),
     /// Publish a mini-batch again unchanged, for other nodes. If its lease is lost by now, another node has it already.
     Return { lease: LeaseId, descriptor: Box<Descriptor> },
-    /// Acknowledge a delivery without an outcome: its mini-batch has one, or it is a second start.
+    /// Acknowledge a delivery without an outcome: its mini-batch has one, or it is a copy.
     Drop { lease: LeaseId },
 }
 
@@ -288,26 +289,26 @@ pub struct Scheduler {
     gpus: Gpus,
     isolations: Isolations,
     pause: Pause,
-    tried: Tried,
-    others: Others,
+    tried: PreviousTries,
+    others: PeerNodes,
     quarantine: Quarantine,
     notices: Notices,
 }
 
 impl Scheduler {
     /// Starts the processes.
-    pub fn new(config: Config, now: Moment) -> Self {
+    pub fn new(config: Config, now: Timestamp) -> Self {
         let mut scheduler = Self {
             actions: VecDeque::new(),
             stopping: Stopping::default(),
             is_receiving: false,
             mini_batches: MiniBatches::default(),
             processes: Processes::new(&config),
-            gpus: Gpus::new(&config.spec, config.gpus, config.share.as_ref()),
+            gpus: Gpus::new(&config.spec, config.gpus, config.allocation.as_ref()),
             isolations: Isolations::default(),
             pause: Pause::default(),
-            tried: Tried::default(),
-            others: Others::default(),
+            tried: PreviousTries::default(),
+            others: PeerNodes::default(),
             quarantine: Quarantine::new(now.instant),
             notices: Notices::default(),
             config,
@@ -317,19 +318,19 @@ impl Scheduler {
     }
 
     /// Handles an event, and decides its direct consequences.
-    pub fn handle(&mut self, event: Event, now: Moment) {
+    pub fn handle(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::Stop(stop) => self.stop(stop, now),
-            Event::Share(share) => self.fit(share, now),
-            Event::Tick(sightings) => self.tick(sightings, now),
+            Event::Allocate(allocation) => self.fit(allocation, now),
+            Event::Tick(snapshots) => self.tick(snapshots, now),
             Event::Received(deliveries) => self.received(deliveries, now),
             Event::Prepared { lease, descriptor, preparation } => {
                 self.prepared(lease, *descriptor, preparation, now)
             }
             Event::Settled(mini_batches) => self.settled(&mini_batches),
             Event::Members(members) => self.told_members(members, now),
-            Event::LeasesLost { leases, sightings } => {
-                leases.into_iter().for_each(|lease| self.lease_lost(lease, &sightings));
+            Event::LeasesLost { leases, snapshots } => {
+                leases.into_iter().for_each(|lease| self.lease_lost(lease, &snapshots));
             }
             Event::NotStarted { process, message, chance } => {
                 let gpus = self.empty(process.slot);
@@ -345,7 +346,7 @@ impl Scheduler {
                     process,
                     gpus.as_ref(),
                     message,
-                    (Chance::Likely, String::new()),
+                    (RestartChance::Likely, String::new()),
                     now,
                 );
             }
@@ -367,7 +368,7 @@ impl Scheduler {
 
     /// Decides which mini-batches the node returns, prepares, hands over and receives next. `is_behind`: the
     /// announcer has too many outcomes left to announce, so processes get no new work.
-    pub fn schedule(&mut self, now: Moment, is_behind: bool) {
+    pub fn schedule(&mut self, now: Timestamp, is_behind: bool) {
         self.others.tick(self.limit(), now.instant);
         self.finish_idle_processes(now);
         self.return_waiting();
@@ -386,7 +387,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the mini-batches that the node holds. Second starts cost nothing when they are lost.
+    /// Returns the mini-batches that the node holds, without copies, whose loss costs nothing.
     pub fn held(&self) -> Vec<Held> {
         let firsts = self.mini_batches.all().filter(|held| !held.descriptor.copy);
         firsts.map(|held| (held.descriptor.mini_batch, held.deliveries_lost)).collect()
@@ -398,16 +399,16 @@ impl Scheduler {
     }
 
     /// Returns the lease and the start of an unanswered hand-over.
-    pub fn hand_over_of(&self, process: ProcessId, sequence: u64) -> Option<(LeaseId, Moment)> {
+    pub fn hand_over_of(&self, process: ProcessId, sequence: u64) -> Option<(LeaseId, Timestamp)> {
         let handed = self.processes.get(process)?.pipe.get(sequence)?;
         Some((handed.lease, handed.began))
     }
 
     /// Returns the mini-batches that processes run, as their status pages say.
-    pub fn running(&self, sightings: &[Sighting]) -> Vec<RunningMiniBatch> {
+    pub fn running(&self, snapshots: &[ProcessSnapshot]) -> Vec<RunningMiniBatch> {
         let run_by = |process: &process::Process| {
             let handed = process.pipe.front()?;
-            let seen = sightings.iter().find(|seen| seen.process == process.id)?;
+            let seen = snapshots.iter().find(|seen| seen.process == process.id)?;
             Some(RunningMiniBatch {
                 mini_batch: self.mini_batches.get(handed.lease)?.descriptor.mini_batch,
                 node: self.config.node.clone(),

@@ -7,18 +7,18 @@ use anyhow::{Result, anyhow};
 use protocol::{ItemPath, JobSpec};
 use storage::Stores;
 
-use crate::cache::{Cache, EntryKind, Used};
+use crate::cache::{Cache, EntryKind, PinnedEntry};
 
 /// Option that the engine passes to the script; its value is never replaced.
 const OUTPUT_OPTION: &str = "--output";
 
-/// Downloads every side input that is a URL into `cache`, and replaces the URLs in the job by the paths of the copies.
-/// They stay while the returned values exist.
+/// Downloads every side input that is a URL into `cache`, and replaces the URLs in the job by the
+/// paths of the copies. The copies stay while the returned values exist.
 pub async fn fetch_side_inputs(
     spec: &mut JobSpec,
     stores: &Stores,
     cache: &Cache,
-) -> Result<Vec<Used>> {
+) -> Result<Vec<PinnedEntry>> {
     let (mut copies, mut all) = (Vec::new(), Vec::new());
     for (name, original) in spec.side_inputs.iter().filter(|(_, original)| original.is_url()) {
         let url = lossless(original)?;
@@ -38,7 +38,7 @@ pub async fn fetch_side_inputs(
     Ok(all)
 }
 
-async fn copy_of(url: &str, stores: &Stores, cache: &Cache) -> Result<(ItemPath, Used)> {
+async fn copy_of(url: &str, stores: &Stores, cache: &Cache) -> Result<(ItemPath, PinnedEntry)> {
     let tree = stores.tree(url).await?;
     let to = cache.content(EntryKind::SideInput, tree.digest()).join(tree.name());
     let download = async {

@@ -1,8 +1,8 @@
-//! How agents and nodes are stopped: in steps, each of which only follows a smaller one.
+//! Stops agents and nodes, in steps: a later step is always more urgent.
 
 use tokio::sync::watch;
 
-/// What an agent or a node should do. Larger values are more urgent.
+/// The order to an agent or a node. Larger values are more urgent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
     /// Work.

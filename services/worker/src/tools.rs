@@ -25,7 +25,8 @@ const LINES: usize = 15;
 
 /// Environment variable of programs that create an environment, and so of their children: its folder.
 const CREATES_VARIABLE: &str = "GRISTMILL_CREATES";
-/// Looks for processes that have been killed, and the pause between two: only one that hangs in the kernel takes longer.
+/// Checks for the end of killed processes, and the pause between two: only a process that hangs in
+/// the kernel takes longer.
 const LOOKS_MAX: u32 = 100;
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -33,9 +34,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tools {
     state: Arc<Mutex<RunningTool>>,
-    /// What they get of the environment of this process.
+    /// The environment variables of this process that they get.
     variables: Arc<Environment>,
-    /// Who runs them; `None`: the user of this process.
+    /// The user that runs them; `None`: that of this process.
     user: Option<Arc<JobUser>>,
 }
 
@@ -59,7 +60,8 @@ impl Drop for StopOnDrop {
 }
 
 impl Tools {
-    /// `variables`: what the programs get of the environment of this process. `user`: who runs them, if it is another one.
+    /// `variables`: the environment of the programs. `user`: the user that runs them, if it is not
+    /// that of this process.
     pub(crate) fn new(variables: Environment, user: Option<Arc<JobUser>>) -> Self {
         Self { variables: variables.into(), user, ..Self::default() }
     }
@@ -123,9 +125,8 @@ impl Tools {
             // SAFETY: `becoming` makes only async-signal-safe calls.
             unsafe { command.pre_exec(user.becoming()) };
         }
-        // The program of a killed node dies too, though not what it has started (see `kill_creators`). The thread that
-        // waits lives as long as it.
-        // SAFETY: `prctl` is async-signal-safe.
+        // The program of a killed node dies too, but its children do not (see `kill_creators`). The
+        // waiting thread lives as long as the program. SAFETY: `prctl` is async-signal-safe.
         unsafe {
             command.pre_exec(move || Ok(set_parent_process_death_signal(Some(Signal::KILL))?))
         };
@@ -166,8 +167,8 @@ impl Tools {
     }
 }
 
-/// Kills what creates the environment in this folder for a node that was killed. The caller has the right to create it, so
-/// no other node does.
+/// Kills the programs that still create the environment in this folder for a killed node. The
+/// caller holds the lock of the entry, so no other node creates it.
 pub(crate) fn kill_creators(folder: &Path) {
     let variable = [CREATES_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
     for _ in 0..LOOKS_MAX {
@@ -179,7 +180,8 @@ pub(crate) fn kill_creators(folder: &Path) {
             return;
         }
         for pid in creators {
-            // Another process may have got the id since it was looked at, but not after this.
+            // Another process may have got the id before the descriptor was opened, but not after
+            // it.
             if let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
                 && environment_has(pid, &variable) == Some(true)
             {
@@ -190,7 +192,8 @@ pub(crate) fn kill_creators(folder: &Path) {
     }
 }
 
-/// Returns what a program that failed says: its last error, or else its last line, and below it the last lines.
+/// Returns the message of a program that failed: its last error, or else its last line, followed by
+/// the last lines.
 fn said(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let is_error = |line: &&&str| line.trim_start().to_ascii_lowercase().starts_with("error");

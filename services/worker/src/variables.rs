@@ -1,5 +1,5 @@
-//! Which environment variables of this process its scripts get, and the programs that install packages for them; and how
-//! the process hides the others.
+//! Selects the environment variables of this process for scripts, and for the programs that install
+//! their packages, and hides the others.
 
 use std::ffi::{OsStr, OsString};
 
@@ -8,7 +8,8 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 /// Environment variables with their values.
 pub type Environment = Vec<(OsString, OsString)>;
 
-/// Variables that say where things are and how programs behave. They hold no secrets, apart from passwords of proxies.
+/// Variables with paths and settings of programs. They hold no secrets, apart from passwords of
+/// proxies.
 const NAMES: &[&str] = &[
     "PATH",
     "HOME",
@@ -52,12 +53,13 @@ const PREFIXES: &[&str] = &[
 /// Settings of the programs that install packages, which may hold a password of a package index.
 const INSTALLERS: &[&str] = &["PIP_", "UV_", "CONDA_", "MAMBA_"];
 
-/// The variables of this process that it hands on.
+/// The variables of this process that it passes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Variables {
-    /// To scripts.
+    /// Variables for scripts.
     pub scripts: Environment,
-    /// To the programs that make environments, and so to the packages that these build.
+    /// Variables for the programs that create environments, and so for the packages that these
+    /// build.
     pub installers: Environment,
 }
 
@@ -67,8 +69,8 @@ impl Variables {
         Self { scripts: environment.clone(), installers: environment }
     }
 
-    /// Those without secrets, and those that the owner of the worker hands on: `passed` has names, also `NAME*` for all
-    /// that begin so. `secret`: names that are never handed on.
+    /// Returns the variables without secrets, and those that the owner of the worker passes on:
+    /// `passed` has names, or `NAME*` for a prefix. `secret`: names that are never passed on.
     pub fn without_secrets(environment: Environment, passed: &[String], secret: &[String]) -> Self {
         let mut variables = Self::default();
         for (name, value) in environment {
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_of_others_get_no_secrets() {
+    fn scripts_of_other_people_get_no_secrets() {
         let variables = Variables::without_secrets(environment(), &[], &[]);
         assert_eq!(names(&variables.scripts), ["PATH", "LC_ALL", "PYTHONPATH", "CUDA_HOME"]);
         assert_eq!(
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_of_the_worker_hands_on_variables_but_never_those_of_the_broker() {
+    fn owner_of_the_worker_passes_on_variables_but_never_those_of_the_broker() {
         let passed = ["AWS_SECRET_ACCESS_KEY", "TEAM_*", "BROKER_PASSWORD"].map(str::to_owned);
         let variables =
             Variables::without_secrets(environment(), &passed, &["BROKER_PASSWORD".to_owned()]);

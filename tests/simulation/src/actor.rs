@@ -10,7 +10,7 @@ use crate::weather::{Dice, Weather};
 
 /// Why a node should stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum StopRequest {
     /// Somebody drains it.
     Drain,
     /// Its machine will be taken away.
@@ -31,7 +31,7 @@ struct Shared {
     calm_from: Instant,
     dead: watch::Sender<bool>,
     /// What a node was told first, and when.
-    told: watch::Sender<Option<(Told, Instant)>>,
+    told: watch::Sender<Option<(StopRequest, Instant)>>,
     frozen_until: watch::Sender<Option<Instant>>,
 }
 
@@ -73,14 +73,14 @@ impl Actor {
     }
 
     /// Tells a node to stop.
-    pub fn tell(&self, told: Told) {
+    pub fn tell(&self, told: StopRequest) {
         self.shared.told.send_modify(|before| {
             before.get_or_insert((told, Instant::now()));
         });
     }
 
     /// Waits until the stop of the node is requested.
-    pub async fn told(&self) -> Told {
+    pub async fn told(&self) -> StopRequest {
         let mut told = self.shared.told.subscribe();
         let told = told.wait_for(Option::is_some).await.ok().and_then(|told| *told);
         told.expect("the sender lives as long as this actor").0

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    AttemptStatus, Chance, Descriptor, ErrorReport, JobSpec, Payload, ProcessEvent, ResultEvent,
-    SlotPhase, Work,
+    AttemptStatus, Descriptor, ErrorReport, JobSpec, Payload, ProcessEvent, RestartChance,
+    ResultEvent, SlotPhase, Work,
 };
 use queue::{Delivery, Queue, Receipt};
 use storage::JobStore;
@@ -18,20 +18,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
-use worker::Tenant;
-use worker::parts::{
-    Allotment, Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases,
-    Preparation, Prepared, with_kept,
-};
+use worker::NodeLockHolder;
 use worker::scheduler::{
-    Action, Announcement, Config, Delivered, Event, Findings, Moment, Outcome, ProcessId,
-    Scheduler, Sighting, Stop,
+    Action, Announcement, Config, Event, ExitReport, LeasedDelivery, Outcome, ProcessId,
+    ProcessSnapshot, Scheduler, Stop, Timestamp,
+};
+use worker::simulation_api::{
+    AgentLink, Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases,
+    Preparation, Prepared, with_kept,
 };
 
 use crate::actor::Actor;
+use crate::agent_allocations::{CheckedAllocation, GpusInUse};
 use crate::gpus::Gpus;
-use crate::process::{Life, Order, Process};
-use crate::shares::{GpusInUse, OwnShare};
+use crate::process::{Process, ProcessCommand, ProcessContext};
 use crate::weather::Bug;
 use crate::witness::{JobWitness, Runs, descriptor};
 
@@ -58,12 +58,12 @@ pub(crate) struct Agent {
     pub spec: Arc<JobSpec>,
     pub bug: Option<Bug>,
     pub gpus: GpusInUse,
-    pub tenant: Tenant,
+    pub node_lock: NodeLockHolder,
 }
 
 /// What the loop reacts to.
 pub(crate) enum Message {
-    Told,
+    StopRequest,
     Shared,
     Tick,
     Received(anyhow::Result<Vec<Delivery>>),
@@ -93,7 +93,7 @@ struct Executor {
     stacks: BTreeSet<ProcessId>,
     receipts: HashMap<LeaseId, Receipt>,
     accidents: u32,
-    share: OwnShare,
+    allocation: CheckedAllocation,
     looked_for_members: Option<Instant>,
 }
 
@@ -102,7 +102,7 @@ impl Agent {
     pub async fn work(
         self,
         mut stop: watch::Receiver<Stop>,
-        allotment: Allotment,
+        agent_link: AgentLink,
     ) -> anyhow::Result<Held> {
         // A node that ignores lost leases does not watch the clock either.
         let step = if self.has(Bug::LeasesForLong) { 4 * LEASE_STEP } else { LEASE_STEP };
@@ -130,12 +130,12 @@ impl Agent {
         if self.has(Bug::IgnoresRunLimits) {
             Arc::make_mut(&mut spec).process_max_runs = 0;
         }
-        let share = OwnShare::new(allotment);
+        let allocation = CheckedAllocation::new(agent_link);
         let config = Config {
             spec,
             node: self.actor.name().to_owned(),
             processes: self.spec.process_count_per_node.expect("the job says how many"),
-            share: (!self.has(Bug::IgnoresShares)).then(|| share.last()),
+            allocation: (!self.has(Bug::IgnoresAllocations)).then(|| allocation.last()),
             first_process: self.witness.starts.processes.load(Ordering::SeqCst),
             gpus: self.witness.job.gpus,
             prefetch_bytes_max: u64::MAX,
@@ -162,7 +162,7 @@ impl Agent {
             stacks: BTreeSet::new(),
             receipts: HashMap::new(),
             accidents: 0,
-            share,
+            allocation,
             looked_for_members: None,
         };
         executor.execute().await;
@@ -172,8 +172,8 @@ impl Agent {
             let message = tokio::select! {
                 biased;
                 ended = &mut announcer => return Err(failure(ended)),
-                Ok(()) = stop.changed() => Message::Told,
-                () = executor.share.wait() => Message::Shared,
+                Ok(()) = stop.changed() => Message::StopRequest,
+                () = executor.allocation.wait() => Message::Shared,
                 Some(message) = inbox.recv() => message,
                 () = sleep(tick) => Message::Tick,
             };
@@ -203,12 +203,12 @@ impl Executor {
     async fn schedule(&mut self) {
         let leases = self.leases.lapsed();
         if !leases.is_empty() {
-            let sightings = self.sightings();
-            self.handle(Event::LeasesLost { leases, sightings }).await;
+            let snapshots = self.snapshots();
+            self.handle(Event::LeasesLost { leases, snapshots }).await;
         }
         let access = self
             .agent
-            .tenant
+            .node_lock
             .access(self.scheduler.wants_to_be_alone(), self.scheduler.holds_any());
         self.scheduler.access(access);
         self.scheduler.schedule(now(), self.announcements.are_behind());
@@ -219,16 +219,16 @@ impl Executor {
     fn report_in_use(&mut self) {
         let Some(mut in_use) = self.scheduler.in_use() else { return };
         if self.agent.has(Bug::GrowsBeforeItShrinks) {
-            let own = self.share.last().gpus;
+            let own = self.allocation.last().gpus;
             in_use.gpus.retain(|gpu| own.contains(gpu));
         }
-        self.share.report(in_use);
+        self.allocation.report(in_use);
     }
 
     /// Tells how many mini-batches the node holds, by which reducers notice an emptied queue.
     fn tell_activity(&self) {
         let lies = u64::from(self.agent.has(Bug::WaitsForEver));
-        self.share.tell_held(self.leases.count() as u64 + lies);
+        self.allocation.tell_held(self.leases.count() as u64 + lies);
     }
 
     async fn execute(&mut self) {
@@ -241,9 +241,11 @@ impl Executor {
 
     async fn receive(&mut self, message: Message) -> anyhow::Result<()> {
         let event = match message {
-            Message::Told => return Ok(()),
-            Message::Shared => match self.share.changed() {
-                Some(share) if !self.agent.has(Bug::IgnoresShares) => Event::Share(share),
+            Message::StopRequest => return Ok(()),
+            Message::Shared => match self.allocation.changed() {
+                Some(allocation) if !self.agent.has(Bug::IgnoresAllocations) => {
+                    Event::Allocate(allocation)
+                }
                 _ => return Ok(()),
             },
             Message::Tick => {
@@ -264,7 +266,7 @@ impl Executor {
                     node.id = self.agent.actor.name(),
                     "a lease is lost"
                 );
-                Event::LeasesLost { leases: vec![lease], sightings: self.sightings() }
+                Event::LeasesLost { leases: vec![lease], snapshots: self.snapshots() }
             }
             Message::Frame(process, mut frame, rows) => {
                 self.measure(process, &frame).await;
@@ -273,7 +275,7 @@ impl Executor {
             }
             Message::Exited(process, code) => {
                 let Some(ended) = self.processes.get(&process) else { return Ok(()) };
-                let Sighting { phase, sequence, .. } = ended.sighting(process);
+                let ProcessSnapshot { phase, sequence, .. } = ended.snapshot(process);
                 let phase = if self.agent.has(Bug::BlamesNobodyForDeaths) {
                     SlotPhase::Idle
                 } else {
@@ -286,7 +288,7 @@ impl Executor {
         Ok(())
     }
 
-    fn hold(&mut self, delivery: Delivery) -> Delivered {
+    fn hold(&mut self, delivery: Delivery) -> LeasedDelivery {
         let mut descriptor = descriptor(&delivery.body);
         if self.agent.witness.job.is_planned(descriptor.mini_batch) {
             // As if its message were too large for the queue: it has to be looked up.
@@ -295,8 +297,14 @@ impl Executor {
         self.agent.witness.handed(&delivery.receipt);
         let lease = self.leases.hold(delivery.receipt.clone(), delivery.leased_at);
         self.receipts.insert(lease, delivery.receipt);
-        let deaths = self.agent.tenant.deaths(descriptor.mini_batch);
-        Delivered { lease, descriptor, receive_count: delivery.receive_count, deaths, bytes: 0 }
+        let deaths = self.agent.node_lock.deaths(descriptor.mini_batch);
+        LeasedDelivery {
+            lease,
+            descriptor,
+            receive_count: delivery.receive_count,
+            deaths,
+            bytes: 0,
+        }
     }
 
     /// Reports the memory of a process that is ready or has answered.
@@ -319,11 +327,11 @@ impl Executor {
     }
 
     async fn tick(&mut self) {
-        let mut sightings = self.sightings();
-        for seen in &mut sightings {
+        let mut snapshots = self.snapshots();
+        for seen in &mut snapshots {
             seen.stacks = self.stacks.remove(&seen.process).then(|| "File".to_owned());
         }
-        self.handle(Event::Tick(sightings)).await;
+        self.handle(Event::Tick(snapshots)).await;
         self.look_for_settled().await;
         let holds_up = self
             .processes
@@ -371,8 +379,8 @@ impl Executor {
         });
     }
 
-    fn sightings(&self) -> Vec<Sighting> {
-        self.processes.iter().map(|(id, process)| process.sighting(*id)).collect()
+    fn snapshots(&self) -> Vec<ProcessSnapshot> {
+        self.processes.iter().map(|(id, process)| process.snapshot(*id)).collect()
     }
 
     async fn perform(&mut self, action: Action) -> Option<Event> {
@@ -390,9 +398,9 @@ impl Executor {
                     let name = self.agent.actor.name().to_owned();
                     self.agent.witness.report("a stopping node starts no mini-batch", name);
                 }
-                if self.share.handed(process) {
+                if self.allocation.handed(process) {
                     let name = self.agent.actor.name().to_owned();
-                    self.agent.witness.report("a job has no more processes than its share", name);
+                    self.agent.witness.report("an agent keeps to its allocation", name);
                 }
                 if self.outgrown.contains(&process) {
                     let name = self.agent.actor.name().to_owned();
@@ -406,7 +414,9 @@ impl Executor {
                     }
                     let handed = self.scheduler.hand_over_of(process, frame.sequence);
                     let receipt = handed.and_then(|(lease, _)| self.receipts.get(&lease).cloned());
-                    self.processes.get_mut(&process)?.send(Order::Run(Box::new(frame), receipt));
+                    self.processes
+                        .get_mut(&process)?
+                        .send(ProcessCommand::Run(Box::new(frame), receipt));
                 }
             }
             Action::Begin { lease, deadline } => self.leases.start(lease, deadline.into()),
@@ -419,17 +429,17 @@ impl Executor {
             Action::DumpStacks { process, .. } => drop(self.stacks.insert(process)),
             Action::Finish(process) => {
                 self.gpus.leaves(process);
-                self.processes.get_mut(&process)?.send(Order::Finish);
+                self.processes.get_mut(&process)?.send(ProcessCommand::Finish);
             }
             Action::Kill(process) => self.kill(process),
             Action::Examine { process, sequence, .. } => {
                 let mut death =
                     ErrorReport { category: "ProcessDied".into(), ..ErrorReport::default() };
                 self.gpus.died(process, sequence, &mut death.message);
-                let findings = Findings {
+                let findings = ExitReport {
                     death,
                     early: "it died".into(),
-                    chance: Chance::Likely,
+                    chance: RestartChance::Likely,
                     has_checkpoints: false,
                 };
                 return Some(Event::Examined { process, findings: Box::new(findings) });
@@ -438,7 +448,7 @@ impl Executor {
                 self.gpus.leaves(process);
                 self.agent.gpus.ended(&self.agent.spec.job_id, process);
                 self.processes.remove(&process);
-                self.share.forget(process);
+                self.allocation.forget(process);
                 self.stacks.remove(&process);
             }
             Action::Announce(announcement) => self.announce(announcement).await,
@@ -453,9 +463,9 @@ impl Executor {
                 );
             }
             Action::BeginAlone { mini_batch } => {
-                self.agent.tenant.begin(mini_batch).expect("the folder is writable");
+                self.agent.node_lock.begin(mini_batch).expect("the folder is writable");
             }
-            Action::EndAlone { mini_batch } => self.agent.tenant.end(mini_batch),
+            Action::EndAlone { mini_batch } => self.agent.node_lock.end(mini_batch),
             Action::ReuseTable(_) | Action::UserError { .. } => {}
         }
         None
@@ -507,7 +517,7 @@ impl Executor {
             return Some(Event::NotStarted {
                 process: id,
                 message: "bad weather".into(),
-                chance: Chance::Likely,
+                chance: RestartChance::Likely,
             });
         }
         let (bug, messages) = (self.agent.bug, self.messages.clone());
@@ -524,7 +534,16 @@ impl Executor {
         self.gpus.started(id, gpu);
         self.processes.insert(
             id,
-            Process::start(Life { id, actor, witness, runs, bug, messages, gpu, may_fail }),
+            Process::start(ProcessContext {
+                id,
+                actor,
+                witness,
+                runs,
+                bug,
+                messages,
+                gpu,
+                may_fail,
+            }),
         );
         None
     }
@@ -620,7 +639,7 @@ fn failure(ended: Result<anyhow::Result<()>, JoinError>) -> anyhow::Error {
     }
 }
 
-fn now() -> Moment {
+fn now() -> Timestamp {
     let instant = Instant::now().into_std();
-    Moment { instant, milliseconds: protocol::milliseconds_since_epoch() }
+    Timestamp { instant, milliseconds: protocol::milliseconds_since_epoch() }
 }

@@ -67,7 +67,7 @@ pub(crate) struct Counts(Arc<Mutex<State>>);
 
 /// A kind of request to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum RequestKind {
     Put,
     Get,
     List,
@@ -97,12 +97,12 @@ impl Counts {
     }
 
     /// Counts a request to the store.
-    pub fn asked(&self, asked: Asked) {
+    pub fn asked(&self, asked: RequestKind) {
         self.add(|requests| {
             *match asked {
-                Asked::Put => &mut requests.puts,
-                Asked::Get => &mut requests.gets,
-                Asked::List => &mut requests.lists,
+                RequestKind::Put => &mut requests.puts,
+                RequestKind::Get => &mut requests.gets,
+                RequestKind::List => &mut requests.lists,
             } += 1;
         });
     }
@@ -262,13 +262,13 @@ mod tests {
     async fn counts_end_when_they_are_stopped() {
         let counts = Counts::default();
         for _ in 0..3 {
-            counts.asked(Asked::Put);
+            counts.asked(RequestKind::Put);
         }
         tokio::time::advance(SECOND).await;
-        counts.asked(Asked::Put);
-        counts.asked(Asked::Get);
+        counts.asked(RequestKind::Put);
+        counts.asked(RequestKind::Get);
         counts.stop();
-        counts.asked(Asked::Put);
+        counts.asked(RequestKind::Put);
         let requests = counts.take();
         assert_eq!((requests.puts, requests.gets, requests.all()), (4, 1, 5));
         assert_eq!((requests.puts_a_second_max, requests.gets_a_second_max), (3, 1));

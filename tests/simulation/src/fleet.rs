@@ -18,9 +18,10 @@ use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use worker::Solitude;
+use worker::NodeLock;
 
-use crate::actor::{Actor, Told};
+use crate::actor::{Actor, StopRequest};
+use crate::agent_allocations::GpusInUse;
 use crate::broker_layer::BrokerLayer;
 use crate::counts::Counts;
 use crate::dated::Dated;
@@ -28,7 +29,6 @@ use crate::job::{Job, LABEL, SLOTS, ZONES};
 use crate::node::Node;
 use crate::queue_layer::{Nowhere, Side};
 use crate::rules;
-use crate::shares::GpusInUse;
 use crate::store_layer::StoreLayer;
 use crate::weather::{Bug, Scenario, Weather};
 use crate::witness::{JobWitness, Violation, Witness};
@@ -410,11 +410,11 @@ impl World {
                 }
                 if is_node && actor.happens(|weather| weather.drain) {
                     // The node ends by itself.
-                    actor.tell(Told::Drain);
+                    actor.tell(StopRequest::Drain);
                     continue;
                 }
                 if is_node && actor.happens(|weather| weather.spot) {
-                    actor.tell(Told::SpotNotice);
+                    actor.tell(StopRequest::SpotNotice);
                     sleep(self.weather.spot_time).await;
                     return;
                 }
@@ -467,7 +467,7 @@ impl World {
             accidents: Arc::default(),
             offer: self.offer(number),
             gpus: GpusInUse::default(),
-            solitude: Solitude::new(self.folder.join(format!("machine-{number}"))),
+            node_lock: NodeLock::new(self.folder.join(format!("machine-{number}"))),
             idle_since: Arc::default(),
         };
         node.live().await;

@@ -21,7 +21,7 @@
 //! | `node` | a node: provisions jobs and runs agents for the driver of a node |
 //! | `agent` | one job on a node: executes the actions of its scheduler |
 //! | `process` | a Python process |
-//! | `gpus`, `shares` | what the jobs of a node have of its GPUs, and an agent of its share |
+//! | `gpus`, `agent_allocations` | what the jobs of a node have of its GPUs, and an agent of its share |
 //! | `actor`, `weather` | how a role dies, freezes and fails, and how often |
 //! | `fleet/small` | a small job beside large ones that have every node ([`run_small`]) |
 //! | `fleet/nodes` | nodes that fail a job ([`run_broken`]), and a job that kills nodes beside another one ([`run_poison`]) |
@@ -34,6 +34,7 @@
 
 mod actor;
 mod agent;
+mod agent_allocations;
 mod broker_layer;
 mod counts;
 mod dated;
@@ -45,7 +46,6 @@ mod node;
 mod process;
 mod queue_layer;
 mod rules;
-mod shares;
 mod store_layer;
 mod weather;
 mod witness;

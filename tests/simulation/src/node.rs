@@ -11,16 +11,16 @@ use storage::{TargetStore, WORKER_PERIOD};
 use telemetry::Health;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
-use worker::parts::{
-    Allocations, Allotment, Driver, Held, JobAccess, NodeBackend, NodeConfig, Obstacle,
-    Unprovisioned,
+use worker::simulation_api::{
+    AgentLink, Allocations, Driver, JobAccess, NodeBackend, NodeConfig, ProvisioningFailure,
+    ProvisioningObstacle, UnfinishedMiniBatches,
 };
-use worker::{Solitude, Stop, StopSender, Timing};
+use worker::{NodeLock, Stop, StopSender, Timing};
 
-use crate::actor::{Actor, Told};
+use crate::actor::{Actor, StopRequest};
 use crate::agent::{Agent, PATIENCE};
+use crate::agent_allocations::GpusInUse;
 use crate::job::BROKEN;
-use crate::shares::GpusInUse;
 use crate::weather::Bug;
 use crate::witness::Witness;
 
@@ -39,7 +39,7 @@ pub(crate) struct Node {
     pub accidents: Arc<AtomicU32>,
     pub offer: Offer,
     pub gpus: GpusInUse,
-    pub solitude: Solitude,
+    pub node_lock: NodeLock,
     /// Since when it has had no work; `None`: it has some.
     pub idle_since: Arc<Mutex<Option<Instant>>>,
 }
@@ -72,9 +72,9 @@ impl Node {
         let (notify, noticed) = oneshot::channel();
         let telling = async {
             match actor.told().await {
-                Told::Drain => stop.raise(Stop::Drain),
-                Told::SpotNotice if self.has(Bug::IgnoresSpotNotices) => {}
-                Told::SpotNotice => drop(notify.send("simulated".to_owned())),
+                StopRequest::Drain => stop.raise(Stop::Drain),
+                StopRequest::SpotNotice if self.has(Bug::IgnoresSpotNotices) => {}
+                StopRequest::SpotNotice => drop(notify.send("simulated".to_owned())),
             }
             pending::<()>().await
         };
@@ -107,17 +107,20 @@ impl NodeBackend for Node {
         self,
         JobAccess { job_id, .. }: JobAccess,
         spec: JobSpec,
-    ) -> Result<Self::Ready, Unprovisioned> {
+    ) -> Result<Self::Ready, ProvisioningFailure> {
         let has_accident = self.has_accident();
         let time = self.actor.dice().time(self.actor.weather().provision_max);
         sleep(time).await;
         if self.witness.of(&job_id).job.is_broken {
-            return Err(Unprovisioned { reason: BROKEN.to_owned(), obstacle: Obstacle::Lasting });
+            return Err(ProvisioningFailure {
+                reason: BROKEN.to_owned(),
+                obstacle: ProvisioningObstacle::Lasting,
+            });
         }
         match has_accident {
-            true => Err(Unprovisioned {
+            true => Err(ProvisioningFailure {
                 reason: "bad weather".to_owned(),
-                obstacle: Obstacle::SilentStore,
+                obstacle: ProvisioningObstacle::SilentStore,
             }),
             false => Ok(Arc::new(spec)),
         }
@@ -129,14 +132,14 @@ impl NodeBackend for Node {
         tasks: Arc<dyn Queue>,
         spec: Self::Ready,
         stop: watch::Receiver<Stop>,
-        allotment: Allotment,
-    ) -> (anyhow::Result<Held>, ()) {
-        let Self { actor, bug, gpus, solitude, .. } = self;
+        agent_link: AgentLink,
+    ) -> (anyhow::Result<UnfinishedMiniBatches>, ()) {
+        let Self { actor, bug, gpus, node_lock, .. } = self;
         let (witness, node) = (self.witness.of(&job_id).clone(), actor.name().to_owned());
         if let Some(lacks) = self.offer.lacks(&witness.spec.requires) {
             witness.report("a job runs only on nodes that it fits", format!("{node}: {lacks}"));
         }
-        let tenant = solitude.enter(&job_id);
+        let node_lock = node_lock.enter(&job_id);
         let agent = Agent {
             actor,
             witness: witness.clone(),
@@ -147,9 +150,9 @@ impl NodeBackend for Node {
             spec,
             bug,
             gpus: gpus.clone(),
-            tenant,
+            node_lock,
         };
-        let held = agent.work(stop, allotment).await;
+        let held = agent.work(stop, agent_link).await;
         gpus.all_ended(&job_id);
         held.iter()
             .flatten()

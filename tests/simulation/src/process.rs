@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    AttemptStatus, Chance, Ending, ErrorReport, FailedItems, MiniBatchFrame, ProcessEvent,
+    AttemptStatus, Ending, ErrorReport, FailedItems, MiniBatchFrame, ProcessEvent, RestartChance,
     SlotPhase,
 };
 use queue::Receipt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
-use worker::scheduler::{ProcessId, Sighting};
+use worker::scheduler::{ProcessId, ProcessSnapshot};
 
 use crate::actor::Actor;
 use crate::agent::Message;
@@ -29,7 +29,7 @@ pub(crate) const GPU_GONE: &str = "CUDA error: no CUDA-capable device is detecte
 const SLOW: Duration = Duration::from_secs(35);
 
 /// A message to a process.
-pub(crate) enum Order {
+pub(crate) enum ProcessCommand {
     Run(Box<MiniBatchFrame>, Option<Receipt>),
     Finish,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Starts {
 /// A simulated process. Dropping it kills it.
 pub(crate) struct Process {
     page: Arc<Mutex<Page>>,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<ProcessCommand>,
     last_sent: u64,
     living: AbortOnDropHandle<()>,
 }
@@ -60,7 +60,7 @@ struct Page {
 }
 
 /// What a process needs to live.
-pub(crate) struct Life {
+pub(crate) struct ProcessContext {
     pub id: ProcessId,
     pub actor: Actor,
     pub witness: Arc<JobWitness>,
@@ -74,7 +74,7 @@ pub(crate) struct Life {
 }
 
 impl Process {
-    pub fn start(life: Life) -> Self {
+    pub fn start(life: ProcessContext) -> Self {
         let page = Page {
             phase: SlotPhase::Starting,
             sequence: 0,
@@ -88,8 +88,8 @@ impl Process {
         Self { page, orders, last_sent: 0, living }
     }
 
-    pub fn send(&mut self, order: Order) {
-        if let Order::Run(frame, _) = &order {
+    pub fn send(&mut self, order: ProcessCommand) {
+        if let ProcessCommand::Run(frame, _) = &order {
             self.last_sent = frame.sequence;
         }
         let _ = self.orders.send(order);
@@ -107,10 +107,17 @@ impl Process {
         page.sequence < page.recalled.start
     }
 
-    pub fn sighting(&self, process: ProcessId) -> Sighting {
+    pub fn snapshot(&self, process: ProcessId) -> ProcessSnapshot {
         let Page { phase, sequence, since, .. } = *self.page.lock().expect("no holder panics");
         let elapsed = since.elapsed();
-        Sighting { process, phase, sequence, elapsed, frame_incomplete_for: None, stacks: None }
+        ProcessSnapshot {
+            process,
+            phase,
+            sequence,
+            elapsed,
+            frame_incomplete_for: None,
+            stacks: None,
+        }
     }
 
     /// Returns the memory that the process occupies.
@@ -135,8 +142,12 @@ impl Process {
     }
 }
 
-impl Life {
-    async fn live(self, page: Arc<Mutex<Page>>, mut orders: mpsc::UnboundedReceiver<Order>) {
+impl ProcessContext {
+    async fn live(
+        self,
+        page: Arc<Mutex<Page>>,
+        mut orders: mpsc::UnboundedReceiver<ProcessCommand>,
+    ) {
         let enter = |phase, sequence: Option<u64>| {
             let mut page = page.lock().expect("no holder panics");
             (page.phase, page.since) = (phase, Instant::now());
@@ -150,7 +161,10 @@ impl Life {
         self.pass(dice.time(Duration::from_secs(10))).await;
         if self.has_accident() && self.init_may_fail() {
             let error = ErrorReport { category: "Simulated".into(), ..ErrorReport::default() };
-            self.send(ProcessEvent::InitFailed { error, chance: Chance::Likely }, Bytes::new());
+            self.send(
+                ProcessEvent::InitFailed { error, chance: RestartChance::Likely },
+                Bytes::new(),
+            );
             return self.exit(72);
         }
         enter(SlotPhase::Idle, None);
@@ -159,7 +173,7 @@ impl Life {
                 init_seconds: 0.0,
                 import_seconds: 0.0,
                 python_version: "3".into(),
-                takes: protocol::Takes::Frame,
+                takes: protocol::TableForm::Frame,
             },
             Bytes::new(),
         );
@@ -167,7 +181,7 @@ impl Life {
             if self.has_accident() {
                 return self.exit(-11);
             }
-            let Order::Run(frame, receipt) = order else {
+            let ProcessCommand::Run(frame, receipt) = order else {
                 enter(SlotPhase::Shutdown, None);
                 self.pass(dice.time(Duration::from_secs(5))).await;
                 return self.exit(0);

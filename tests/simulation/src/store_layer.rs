@@ -19,7 +19,7 @@ use protocol::{JobResult, OwnerQuota, Quotas, Schedule};
 use tokio::time::Instant;
 
 use crate::actor::Actor;
-use crate::counts::{Asked, Counts};
+use crate::counts::{Counts, RequestKind};
 use crate::dated::Dated;
 use crate::weather::Bug;
 use crate::witness::Witness;
@@ -166,7 +166,7 @@ impl ObjectStore for StoreLayer {
         mut payload: PutPayload,
         mut options: PutOptions,
     ) -> Result<PutResult> {
-        self.counts.asked(Asked::Put);
+        self.counts.asked(RequestKind::Put);
         let path = in_job(location);
         let is_late = match self.bug {
             Some(Bug::AnnouncesBeforeWriting) => path.starts_with("parts/"),
@@ -206,7 +206,7 @@ impl ObjectStore for StoreLayer {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.counts.asked(Asked::Get);
+        self.counts.asked(RequestKind::Get);
         if self.is_hidden(location) {
             let (path, source) = (location.to_string(), "it is not read".into());
             return Err(object_store::Error::NotFound { path, source });
@@ -252,7 +252,7 @@ impl ObjectStore for StoreLayer {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.counts.asked(Asked::List);
+        self.counts.asked(RequestKind::List);
         let (layer, prefix) = (self.clone(), prefix.cloned());
         let listed = async move {
             let list = async || layer.inner.list(prefix.as_ref()).try_collect::<Vec<_>>().await;
@@ -270,7 +270,7 @@ impl ObjectStore for StoreLayer {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.counts.asked(Asked::List);
+        self.counts.asked(RequestKind::List);
         self.call(async || self.inner.list_with_delimiter(prefix).await).await
     }
 

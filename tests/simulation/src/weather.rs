@@ -33,7 +33,7 @@ pub enum Bug {
     /// Does not measure the memory of processes.
     IgnoresMemory,
     /// Keeps all processes of a job while other jobs have work.
-    IgnoresShares,
+    IgnoresAllocations,
     /// Gives GPUs to another job before the processes of the last one have left them.
     GrowsBeforeItShrinks,
     /// Follows the first schedule that gives it a job, and reads no later one.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use protocol::{LimitNeed, NodeState, Quotas, RateLimits, Running, Schedule, WHOLE_LIMIT};
-use reducer::parts::schedule;
+use reducer::simulation_api::schedule;
 use storage::WORKER_ENTRY_LASTS;
-use worker::parts::{Ask, Limiter, ProcessId};
+use worker::simulation_api::{LimitRequest, Limiter, ProcessId};
 
 const TICK: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);
@@ -267,7 +267,8 @@ impl World {
             node.asked += 1;
             // The number tells the tokens, too.
             let id = node.asked * 1000 + tokens;
-            node.limiter.ask(Ask { key: (process, id), requests: 1, tokens, place: true }, now);
+            node.limiter
+                .ask(LimitRequest { key: (process, id), requests: 1, tokens, place: true }, now);
             node.waiting.push(id);
         }
         for (_, id) in node.limiter.grant(now) {

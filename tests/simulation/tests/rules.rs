@@ -186,8 +186,8 @@ bugs! {
     NeverRecalls: "nothing waits behind a slow run";
     IgnoresRunLimits: "a process makes no more runs than it may";
     IgnoresMemory: "a process above its memory gets no mini-batch";
-    IgnoresShares:
-        "a job has no more processes than its share", "no GPU is in processes of two jobs of a node at a time";
+    IgnoresAllocations:
+        "an agent keeps to its allocation", "no GPU is in processes of two jobs of a node at a time";
     GrowsBeforeItShrinks: "no GPU is in processes of two jobs of a node at a time";
     BelievesAStaleSchedule:
         "every job ends", "a job runs on no more nodes than its node_count",

@@ -14,7 +14,7 @@ use crate::{Events, Notice, UrlUse};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A URL of a job file.
-struct Used {
+struct UsedUrl {
     key: String,
     url: String,
     how: UrlUse,
@@ -32,7 +32,7 @@ pub(super) fn problems(parsed: &Parsed, options: &StoreOptions, events: &Events)
         join_all(used.iter().map(|used| tokio::time::timeout(PATIENCE, probe(used, &stores))));
     let probed = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(probes));
     let mut problems = Vec::new();
-    for (Used { key, url, how }, probed) in used.into_iter().zip(probed) {
+    for (UsedUrl { key, url, how }, probed) in used.into_iter().zip(probed) {
         match probed {
             Ok(Ok(())) => {}
             Ok(Err(storage::Error::NotFound { .. })) => {
@@ -64,14 +64,14 @@ pub(super) fn problems(parsed: &Parsed, options: &StoreOptions, events: &Events)
     problems
 }
 
-async fn probe(used: &Used, stores: &Stores) -> storage::Result<()> {
+async fn probe(used: &UsedUrl, stores: &Stores) -> storage::Result<()> {
     match used.how {
         UrlUse::Output | UrlUse::Written => stores.can_write(&used.url).await,
         UrlUse::Read => stores.must_exist(&used.url).await,
     }
 }
 
-fn used(parsed: &Parsed) -> Vec<Used> {
+fn used(parsed: &Parsed) -> Vec<UsedUrl> {
     let spec = &parsed.spec;
     let output = [("output".to_owned(), &spec.output.folder, UrlUse::Output)];
     let written = spec
@@ -84,6 +84,6 @@ fn used(parsed: &Parsed) -> Vec<Used> {
     });
     let all = output.into_iter().chain(written).chain(read);
     all.filter(|(_, path, _)| path.is_url())
-        .map(|(key, path, how)| Used { key, url: path.display(), how })
+        .map(|(key, path, how)| UsedUrl { key, url: path.display(), how })
         .collect()
 }

@@ -146,7 +146,7 @@ fn check_python(python: Option<PathBuf>, settings: &Settings, report: &mut Repor
 
 /// Why an interpreter does not describe itself.
 #[derive(Debug, thiserror::Error)]
-enum AskError {
+enum ProbeError {
     #[error("it cannot be started: {0}")]
     Start(#[source] io::Error),
     #[error("it ended with {status}: {last_line}")]
@@ -155,16 +155,16 @@ enum AskError {
     Answer(#[source] serde_json::Error),
 }
 
-fn ask(python: &Path, package: &Path) -> Result<Python, AskError> {
+fn ask(python: &Path, package: &Path) -> Result<Python, ProbeError> {
     let mut command = Command::new(python);
     command.args(["-I", "-c", ASK].map(OsStr::new)).arg(package);
-    let output = command.output().map_err(AskError::Start)?;
+    let output = command.output().map_err(ProbeError::Start)?;
     if !output.status.success() {
         let written = String::from_utf8_lossy(&output.stderr);
         let last_line = written.trim().lines().last().unwrap_or_default().to_owned();
-        return Err(AskError::Ended { status: output.status, last_line });
+        return Err(ProbeError::Ended { status: output.status, last_line });
     }
-    serde_json::from_slice(&output.stdout).map_err(AskError::Answer)
+    serde_json::from_slice(&output.stdout).map_err(ProbeError::Answer)
 }
 
 /// Checks whether a folder is writable, and the free space on its disk. Without a `remedy`, TMPDIR names another folder.

@@ -81,7 +81,7 @@ fn job() -> (tempfile::TempDir, FoundJob) {
 
 #[test]
 fn attempt_takes_72_bytes() {
-    assert_eq!(size_of::<Attempted>(), 72);
+    assert_eq!(size_of::<AttemptSummary>(), 72);
 }
 
 #[test]
@@ -183,7 +183,8 @@ async fn running_job_is_read_as_it_grows_and_its_records_are_found() {
         job.store.commit_segment(mini_batch, vec![bytes]).await.expect("writable");
         assert!(job.update_history(&history).await.expect("readable"));
     }
-    let places: Vec<_> = history.read().expect("whole").attempts().map(Attempted::place).collect();
+    let places: Vec<_> =
+        history.read().expect("whole").attempts().map(AttemptSummary::place).collect();
     let records = job.recorded_attempts(Origin::Ledger, &places).await;
     for (mini_batch, record) in records.into_iter().enumerate() {
         let record = record.expect("recorded");
@@ -235,15 +236,15 @@ async fn report_stands_in_for_a_removed_ledger() {
         let history = history.read().expect("whole");
         assert_eq!((history.origin(), history.tally().mini_batches()), (Origin::Report, counts));
         assert_eq!(history.attempts_of(1).count(), 2);
-        let reported: Vec<_> = history.attempts().map(Attempted::reported_seconds).collect();
-        let copies: Vec<_> = history.attempts().map(Attempted::is_copy).collect();
+        let reported: Vec<_> = history.attempts().map(AttemptSummary::reported_seconds).collect();
+        let copies: Vec<_> = history.attempts().map(AttemptSummary::is_copy).collect();
         assert_eq!(copies, [false, false, false, true]);
         assert_eq!(
             reported,
             [None, None, Some(0.09375), None],
             "rows of earlier builds have no phases"
         );
-        history.attempts().map(Attempted::place).collect()
+        history.attempts().map(AttemptSummary::place).collect()
     };
     let records = job.recorded_attempts(Origin::Report, &places).await;
     let texts: Vec<_> =

@@ -12,14 +12,14 @@ use crate::{Entry, Fault, Location, Node, ScalarKind, Value, find};
 
 /// What an input stands for.
 #[derive(Clone, Debug)]
-pub enum Bound {
+pub enum BoundInput {
     Literal(Node),
     Data(Data),
     /// An optional input that is not given.
     Absent,
 }
 
-impl Bound {
+impl BoundInput {
     /// What an input with a mistake, which is recorded, stands for: its uses are not mistakes as well.
     pub fn refused() -> Self {
         Self::Literal(Node::text(Location::File, "-"))
@@ -39,7 +39,7 @@ pub struct Data {
     pub made_by: Option<String>,
 }
 
-pub type Inputs = BTreeMap<String, Bound>;
+pub type Inputs = BTreeMap<String, BoundInput>;
 
 /// Where an output goes.
 #[derive(Clone, Debug)]
@@ -86,7 +86,7 @@ impl Target {
 }
 
 /// Resolves `${{name}}` of the surroundings of a step.
-pub type Outer<'a> = dyn Fn(&str) -> Result<Bound, Fault> + 'a;
+pub type Outer<'a> = dyn Fn(&str) -> Result<BoundInput, Fault> + 'a;
 
 const LITERALS: &[&str] = &["string", "number", "integer", "boolean"];
 const DATA: &[&str] = &[
@@ -108,12 +108,12 @@ pub struct UnboundInput<'a> {
     pub declared: Option<(&'a Entry, &'a Path)>,
     pub given: Option<(&'a Entry, &'a Path)>,
     /// A value of the command line, which takes precedence.
-    pub wished: Option<Node>,
+    pub overridden: Option<Node>,
 }
 
 impl Reader<'_> {
     /// Returns what an input stands for. `None`: it has a mistake, which is recorded.
-    pub fn bind(&self, input: &UnboundInput<'_>, outer: &Outer<'_>) -> Option<Bound> {
+    pub fn bind(&self, input: &UnboundInput<'_>, outer: &Outer<'_>) -> Option<BoundInput> {
         for (entry, _) in input.given.iter().chain(&input.declared) {
             if let Value::Mapping(entries) = &entry.node.value {
                 self.check_keys(entries, &format!("{}.", input.field), &[known::INPUT]);
@@ -131,7 +131,7 @@ impl Reader<'_> {
         &self,
         input: &UnboundInput<'_>,
         outer: &Outer<'_>,
-    ) -> Result<Bound, (Option<Location>, Fault)> {
+    ) -> Result<BoundInput, (Option<Location>, Fault)> {
         let declared = input.declared.map_or(&[][..], |(entry, _)| entry.node.entries());
         let own = input.given.map_or(&[][..], |(entry, _)| entry.node.entries());
         let word = |key: &str| {
@@ -147,7 +147,7 @@ impl Reader<'_> {
             ));
         }
         let here = self.context.working_directory.as_path();
-        let wished = input.wished.as_ref().map(|node| (node, here));
+        let overridden = input.overridden.as_ref().map(|node| (node, here));
         let from_step =
             input.given.filter(|(entry, _)| !entry.node.is_null()).and_then(|(entry, folder)| {
                 match &entry.node.value {
@@ -167,9 +167,9 @@ impl Reader<'_> {
             });
             value.map(|node| (node, folder))
         };
-        let Some((node, folder)) = wished.or(from_step).or_else(from_component) else {
+        let Some((node, folder)) = overridden.or(from_step).or_else(from_component) else {
             if word("optional").eq_ignore_ascii_case("true") {
-                return Ok(Bound::Absent);
+                return Ok(BoundInput::Absent);
             }
             let name = input.name;
             let fault = Fault::missing(format!("a value: --input {name}=… gives it for one run"));
@@ -182,7 +182,7 @@ impl Reader<'_> {
         // The whole value is a reference.
         if let Some(name) = expression::only_name(node.written()) {
             return match outer(&name).map_err(at)? {
-                Bound::Data(data) => Ok(Bound::Data(Data {
+                BoundInput::Data(data) => Ok(BoundInput::Data(Data {
                     kind: if kind.is_empty() { data.kind } else { kind },
                     mode: if mode.is_empty() { data.mode } else { mode },
                     ..data
@@ -190,7 +190,7 @@ impl Reader<'_> {
                 bound => Ok(bound),
             };
         }
-        let is_wish = input.wished.is_some();
+        let is_wish = input.overridden.is_some();
         let has_path = find(own, "path").is_some() || find(declared, "path").is_some();
         let is_literal = input.given.is_some_and(|(entry, _)| {
             let text =
@@ -204,9 +204,9 @@ impl Reader<'_> {
         let is_data = DATA.contains(&kind.as_str())
             || kind.is_empty() && (has_path || is_wish && !is_literal && names_data());
         let mut value = |name: &str| match outer(name)? {
-            Bound::Literal(node) => Ok(Some(node.written().to_owned())),
-            Bound::Data(data) => Ok(Some(data.text)),
-            Bound::Absent => Ok(None),
+            BoundInput::Literal(node) => Ok(Some(node.written().to_owned())),
+            BoundInput::Data(data) => Ok(Some(data.text)),
+            BoundInput::Absent => Ok(None),
         };
         if !is_data {
             let text = expression::replace(node.written(), &mut value).map_err(at)?;
@@ -218,7 +218,7 @@ impl Reader<'_> {
             } else {
                 text
             };
-            return Ok(Bound::Literal(match text == node.written() {
+            return Ok(BoundInput::Literal(match text == node.written() {
                 true => node.clone(),
                 false => Node::text(node.location, &text),
             }));
@@ -227,7 +227,7 @@ impl Reader<'_> {
         let table = NameTable::of_type(&kind);
         if let Some((step, asset)) = self.announced(text.trim(), table) {
             let kind = if kind.is_empty() { asset.kind } else { kind };
-            return Ok(Bound::Data(Data {
+            return Ok(BoundInput::Data(Data {
                 text: asset.path,
                 location: node.location,
                 kind,
@@ -236,7 +236,7 @@ impl Reader<'_> {
             }));
         }
         let text = self.locate(&Node::text(node.location, &text), folder, table).map_err(at)?;
-        Ok(Bound::Data(Data { text, location: node.location, kind, mode, made_by: None }))
+        Ok(BoundInput::Data(Data { text, location: node.location, kind, mode, made_by: None }))
     }
 
     /// Returns the asset of an earlier step of this document that an address means, unless `gristmill.toml` has the name.

@@ -4,7 +4,7 @@ use super::expression;
 use super::known::{self, Effect, KnownKeys};
 use super::layers::{LayerValue, Layers};
 use super::reader::{JobFile, Reader};
-use super::scope::{Around, Scope};
+use super::scope::{Scope, StepContext};
 use crate::{Fault, Value};
 
 /// The module of the Python package that runs a command.
@@ -15,7 +15,7 @@ const LIMITS: KnownKeys = &[(Effect::Read, "timeout")];
 
 impl Reader<'_> {
     /// Returns the job file of a command step, and its scope.
-    pub fn command<'s>(&self, layers: &Layers, around: &Around<'s>) -> (JobFile, Scope<'s>) {
+    pub fn command<'s>(&self, layers: &Layers, around: &StepContext<'s>) -> (JobFile, Scope<'s>) {
         let prefix = around.prefix;
         for layer in &layers.0 {
             self.check_keys(

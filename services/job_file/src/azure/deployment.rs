@@ -118,8 +118,8 @@ impl Reader<'_> {
 
     /// Adds the data, which a deployment gets when it is invoked.
     fn put_data(&self, here: Location, job: &mut JobFile) {
-        self.check_wishes(&[INPUT], true);
-        let Some(node) = self.wished(INPUT, true, &[INPUT]) else {
+        self.check_overrides(&[INPUT], true);
+        let Some(node) = self.overridden(INPUT, true, &[INPUT]) else {
             let fault = Fault::missing("--input PATH: a file, a folder, a pattern or a URL");
             return self.problems.add(
                 here,

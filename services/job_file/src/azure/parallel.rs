@@ -4,12 +4,12 @@ use std::path::Path;
 
 use protocol::TableFormat;
 
-use super::bindings::{Bound, Data, Target};
+use super::bindings::{BoundInput, Data, Target};
 use super::expression;
 use super::known;
 use super::layers::{LayerValue, Layers};
 use super::reader::{JobFile, Reader, number, reference};
-use super::scope::{Around, Scope, unknown};
+use super::scope::{Scope, StepContext, unknown};
 use super::versioned::{NameTable, Versioned};
 use crate::paths::is_url;
 use crate::{Entry, Fault, Location, Node, Value, find, keys};
@@ -32,7 +32,7 @@ const TASK_TYPES: &[&str] = &["run_function", "function", "model"];
 
 impl Reader<'_> {
     /// Returns the job file of a parallel step, and its scope.
-    pub fn parallel<'s>(&self, layers: &Layers, around: &Around<'s>) -> (JobFile, Scope<'s>) {
+    pub fn parallel<'s>(&self, layers: &Layers, around: &StepContext<'s>) -> (JobFile, Scope<'s>) {
         let prefix = around.prefix;
         self.check_parallel(layers, prefix);
         let mut scope = Scope::read(self, layers, around);
@@ -230,13 +230,13 @@ impl Reader<'_> {
         };
         let name = self.problems.accept(node.location, &field, reference(node, "inputs"))?;
         let fault = match scope.inputs.get(&name) {
-            Some(Bound::Data(_)) => return Some(name),
+            Some(BoundInput::Data(_)) => return Some(name),
             // Its mistake is recorded already.
-            Some(Bound::Literal(node)) if node.location == Location::File => return None,
-            Some(Bound::Literal(_)) => {
+            Some(BoundInput::Literal(node)) if node.location == Location::File => return None,
+            Some(BoundInput::Literal(_)) => {
                 Fault::new(node, "an input with a path").saying("this input is a literal")
             }
-            Some(Bound::Absent) => {
+            Some(BoundInput::Absent) => {
                 Fault::new(node, "an input that is given").saying("this input is absent")
             }
             None => unknown(&format!("inputs.{name}"), "inputs", scope.inputs.keys()),
@@ -260,7 +260,7 @@ impl Reader<'_> {
 
     fn put_main_input(&self, scope: &Scope<'_>, format: Option<&str>, job: &mut JobFile) {
         let Some(name) = &scope.main else { return };
-        let Some(Bound::Data(data)) = scope.inputs.get(name) else { return };
+        let Some(BoundInput::Data(data)) = scope.inputs.get(name) else { return };
         self.put_input(name, data, format, job);
     }
 

@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::bindings::{Bound, DEFAULT_STORE, Data, Inputs, Target, UnboundInput};
+use super::bindings::{BoundInput, DEFAULT_STORE, Data, Inputs, Target, UnboundInput};
 use super::expression;
 use super::kind;
 use super::known;
 use super::layers::{Layer, LayerValue, Layers};
 use super::reader::{Reader, step_name};
-use super::scope::{Around, Scope, alone, has_value, unknown};
+use super::scope::{Scope, StepContext, alone, has_value, unknown};
 use super::steps::{RUN_ID, Step};
 use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Location, Node, Problems, Value, find};
@@ -23,7 +23,7 @@ const KINDS: [&str; 3] = ["parallel", "command", "pipeline"];
 const DEPTH_MAX: usize = 8;
 
 /// One entry of `jobs`.
-struct Raw {
+struct RawStep {
     name: String,
     location: Location,
     layers: Layers,
@@ -41,7 +41,7 @@ enum StepKind {
 
 /// The outputs of a step that has been read.
 #[derive(Default)]
-struct Made {
+struct StepOutputs {
     outputs: BTreeMap<String, Target>,
     /// There may be more.
     is_partial: bool,
@@ -73,7 +73,7 @@ impl Reader<'_> {
             return Vec::new();
         }
         let store = self.default_store(&layers, "", DEFAULT_STORE);
-        let only = self.wishes.step.as_deref();
+        let only = self.overrides.step.as_deref();
         let (inputs, late) = self.pipeline_inputs(&layers, only.is_some());
         let frame = Frame {
             names: String::new(),
@@ -106,7 +106,7 @@ impl Reader<'_> {
 
     /// Whether a step runs, or contains or belongs to one that does.
     fn is_wanted(&self, name: &str) -> bool {
-        let only = self.wishes.step.as_deref();
+        let only = self.overrides.step.as_deref();
         !self.is_quiet
             && only
                 .is_none_or(|only| name == only || is_part_of(name, only) || is_part_of(only, name))
@@ -145,9 +145,9 @@ impl Reader<'_> {
     /// Adds the steps of a pipeline. Returns the place of each of its outputs that a step writes.
     fn frame(&self, frame: &Frame<'_>, steps: &mut Vec<Step>) -> BTreeMap<String, Target> {
         let mut written = BTreeMap::new();
-        let only = self.wishes.step.as_deref();
+        let only = self.overrides.step.as_deref();
         let raws = self.raw_steps(frame);
-        let full_name = |raw: &Raw| format!("{}{}", frame.names, raw.name);
+        let full_name = |raw: &RawStep| format!("{}{}", frame.names, raw.name);
         if let Some(only) = only.filter(|_| !self.is_quiet)
             && !raws.iter().any(|raw| self.is_wanted(&full_name(raw)))
         {
@@ -155,7 +155,7 @@ impl Reader<'_> {
             return written;
         }
         // The outputs of the steps that have been read.
-        let made: RefCell<BTreeMap<String, Made>> = RefCell::default();
+        let made: RefCell<BTreeMap<String, StepOutputs>> = RefCell::default();
         let jobs = frame.layers.find(&["jobs"]).map_or(&[][..], |found| found.node.entries());
         let target = |name: &str| frame.targets.get(name).cloned();
         for raw in self.order(&raws, frame).into_iter().map(|index| &raws[index]) {
@@ -163,7 +163,7 @@ impl Reader<'_> {
             let is_wanted = self.is_wanted(&name);
             let read = |reader: &Reader<'_>, steps: &mut Vec<Step>| {
                 let outer = |name: &str| outer(reader, name, frame, jobs, &made.borrow());
-                let around = Around {
+                let around = StepContext {
                     step: &name,
                     job: &step_name(&reader.document, &name),
                     prefix: &format!("{}jobs.{}.", frame.prefix, raw.name),
@@ -204,20 +204,20 @@ impl Reader<'_> {
     /// Adds a step, or the steps of one that is a pipeline.
     fn step(
         &self,
-        raw: &Raw,
-        around: &Around<'_>,
+        raw: &RawStep,
+        around: &StepContext<'_>,
         frame: &Frame<'_>,
         steps: &mut Vec<Step>,
-    ) -> Made {
+    ) -> StepOutputs {
         let (job, scope) = match raw.kind {
             StepKind::Command => self.command(&raw.layers, around),
             StepKind::Parallel => self.parallel(&raw.layers, around),
             StepKind::Pipeline => {
                 let outputs = self.inner(raw, around, frame, steps);
-                return Made { outputs, is_partial: false };
+                return StepOutputs { outputs, is_partial: false };
             }
             StepKind::Refused => {
-                return Made {
+                return StepOutputs {
                     outputs: Scope::outputs(self, &raw.layers, around),
                     is_partial: true,
                 };
@@ -247,14 +247,14 @@ impl Reader<'_> {
             run_paths,
             is_command,
         });
-        Made { outputs: scope.outputs, is_partial: false }
+        StepOutputs { outputs: scope.outputs, is_partial: false }
     }
 
     /// Adds the steps of a step that is a pipeline.
     fn inner(
         &self,
-        raw: &Raw,
-        around: &Around<'_>,
+        raw: &RawStep,
+        around: &StepContext<'_>,
         frame: &Frame<'_>,
         steps: &mut Vec<Step>,
     ) -> BTreeMap<String, Target> {
@@ -300,7 +300,7 @@ impl Reader<'_> {
         let without: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
         let alone = alone(&names, &without);
         if !has_other_wishes {
-            self.check_wishes(&names, alone.is_some());
+            self.check_overrides(&names, alone.is_some());
         }
         let no_outer = |name: &str| {
             Err(Fault::of(
@@ -322,20 +322,20 @@ impl Reader<'_> {
                 continue;
             }
             if has_other_wishes && without.contains(&name) {
-                inputs.insert(name.to_owned(), Bound::Absent);
+                inputs.insert(name.to_owned(), BoundInput::Absent);
                 continue;
             }
-            let wished = if has_other_wishes {
+            let overridden = if has_other_wishes {
                 None
             } else {
-                self.wished(name, alone == Some(name), &names)
+                self.overridden(name, alone == Some(name), &names)
             };
             let input = UnboundInput {
                 name,
                 field: format!("inputs.{name}"),
                 declared: declares,
                 given: own,
-                wished,
+                overridden,
             };
             let bound = match has_other_wishes {
                 true => {
@@ -345,7 +345,7 @@ impl Reader<'_> {
                 }
                 false => self.bind(&input, &no_outer),
             };
-            inputs.insert(name.to_owned(), bound.unwrap_or_else(Bound::refused));
+            inputs.insert(name.to_owned(), bound.unwrap_or_else(BoundInput::refused));
         }
         (inputs, late)
     }
@@ -377,7 +377,7 @@ impl Reader<'_> {
         outputs.collect()
     }
 
-    fn raw_steps(&self, frame: &Frame<'_>) -> Vec<Raw> {
+    fn raw_steps(&self, frame: &Frame<'_>) -> Vec<RawStep> {
         let found = frame.layers.find(&["jobs"]);
         let Some(LayerValue { node: jobs, folder }) =
             found.filter(|found| !found.node.entries().is_empty())
@@ -402,7 +402,7 @@ impl Reader<'_> {
         raws.collect()
     }
 
-    fn raw_step(&self, entry: &Entry, folder: &Path, field: &str) -> Option<Raw> {
+    fn raw_step(&self, entry: &Entry, folder: &Path, field: &str) -> Option<RawStep> {
         if entry.node.entries().is_empty() {
             self.problems.add(
                 entry.location,
@@ -438,7 +438,7 @@ impl Reader<'_> {
                 &format!("{field}.component"),
                 fault,
             );
-            return Some(Raw {
+            return Some(RawStep {
                 name: entry.key.clone(),
                 location: entry.location,
                 layers,
@@ -466,12 +466,12 @@ impl Reader<'_> {
                 StepKind::Refused
             }
         };
-        Some(Raw { name: entry.key.clone(), location: entry.location, layers, kind })
+        Some(RawStep { name: entry.key.clone(), location: entry.location, layers, kind })
     }
 
     /// Returns the indices of the steps, each after the steps whose outputs it names. A cycle is a mistake; its steps are
     /// last.
-    fn order(&self, raws: &[Raw], frame: &Frame<'_>) -> Vec<usize> {
+    fn order(&self, raws: &[RawStep], frame: &Frame<'_>) -> Vec<usize> {
         let needs: Vec<Vec<usize>> = raws
             .iter()
             .map(|raw| {
@@ -551,8 +551,8 @@ fn outer(
     name: &str,
     frame: &Frame<'_>,
     jobs: &[Entry],
-    made: &BTreeMap<String, Made>,
-) -> Result<Bound, Fault> {
+    made: &BTreeMap<String, StepOutputs>,
+) -> Result<BoundInput, Fault> {
     if let Some(input) = name.strip_prefix("parent.inputs.") {
         if !reader.is_quiet
             && let Some(late) = frame.late.borrow_mut().remove(input)
@@ -583,7 +583,7 @@ fn outer(
     let made_by = Some(format!("{}{step}", frame.names));
     let made = made.get(step);
     match (made.and_then(|made| made.outputs.get(output)), made.filter(|made| !made.is_partial)) {
-        (Some(target), _) => Ok(Bound::Data(Data {
+        (Some(target), _) => Ok(BoundInput::Data(Data {
             text: target.path(),
             location: target.location,
             kind: target.kind.clone(),
@@ -598,7 +598,7 @@ fn outer(
         (None, None) => {
             let text = frame.root.join(step).join(output).display().to_string();
             let (kind, mode) = Default::default();
-            Ok(Bound::Data(Data { text, location: entry.location, kind, mode, made_by }))
+            Ok(BoundInput::Data(Data { text, location: entry.location, kind, mode, made_by }))
         }
     }
 }

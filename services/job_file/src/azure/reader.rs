@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
+use super::document_overrides::DocumentOverrides;
 use super::expression;
 use super::known::{self, KnownKeys, WithoutEffect};
 use super::layers::{Layer, LayerValue, Layers};
 use super::register::Asset;
 use super::versioned::NameTable;
-use super::wishes::Wishes;
 use crate::paths::is_url;
 use crate::problem::did_you_mean;
 use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
@@ -17,7 +17,7 @@ use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other
 pub struct Reader<'a> {
     pub context: &'a Context,
     pub problems: &'a Problems,
-    pub wishes: &'a Wishes,
+    pub overrides: &'a DocumentOverrides,
     /// Folder of the document.
     pub folder: PathBuf,
     /// The folder of outputs for which the document names no other.
@@ -38,7 +38,7 @@ impl Reader<'_> {
         let reader = Reader {
             context: self.context,
             problems: &found,
-            wishes: self.wishes,
+            overrides: self.overrides,
             folder: self.folder.clone(),
             root: self.root.clone(),
             document: self.document.clone(),
@@ -174,13 +174,13 @@ impl Reader<'_> {
 
     /// Returns what `--input NAME=VALUE` gives for an input. `alone`: it is the one that `--input VALUE` means; `names`:
     /// all inputs.
-    pub fn wished(&self, name: &str, alone: bool, names: &[&str]) -> Option<Node> {
+    pub fn overridden(&self, name: &str, alone: bool, names: &[&str]) -> Option<Node> {
         let split = |wish: &'_ String| {
             let (key, value) = wish.split_once('=')?;
             let key = names.iter().find(|name| **name == key.trim())?;
             Some(((*key).to_owned(), value.trim().to_owned()))
         };
-        let value = self.wishes.inputs.iter().rev().find_map(|wish| match split(wish) {
+        let value = self.overrides.inputs.iter().rev().find_map(|wish| match split(wish) {
             Some((key, value)) => (key == name).then_some(value),
             None => alone.then(|| wish.trim().to_owned()),
         });
@@ -188,8 +188,8 @@ impl Reader<'_> {
     }
 
     /// Refuses values of `--input` that no input takes. `takes_any`: one input takes values without a name.
-    pub fn check_wishes(&self, names: &[&str], takes_any: bool) {
-        for wish in &self.wishes.inputs {
+    pub fn check_overrides(&self, names: &[&str], takes_any: bool) {
+        for wish in &self.overrides.inputs {
             let name = wish.split_once('=').map(|(name, _)| name.trim());
             if takes_any || name.is_some_and(|name| names.contains(&name)) {
                 continue;
@@ -212,7 +212,7 @@ impl Reader<'_> {
 
     /// Whether `--set` replaces a key of a step.
     pub fn is_replaced(&self, step: &str, key: &str) -> bool {
-        self.wishes.overrides.iter().any(|(name, _)| {
+        self.overrides.overrides.iter().any(|(name, _)| {
             let name =
                 name.strip_prefix(step).and_then(|rest| rest.strip_prefix('.')).unwrap_or(name);
             name == key || name.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))

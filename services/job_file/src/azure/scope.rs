@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::bindings::{Bound, Data, Inputs, Outer, Target, UnboundInput};
+use super::bindings::{BoundInput, Data, Inputs, Outer, Target, UnboundInput};
 use super::expression;
 use super::layers::Layers;
 use super::reader::{JobFile, Reader};
@@ -30,7 +30,7 @@ pub struct Scope<'a> {
 }
 
 /// How the readers of steps describe their surroundings.
-pub struct Around<'a> {
+pub struct StepContext<'a> {
     pub step: &'a str,
     /// Name of its job.
     pub job: &'a str,
@@ -47,8 +47,8 @@ pub struct Around<'a> {
 }
 
 impl<'a> Scope<'a> {
-    pub fn read(reader: &Reader<'_>, layers: &Layers, around: &Around<'a>) -> Self {
-        let Around { step, prefix, outer, .. } = around;
+    pub fn read(reader: &Reader<'_>, layers: &Layers, around: &StepContext<'a>) -> Self {
+        let StepContext { step, prefix, outer, .. } = around;
         let mut inputs = Inputs::new();
         let of_layer = |index: usize| -> Vec<(&Entry, &Path)> {
             layers.0.get(index).map_or_else(Vec::new, |layer| layer.entries_of("inputs").collect())
@@ -64,7 +64,7 @@ impl<'a> Scope<'a> {
         let without_value: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
         let alone = alone(&names, &without_value);
         if around.takes_wishes {
-            reader.check_wishes(&names, alone.is_some());
+            reader.check_overrides(&names, alone.is_some());
         }
         for name in &names {
             let field = format!("{prefix}inputs.{name}");
@@ -79,15 +79,15 @@ impl<'a> Scope<'a> {
                 reader.problems.add(entry.location, &field, fault);
                 continue;
             }
-            let wished = if around.takes_wishes {
-                reader.wished(name, alone == Some(name), &names)
+            let overridden = if around.takes_wishes {
+                reader.overridden(name, alone == Some(name), &names)
             } else {
                 None
             };
-            let input = UnboundInput { name, field, declared: declares, given: own, wished };
+            let input = UnboundInput { name, field, declared: declares, given: own, overridden };
             inputs.insert(
                 (*name).to_owned(),
-                reader.bind(&input, *outer).unwrap_or_else(Bound::refused),
+                reader.bind(&input, *outer).unwrap_or_else(BoundInput::refused),
             );
         }
         let outputs = Self::outputs(reader, layers, around);
@@ -108,7 +108,7 @@ impl<'a> Scope<'a> {
     pub fn outputs(
         reader: &Reader<'_>,
         layers: &Layers,
-        around: &Around<'_>,
+        around: &StepContext<'_>,
     ) -> BTreeMap<String, Target> {
         let mut outputs: BTreeMap<String, Target> = BTreeMap::new();
         let all = || layers.0.iter().flat_map(|layer| layer.entries_of("outputs"));
@@ -176,8 +176,8 @@ impl<'a> Scope<'a> {
     /// Returns the type of the input that is divided into mini-batches.
     pub fn main_kind(&self) -> Option<&str> {
         match self.inputs.get(self.main.as_ref()?)? {
-            Bound::Data(data) => Some(&data.kind),
-            Bound::Literal(_) | Bound::Absent => None,
+            BoundInput::Data(data) => Some(&data.kind),
+            BoundInput::Literal(_) | BoundInput::Absent => None,
         }
     }
 
@@ -185,12 +185,12 @@ impl<'a> Scope<'a> {
     pub fn text(&self, name: &str) -> Result<Option<String>, Fault> {
         if let Some(input) = name.strip_prefix("inputs.") {
             return match self.inputs.get(input) {
-                Some(Bound::Literal(node)) => Ok(Some(node.written().to_owned())),
-                Some(Bound::Data(_)) if self.main.as_deref() == Some(input) => {
+                Some(BoundInput::Literal(node)) => Ok(Some(node.written().to_owned())),
+                Some(BoundInput::Data(_)) if self.main.as_deref() == Some(input) => {
                     Ok(Some(format!("${{{{inputs.{input}}}}}")))
                 }
-                Some(Bound::Data(_)) => Ok(Some(format!("${{{{side_inputs.{input}}}}}"))),
-                Some(Bound::Absent) => Ok(None),
+                Some(BoundInput::Data(_)) => Ok(Some(format!("${{{{side_inputs.{input}}}}}"))),
+                Some(BoundInput::Absent) => Ok(None),
                 None => Err(unknown(name, "inputs", self.inputs.keys())),
             };
         }
@@ -220,9 +220,9 @@ impl<'a> Scope<'a> {
             _ => {}
         }
         match (self.outer)(name)? {
-            Bound::Literal(node) => Ok(Some(node.written().to_owned())),
-            Bound::Absent => Ok(None),
-            Bound::Data(data) => {
+            BoundInput::Literal(node) => Ok(Some(node.written().to_owned())),
+            BoundInput::Absent => Ok(None),
+            BoundInput::Data(data) => {
                 let own = name.replace('.', "_");
                 let text = format!("${{{{side_inputs.{own}}}}}");
                 self.also.borrow_mut().insert(own, data);
@@ -263,7 +263,7 @@ impl<'a> Scope<'a> {
     /// Adds `side_inputs`: all data but that of the mini-batches.
     pub fn put_side_inputs(&self, reader: &Reader<'_>, location: Location, job: &mut JobFile) {
         let own = self.inputs.iter().filter_map(|(name, bound)| match bound {
-            Bound::Data(data) if self.main.as_ref() != Some(name) => {
+            BoundInput::Data(data) if self.main.as_ref() != Some(name) => {
                 Some((name.clone(), data.clone()))
             }
             _ => None,
@@ -300,7 +300,7 @@ impl<'a> Scope<'a> {
     /// Returns the steps whose outputs this one reads, and the paths that they make.
     pub fn made_by_others(&self) -> Vec<(String, PathBuf)> {
         let own = self.inputs.values().filter_map(|bound| {
-            if let Bound::Data(data) = bound { Some(data.clone()) } else { None }
+            if let BoundInput::Data(data) = bound { Some(data.clone()) } else { None }
         });
         let also = self.also.borrow().clone();
         let all = own.chain(also.into_values());

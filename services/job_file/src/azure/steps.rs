@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use protocol::JobSpec;
 
 use super::document_keys;
+use super::document_overrides::DocumentOverrides;
 use super::kind::{self, DocumentKind};
 use super::reader::{JobFile, Reader, job_name};
 use super::register::Asset;
-use super::scope::{Around, Scope};
-use super::wishes::Wishes;
-use crate::load::{Surroundings, read_step};
+use super::scope::{Scope, StepContext};
+use crate::load::{DocumentContext, read_step};
 use crate::problem::shown;
 use crate::{
     Context, Entry, Fault, Location, Node, Parsed, Problem, Problems, find, overrides, written,
@@ -69,7 +69,7 @@ pub struct Steps {
     steps: Vec<Step>,
     /// Further files that the document refers to.
     others: Vec<String>,
-    wishes: Wishes,
+    overrides: DocumentOverrides,
     /// What the command line changes, in words of a command.
     changes: Vec<String>,
     /// What works, but hardly as intended.
@@ -81,7 +81,7 @@ impl Steps {
     pub fn read(
         path: &Path,
         text: &str,
-        wishes: &Wishes,
+        overrides: &DocumentOverrides,
         context: &Context,
     ) -> Result<Option<Self>, Vec<Problem>> {
         let problems = Problems::new(shown(path));
@@ -89,15 +89,15 @@ impl Steps {
         let Some(kind) = kind::of(&entries) else { return Ok(None) };
         // Again, for duplicate keys.
         yaml::read(text, &problems);
-        let changes = wishes.words(context);
-        let mut wishes = wishes.clone();
+        let changes = overrides.words(context);
+        let mut overrides = overrides.clone();
         if let Ok(kind) = kind {
-            wishes.overrides =
-                document_keys::apply(&mut entries, kind, &wishes.overrides, &problems);
+            overrides.overrides =
+                document_keys::apply(&mut entries, kind, &overrides.overrides, &problems);
         }
         let outputs = outputs_of(path, context);
         let steps = match kind {
-            Ok(kind) => translate(kind, path, entries, &wishes, context, &problems),
+            Ok(kind) => translate(kind, path, entries, &overrides, context, &problems),
             Err((location, field, fault)) => {
                 problems.add(location, field, fault);
                 Vec::new()
@@ -109,7 +109,7 @@ impl Steps {
             outputs,
             steps,
             others,
-            wishes,
+            overrides,
             changes,
             warnings: Vec::new(),
         };
@@ -186,7 +186,7 @@ impl Steps {
     fn load_into(&self, step: &Step, context: &Context, problems: &Problems) -> Option<Parsed> {
         let mut entries = step.entries.clone();
         overrides::apply(&mut entries, &self.overrides_of(step), problems);
-        let surroundings = Surroundings::of(&self.path, context, problems)?;
+        let surroundings = DocumentContext::of(&self.path, context, problems)?;
         read_step(&surroundings, &entries, &step.made_earlier, context, problems)
     }
 
@@ -214,7 +214,7 @@ impl Steps {
                 }
             }
         };
-        self.wishes
+        self.overrides
             .overrides
             .iter()
             .filter_map(|(key, value)| Some((own(key)?, value.clone())))
@@ -249,18 +249,18 @@ fn translate(
     kind: DocumentKind,
     path: &Path,
     entries: Vec<Entry>,
-    wishes: &Wishes,
+    overrides: &DocumentOverrides,
     context: &Context,
     problems: &Problems,
 ) -> Vec<Step> {
-    let Some(Surroundings { paths, .. }) = Surroundings::of(path, context, problems) else {
+    let Some(DocumentContext { paths, .. }) = DocumentContext::of(path, context, problems) else {
         return Vec::new();
     };
     let (stem, root) = (stem(path), outputs_of(path, context));
     let reader = Reader {
         context,
         problems,
-        wishes,
+        overrides,
         document: document_name(&entries, stem, &paths.folder),
         folder: paths.folder,
         root,
@@ -268,7 +268,7 @@ fn translate(
         announced: Default::default(),
         is_quiet: false,
     };
-    if let (Some(step), true) = (&wishes.step, kind != DocumentKind::Pipeline) {
+    if let (Some(step), true) = (&overrides.step, kind != DocumentKind::Pipeline) {
         let fault = Fault::of(format!("{step:?}"), "--step with a pipeline")
             .saying("this document has no steps");
         problems.add(Location::File, "--step", fault);
@@ -285,7 +285,7 @@ fn translate(
             let outer = |name: &str| {
                 Err(Fault::of(format!("${{{{{name}}}}}"), "inputs.NAME, outputs.NAME"))
             };
-            let around = Around {
+            let around = StepContext {
                 step: &name,
                 job: &job_name(&name),
                 prefix: "",

@@ -384,9 +384,13 @@ fn job_file_may_be_outside_the_working_folder() {
     let workplace = Workplace::new();
     let mut context = workplace.context();
     context.working_directory = workplace.path("data");
-    let parsed =
-        super::load(std::path::Path::new("../job.yaml"), BASE, &crate::Wishes::default(), &context)
-            .expect("valid");
+    let parsed = super::load(
+        std::path::Path::new("../job.yaml"),
+        BASE,
+        &crate::DocumentOverrides::default(),
+        &context,
+    )
+    .expect("valid");
     assert!(parsed.spec.source_directory.as_path().ends_with("code"));
     assert!(parsed.spec.inputs[0].paths[0].as_path().ends_with("data"));
 }
@@ -625,7 +629,7 @@ fn standard_input_is_relative_to_the_working_folder() {
         super::load(
             std::path::Path::new("-"),
             text,
-            &crate::Wishes::default(),
+            &crate::DocumentOverrides::default(),
             &workplace.context(),
         )
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 use protocol::{InputKind, JobSpec, MiniBatchSize, OutputAction};
 
 use super::{Workplace, lines, sound};
-use crate::{AzureNames, Context, Parsed, Problem, Steps, Wishes, load};
+use crate::{AzureNames, Context, DocumentOverrides, Parsed, Problem, Steps, load};
 
 pub const COMPONENT: &str = "\
 $schema: https://azuremlschemas.azureedge.net/latest/parallelComponent.schema.json
@@ -98,27 +98,30 @@ impl Workplace {
         workplace
     }
 
-    pub fn read(&self, text: &str, wishes: &Wishes) -> Result<Parsed, Vec<Problem>> {
-        load(Path::new("doc.yml"), text, wishes, &self.context())
+    pub fn read(&self, text: &str, overrides: &DocumentOverrides) -> Result<Parsed, Vec<Problem>> {
+        load(Path::new("doc.yml"), text, overrides, &self.context())
     }
 
     pub fn steps_with(
         &self,
         text: &str,
-        wishes: &Wishes,
+        overrides: &DocumentOverrides,
         context: &Context,
     ) -> Result<Steps, Vec<Problem>> {
-        Steps::read(Path::new("doc.yml"), text, wishes, context)
+        Steps::read(Path::new("doc.yml"), text, overrides, context)
             .map(|steps| steps.expect("a document of Azure ML"))
     }
 
-    fn job(&self, text: &str, wishes: &Wishes) -> JobSpec {
-        sound(self.read(text, wishes)).spec
+    fn job(&self, text: &str, overrides: &DocumentOverrides) -> JobSpec {
+        sound(self.read(text, overrides)).spec
     }
 }
 
-pub fn inputs(inputs: &[&str]) -> Wishes {
-    Wishes { inputs: inputs.iter().map(|input| (*input).to_owned()).collect(), ..Wishes::default() }
+pub fn inputs(inputs: &[&str]) -> DocumentOverrides {
+    DocumentOverrides {
+        inputs: inputs.iter().map(|input| (*input).to_owned()).collect(),
+        ..DocumentOverrides::default()
+    }
 }
 
 fn user_arguments(spec: &JobSpec) -> Vec<String> {
@@ -200,7 +203,8 @@ fn changes_of_the_command_line_say_the_same_in_any_folder() {
     let workplace = Workplace::azure();
     let overrides = vec![("run_max_try".to_owned(), "7".to_owned())];
     let step = Some("score".to_owned());
-    let wishes = Wishes { overrides, step, ..inputs(&["data=data", "s3://bucket/x", "note="]) };
+    let overrides =
+        DocumentOverrides { overrides, step, ..inputs(&["data=data", "s3://bucket/x", "note="]) };
     let data = format!("data={}", workplace.path("data").display());
     let expected = [
         "--set",
@@ -214,7 +218,7 @@ fn changes_of_the_command_line_say_the_same_in_any_folder() {
         "--step",
         "score",
     ];
-    assert_eq!(wishes.words(&workplace.context()), expected);
+    assert_eq!(overrides.words(&workplace.context()), expected);
 }
 
 #[test]
@@ -226,9 +230,11 @@ fn values_of_the_command_line_take_precedence() {
         ("environment", "requirements.txt"),
     ];
     let overrides = overrides.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-    let wishes =
-        Wishes { overrides, ..inputs(&["data=data", "model=./model", "note=x y", "cut=1"]) };
-    let parsed = workplace.read(COMPONENT, &wishes).expect("valid");
+    let overrides = DocumentOverrides {
+        overrides,
+        ..inputs(&["data=data", "model=./model", "note=x y", "cut=1"])
+    };
+    let parsed = workplace.read(COMPONENT, &overrides).expect("valid");
     assert_eq!(
         (parsed.spec.mini_batch_size, parsed.spec.run_max_try),
         (MiniBatchSize::Files(2), 7)
@@ -356,7 +362,7 @@ impl Workplace {
 fn pipeline_is_one_job_for_each_step_in_the_order_of_their_inputs() {
     let workplace = Workplace::azure();
     let context = workplace.pipeline();
-    let steps = sound(workplace.steps_with(PIPELINE, &Wishes::default(), &context));
+    let steps = sound(workplace.steps_with(PIPELINE, &DocumentOverrides::default(), &context));
     let names: Vec<&str> = steps.steps().iter().map(|step| step.name.as_str()).collect();
     assert_eq!(names, ["prepare", "score"]);
     assert_eq!(steps.steps()[1].needs, ["prepare"]);
@@ -389,12 +395,13 @@ fn pipeline_is_one_job_for_each_step_in_the_order_of_their_inputs() {
 fn one_step_runs_alone() {
     let workplace = Workplace::azure();
     let context = workplace.pipeline();
-    let wishes = Wishes { step: Some("score".to_owned()), ..inputs(&["data=data", "limit=8"]) };
-    let spec = sound(load(Path::new("doc.yml"), PIPELINE, &wishes, &context)).spec;
+    let overrides =
+        DocumentOverrides { step: Some("score".to_owned()), ..inputs(&["data=data", "limit=8"]) };
+    let spec = sound(load(Path::new("doc.yml"), PIPELINE, &overrides, &context)).spec;
     assert_eq!(spec.inputs[0].paths[0].as_path(), workplace.path("data"));
     assert_eq!(user_arguments(&spec)[2..4], ["--limit", "8"]);
-    let problems =
-        load(Path::new("doc.yml"), PIPELINE, &Wishes::default(), &context).expect_err("two steps");
+    let problems = load(Path::new("doc.yml"), PIPELINE, &DocumentOverrides::default(), &context)
+        .expect_err("two steps");
     assert_eq!(
         lines(&problems).trim_end(),
         "doc.yml: it has 2 steps; choose one: --step prepare, --step score"
@@ -407,21 +414,26 @@ fn converted_document_is_the_same_job() {
     let context = workplace.pipeline();
     workplace.write("doc-output/prepare/cut/a.txt", "a");
     let component = inputs(&["data=data", "model=./model", "note='; x"]);
-    for (text, wishes) in [
+    for (text, overrides) in [
         (COMPONENT, component),
         (DEPLOYMENT, inputs(&["data"])),
         ("endpoint_name: e\nmodel: ./mlflow\n", inputs(&["data/*.txt"])),
-        (PIPELINE, Wishes::default()),
+        (PIPELINE, DocumentOverrides::default()),
     ] {
-        let steps = sound(workplace.steps_with(text, &wishes, &context));
+        let steps = sound(workplace.steps_with(text, &overrides, &context));
         for index in 0..steps.steps().len() {
             let mut loaded = sound(steps.load(index, false, &context)).spec;
             // The file has the values of the command line.
-            assert_eq!(loaded.changes.is_empty(), wishes.inputs.is_empty());
+            assert_eq!(loaded.changes.is_empty(), overrides.inputs.is_empty());
             loaded.changes.clear();
             let written = steps.job_file(index).expect("no `--set`");
-            let again =
-                sound(load(Path::new("doc.yml"), &written, &Wishes::default(), &context)).spec;
+            let again = sound(load(
+                Path::new("doc.yml"),
+                &written,
+                &DocumentOverrides::default(),
+                &context,
+            ))
+            .spec;
             assert_eq!(again, loaded, "{written}");
         }
     }

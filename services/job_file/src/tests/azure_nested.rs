@@ -6,7 +6,7 @@ use protocol::{Environment, InputKind, JobSpec, MiniBatchSize, TableFormat};
 
 use super::azure::{COMPONENT, SCORE, inputs};
 use super::{Workplace, lines, sound};
-use crate::{AzureNames, Context, Steps, Wishes};
+use crate::{AzureNames, Context, DocumentOverrides, Steps};
 
 const OUTER: &str = "\
 type: pipeline
@@ -59,14 +59,19 @@ fn specs(steps: &Steps, context: &Context) -> Vec<JobSpec> {
     (0..steps.steps().len()).map(|index| sound(steps.load(index, true, context)).spec).collect()
 }
 
-fn read(workplace: &Workplace, context: &Context, text: &str, wishes: &Wishes) -> Steps {
-    sound(workplace.steps_with(text, wishes, context))
+fn read(
+    workplace: &Workplace,
+    context: &Context,
+    text: &str,
+    overrides: &DocumentOverrides,
+) -> Steps {
+    sound(workplace.steps_with(text, overrides, context))
 }
 
 #[test]
 fn steps_of_a_pipeline_in_a_pipeline_are_steps_of_it() {
     let (workplace, context) = workplace();
-    let steps = read(&workplace, &context, OUTER, &Wishes::default());
+    let steps = read(&workplace, &context, OUTER, &DocumentOverrides::default());
     let names: Vec<(&str, Vec<String>)> =
         steps.steps().iter().map(|step| (step.name.as_str(), step.needs.clone())).collect();
     let of = |needs: &[&str]| needs.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
@@ -99,17 +104,19 @@ fn steps_of_a_pipeline_in_a_pipeline_are_steps_of_it() {
 #[test]
 fn step_of_an_inner_pipeline_or_all_of_them_run_alone() {
     let (workplace, context) = workplace();
-    let wishes =
-        |step: &str, given: &[&str]| Wishes { step: Some(step.to_owned()), ..inputs(given) };
-    let one = read(&workplace, &context, OUTER, &wishes("all.last", &["data=data", "limit=9"]));
+    let overrides = |step: &str, given: &[&str]| DocumentOverrides {
+        step: Some(step.to_owned()),
+        ..inputs(given)
+    };
+    let one = read(&workplace, &context, OUTER, &overrides("all.last", &["data=data", "limit=9"]));
     let [score] = &specs(&one, &context)[..] else { panic!("one step") };
     assert_eq!(score.inputs[0].paths[0].as_path(), workplace.path("data"));
     assert!(score.argv.windows(2).any(|pair| pair == ["--limit", "9"]));
-    let all = read(&workplace, &context, OUTER, &wishes("all", &["limit=7"]));
+    let all = read(&workplace, &context, OUTER, &overrides("all", &["limit=7"]));
     let [_, score] = &specs(&all, &context)[..] else { panic!("two steps") };
     assert!(score.argv.windows(2).any(|pair| pair == ["--limit", "7"]));
     for step in ["all.none", "none"] {
-        let found = workplace.steps_with(OUTER, &wishes(step, &[]), &context).expect_err(step);
+        let found = workplace.steps_with(OUTER, &overrides(step, &[]), &context).expect_err(step);
         let found = lines(&found);
         assert!(
             found.contains("--step: the pipeline has no such step") && found.lines().count() == 1,
@@ -137,13 +144,15 @@ fn mistakes_in_an_inner_pipeline_name_its_file() {
     ] {
         assert!(INNER.contains(from), "{from}");
         workplace.write("parts/inner.yml", &INNER.replacen(from, to, 1));
-        let found = workplace.steps_with(OUTER, &Wishes::default(), &context).expect_err(to);
+        let found =
+            workplace.steps_with(OUTER, &DocumentOverrides::default(), &context).expect_err(to);
         assert!(lines(&found).contains(expected), "{to}: {}", lines(&found));
     }
     let unwritten = INNER.replace("rows: '${{parent.outputs.rows}}', ", "");
     workplace.write("parts/inner.yml", &unwritten);
-    let found =
-        workplace.steps_with(OUTER, &Wishes::default(), &context).expect_err("no step writes it");
+    let found = workplace
+        .steps_with(OUTER, &DocumentOverrides::default(), &context)
+        .expect_err("no step writes it");
     assert!(
         lines(&found).contains("doc.yml:14: jobs.last.inputs.rows: no step writes this output"),
         "{}",
@@ -157,8 +166,9 @@ fn cycle_hides_no_other_mistake() {
     let text = OUTER
         .replace("raw: '${{parent.inputs.raw}}'", "raw: '${{parent.jobs.last.outputs.none}}'")
         .replace("cat ${{inputs.rows}}", "cat ${{inputs.rows");
-    let found =
-        workplace.steps_with(&text, &Wishes::default(), &context).expect_err("two mistakes");
+    let found = workplace
+        .steps_with(&text, &DocumentOverrides::default(), &context)
+        .expect_err("two mistakes");
     let found = lines(&found);
     assert!(found.contains("jobs.all: these steps wait for each other's outputs"), "{found}");
     assert!(found.contains("jobs.last.command: an expression has no end"), "{found}");
@@ -177,7 +187,7 @@ fn groups_of_inputs_are_their_members() {
              score:\n    component: ./parts/score.yml\n    inputs:\n      data: ${{{{parent.inputs.all.data}}}}\n      \
              model: {{type: uri_folder, path: model}}\n      {given}\n"
         );
-        let steps = read(&workplace, &context, &text, &Wishes::default());
+        let steps = read(&workplace, &context, &text, &DocumentOverrides::default());
         let [score] = &specs(&steps, &context)[..] else { panic!("one step") };
         assert!(
             score.argv.windows(2).any(|pair| pair == ["--limit", "6"]),
@@ -194,13 +204,13 @@ fn conda_file_may_be_a_mapping() {
     let inline = "conda_file: {name: x, dependencies: [python=3.12, {pip: [numpy]}]}";
     let text =
         COMPONENT.replace("image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu20.04", inline);
-    let wishes = inputs(&["data=data", "model=model"]);
-    let environment = |text: &str| sound(workplace.read(text, &wishes)).spec.environment;
+    let overrides = inputs(&["data=data", "model=model"]);
+    let environment = |text: &str| sound(workplace.read(text, &overrides)).spec.environment;
     let Environment::Requirements { file, .. } = environment(&text) else { panic!("a conda file") };
     let written = std::fs::read_to_string(file.as_path()).expect("it is there");
     assert!(written.contains("python=3.12") && written.contains("numpy"), "{written}");
     assert_eq!(environment(&text), environment(&text), "the same packages are the same file");
-    let found = workplace.read(&text.replace("numpy", "[]"), &wishes).expect_err("no text");
+    let found = workplace.read(&text.replace("numpy", "[]"), &overrides).expect_err("no text");
     assert!(lines(&found).contains("`pip` is not a list of texts"), "{}", lines(&found));
 }
 
@@ -249,7 +259,7 @@ fn names_reach_scripts_on_other_machines() {
         sound(crate::load(
             Path::new("job.yaml"),
             &super::base_with(changes),
-            &Wishes::default(),
+            &DocumentOverrides::default(),
             &context,
         ))
         .spec

@@ -2,7 +2,7 @@
 
 use super::azure::{COMPONENT, DEPLOYMENT, PIPELINE, inputs};
 use super::{Workplace, lines};
-use crate::Wishes;
+use crate::DocumentOverrides;
 
 /// Checks that a problem with this text is reported at a line that names its key, or holds the changed text.
 fn check_line(text: &str, to: &str, found: &str, expected: &str) {
@@ -25,10 +25,10 @@ fn check_line(text: &str, to: &str, found: &str, expected: &str) {
     );
 }
 
-fn problems(text: &str, wishes: &Wishes) -> String {
+fn problems(text: &str, overrides: &DocumentOverrides) -> String {
     let workplace = Workplace::azure();
     let context = workplace.pipeline();
-    let read = workplace.steps_with(text, wishes, &context).and_then(|steps| {
+    let read = workplace.steps_with(text, overrides, &context).and_then(|steps| {
         let all: Vec<_> =
             (0..steps.steps().len()).map(|index| steps.load(index, true, &context)).collect();
         all.into_iter().collect::<Result<Vec<_>, _>>()
@@ -117,7 +117,7 @@ fn other_documents_are_refused_in_one_line() {
             "$schema: ",
         ),
     ] {
-        let found = problems(text, &Wishes::default());
+        let found = problems(text, &DocumentOverrides::default());
         assert!(found.contains(expected) && found.lines().count() == 1, "{text}{found}");
     }
 }
@@ -259,10 +259,11 @@ fn mistakes_of_pipelines() {
     ] {
         assert!(PIPELINE.contains(from), "{from}");
         let text = PIPELINE.replacen(from, to, 1);
-        check_line(&text, to, &problems(&text, &Wishes::default()), expected);
+        check_line(&text, to, &problems(&text, &DocumentOverrides::default()), expected);
     }
-    let wishes = Wishes { step: Some("scor".to_owned()), ..Wishes::default() };
-    assert!(problems(PIPELINE, &wishes).contains(
+    let overrides =
+        DocumentOverrides { step: Some("scor".to_owned()), ..DocumentOverrides::default() };
+    assert!(problems(PIPELINE, &overrides).contains(
         "--step: the pipeline has no such step (found \"scor\"; allowed: score, prepare)"
     ));
 }
@@ -272,8 +273,9 @@ fn mistake_in_a_component_names_its_file() {
     let workplace = Workplace::azure();
     let context = workplace.pipeline();
     workplace.write("parts/score.yml", &super::azure::SCORE.replace("timeout: 11", "timeot: 11"));
-    let found =
-        workplace.steps_with(PIPELINE, &Wishes::default(), &context).expect_err("a misspelt key");
+    let found = workplace
+        .steps_with(PIPELINE, &DocumentOverrides::default(), &context)
+        .expect_err("a misspelt key");
     let file = workplace.path("parts/score.yml");
     assert!(
         lines(&found).starts_with(&format!(
@@ -312,7 +314,7 @@ fn mistakes_of_deployments() {
         let text = DEPLOYMENT.replacen(from, to, 1);
         check_line(&text, to, &problems(&text, &data), expected);
     }
-    let found = problems(DEPLOYMENT, &Wishes::default());
+    let found = problems(DEPLOYMENT, &DocumentOverrides::default());
     assert_eq!(
         found.trim_end(),
         "doc.yml:2: --input: a deployment gets its data when it is run (missing; allowed: --input PATH: a file, a folder, a pattern or a URL)"

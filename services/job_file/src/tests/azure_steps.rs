@@ -6,7 +6,7 @@ use protocol::JobSpec;
 
 use super::azure::{DEPLOYMENT, PIPELINE, SCORE, inputs};
 use super::{Workplace, lines, sound};
-use crate::{AzureNames, Context, Register, Steps, Wishes};
+use crate::{AzureNames, Context, DocumentOverrides, Register, Steps};
 
 fn workplace() -> (Workplace, Context) {
     let workplace = Workplace::azure();
@@ -22,14 +22,14 @@ fn names(steps: &Steps) -> Vec<&str> {
     steps.steps().iter().map(|step| step.name.as_str()).collect()
 }
 
-fn set(pairs: &[(&str, &str)]) -> Wishes {
+fn set(pairs: &[(&str, &str)]) -> DocumentOverrides {
     let overrides =
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    Wishes { overrides, ..Wishes::default() }
+    DocumentOverrides { overrides, ..DocumentOverrides::default() }
 }
 
-fn step(name: &str) -> Wishes {
-    Wishes { step: Some(name.to_owned()), ..Wishes::default() }
+fn step(name: &str) -> DocumentOverrides {
+    DocumentOverrides { step: Some(name.to_owned()), ..DocumentOverrides::default() }
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn components_are_found_by_name() {
     }
     let read = |component: &str| {
         let text = PIPELINE.replace("file:./parts/score.yml", component);
-        workplace.steps_with(&text, &Wishes::default(), &context)
+        workplace.steps_with(&text, &DocumentOverrides::default(), &context)
     };
     for (component, timeout) in [
         ("azureml:score:2", 11),
@@ -96,7 +96,7 @@ fn mostly_refused() -> String {
 fn one_step_needs_that_step_alone() {
     let (workplace, context) = workplace();
     let text = mostly_refused();
-    assert!(workplace.steps_with(&text, &Wishes::default(), &context).is_err());
+    assert!(workplace.steps_with(&text, &DocumentOverrides::default(), &context).is_err());
     workplace.write("doc-output/prepare/cut/a.txt", "a");
     let steps = sound(workplace.steps_with(&text, &step("score"), &context));
     assert_eq!(names(&steps), ["score"]);
@@ -157,7 +157,8 @@ fn refused_step_is_one_mistake() {
             '${{parent.jobs.prepare.outputs.more}}'}\n";
         let text =
             if to.contains("sweep") { text.replace("outputs.more", "outputs.cut") } else { text };
-        let found = workplace.steps_with(&text, &Wishes::default(), &context).expect_err(to);
+        let found =
+            workplace.steps_with(&text, &DocumentOverrides::default(), &context).expect_err(to);
         let found = lines(&found).replace(&workplace.path("").display().to_string(), "/");
         assert!(found.contains(expected) && found.lines().count() == 1, "{to}: {found}");
     }
@@ -168,8 +169,11 @@ fn refused_step_is_one_mistake() {
     let (before, score) = text.split_once("  score:\n").expect("a step");
     let (score, prepare) = score.split_once("  prepare:\n").expect("a step");
     let in_order = format!("{before}  prepare:\n{prepare}  score:\n{score}");
-    let found =
-        lines(&workplace.steps_with(&in_order, &Wishes::default(), &context).expect_err("a sweep"));
+    let found = lines(
+        &workplace
+            .steps_with(&in_order, &DocumentOverrides::default(), &context)
+            .expect_err("a sweep"),
+    );
     assert!(found.contains("steps of type sweep") && found.lines().count() == 1, "{found}");
     for (from, to) in [
         (
@@ -179,13 +183,16 @@ fn refused_step_is_one_mistake() {
         ("${{parent.outputs.result}}", "${{parent.outputs.none}}"),
     ] {
         let text = PIPELINE.replace(from, to);
-        let found =
-            lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err(to));
+        let found = lines(
+            &workplace.steps_with(&text, &DocumentOverrides::default(), &context).expect_err(to),
+        );
         assert_eq!(found.lines().count(), 1, "{found}");
     }
     let text = PIPELINE.replace("path: ./data", "path: azureml:nowhere:1");
     let found = lines(
-        &workplace.steps_with(&text, &Wishes::default(), &context).expect_err("no such data"),
+        &workplace
+            .steps_with(&text, &DocumentOverrides::default(), &context)
+            .expect_err("no such data"),
     );
     assert!(
         found.contains("inputs.raw: azureml:nowhere:1") && found.lines().count() == 1,
@@ -205,7 +212,7 @@ fn step_may_be_written_as_public_documents_are() {
         )
         .replace("    code: ./code\n", "    code: ./code/entry.py\n")
         .replace("default_compute: azureml:cpu-cluster", "default_datestore: azureml:blobs");
-    let steps = sound(workplace.steps_with(&text, &Wishes::default(), &context));
+    let steps = sound(workplace.steps_with(&text, &DocumentOverrides::default(), &context));
     assert_eq!(spec(&steps, 0, &context).source_directory.as_path(), workplace.path("code"));
     assert_eq!(spec(&steps, 1, &context).side_inputs["model"].as_path(), workplace.path("model"));
     let warnings = lines(&steps.warnings);
@@ -217,8 +224,9 @@ fn step_may_be_written_as_public_documents_are() {
         "inputs: {text: {type: string}}\noutputs: {}\nnodes:\n- name: ask\n",
     );
     let text = PIPELINE.replace("file:./parts/score.yml", "./parts/flow.dag.yaml");
-    let found =
-        lines(&workplace.steps_with(&text, &Wishes::default(), &context).expect_err("a flow"));
+    let found = lines(
+        &workplace.steps_with(&text, &DocumentOverrides::default(), &context).expect_err("a flow"),
+    );
     assert!(
         found.contains("jobs.score.component: this is a prompt flow") && found.lines().count() == 1,
         "{found}"
@@ -243,7 +251,7 @@ fn pipeline_job_runs_a_pipeline_component() {
             "type: pipeline\ncomponent: {named}\ninputs: {{raw: {{type: uri_folder, path: data}}, limit: 5}}\noutputs: \
              {{result: {{type: uri_folder, path: ./there}}}}\nsettings: {{default_compute: c}}\n"
         );
-        let steps = sound(workplace.steps_with(&text, &Wishes::default(), &context));
+        let steps = sound(workplace.steps_with(&text, &DocumentOverrides::default(), &context));
         assert_eq!(names(&steps), ["prepare", "score"]);
         let score = spec(&steps, 1, &context);
         assert!(score.argv.windows(2).any(|pair| pair == ["--limit", "5"]), "{:?}", score.argv);
@@ -251,8 +259,11 @@ fn pipeline_job_runs_a_pipeline_component() {
         assert_eq!(score.source_directory.as_path(), workplace.path("code"));
         let steps = sound(workplace.steps_with(&text, &inputs(&["limit=6"]), &context));
         assert!(spec(&steps, 1, &context).argv.windows(2).any(|pair| pair == ["--limit", "6"]));
-        let found =
-            workplace.steps_with(&text.replace("limit:", "limt:"), &Wishes::default(), &context);
+        let found = workplace.steps_with(
+            &text.replace("limit:", "limt:"),
+            &DocumentOverrides::default(),
+            &context,
+        );
         let found = lines(&found.expect_err("no such input"));
         assert!(
             found.contains("inputs.limt: the component has no such input; did you mean \"limit\"?"),
@@ -261,7 +272,7 @@ fn pipeline_job_runs_a_pipeline_component() {
     }
     let found = workplace.steps_with(
         "type: pipeline\ncomponent: ./none.yml\n",
-        &Wishes::default(),
+        &DocumentOverrides::default(),
         &context,
     );
     assert_eq!(lines(&found.expect_err("no file")).lines().count(), 1);
@@ -279,7 +290,7 @@ fn outputs_with_a_name_are_assets() {
     let (before, score) = text.split_once("  score:\n").expect("a step");
     let (score, prepare) = score.split_once("  prepare:\n").expect("a step");
     let in_order = format!("{before}  prepare:\n{prepare}  score:\n{score}");
-    let steps = sound(workplace.steps_with(&in_order, &Wishes::default(), &context));
+    let steps = sound(workplace.steps_with(&in_order, &DocumentOverrides::default(), &context));
     assert_eq!(names(&steps), ["prepare", "score"]);
     assert_eq!(
         steps.steps()[1].needs,
@@ -340,7 +351,7 @@ fn outputs_with_a_name_are_assets() {
 
     let found = workplace.steps_with(
         &text.replace("name: result", "name: ../x"),
-        &Wishes::default(),
+        &DocumentOverrides::default(),
         &context,
     );
     let found = lines(&found.expect_err("no name"));
@@ -407,13 +418,16 @@ fn set_takes_the_keys_of_a_document() {
             lines(&workplace.steps_with(PIPELINE, &set(&[(key, value)]), &context).expect_err(key));
         assert!(found.contains(expected), "{key}: {found}");
     }
-    let wishes =
-        Wishes { inputs: inputs(&["data"]).inputs, ..set(&[("settings.mini_batch_size", "3")]) };
-    let steps = sound(workplace.steps_with(DEPLOYMENT, &wishes, &context));
+    let overrides = DocumentOverrides {
+        inputs: inputs(&["data"]).inputs,
+        ..set(&[("settings.mini_batch_size", "3")])
+    };
+    let steps = sound(workplace.steps_with(DEPLOYMENT, &overrides, &context));
     assert_eq!(spec(&steps, 0, &context).mini_batch_size, protocol::MiniBatchSize::Files(3));
     // Public documents leave the model to the command line.
-    let wishes = Wishes { inputs: inputs(&["data"]).inputs, ..set(&[("model", "./mlflow")]) };
-    let steps = sound(workplace.steps_with("endpoint_name: e\nname: d\n", &wishes, &context));
+    let overrides =
+        DocumentOverrides { inputs: inputs(&["data"]).inputs, ..set(&[("model", "./mlflow")]) };
+    let steps = sound(workplace.steps_with("endpoint_name: e\nname: d\n", &overrides, &context));
     assert_eq!(spec(&steps, 0, &context).model, "mlflow");
 }
 
@@ -421,8 +435,9 @@ fn set_takes_the_keys_of_a_document() {
 fn jobs_are_named_after_document_and_step() {
     let (workplace, context) = workplace();
     let job = |file: &str, text: &str| {
-        let steps = sound(Steps::read(Path::new(file), text, &Wishes::default(), &context))
-            .expect("a document");
+        let steps =
+            sound(Steps::read(Path::new(file), text, &DocumentOverrides::default(), &context))
+                .expect("a document");
         spec(&steps, 1, &context).name
     };
     let here = |text: &str| text.replace("./", &format!("{}/", workplace.folder.path().display()));

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::time::{Duration, SystemTime};
 
 use super::{BASE, Workplace};
-use crate::{Parsed, Ran};
+use crate::{Parsed, RunPeriod};
 
 const SIDE: &str = "side_inputs: {labels: labels.txt}\n";
 
@@ -139,13 +139,13 @@ fn other_files_beside_the_script_keep_the_fingerprint() {
 }
 
 /// The words by which later differs from earlier, which ran at this time.
-fn differences_since(ran: Ran, earlier: &Parsed, later: &Parsed) -> Vec<String> {
+fn differences_since(ran: RunPeriod, earlier: &Parsed, later: &Parsed) -> Vec<String> {
     later.identity.differences(&earlier.identity, ran).iter().map(ToString::to_string).collect()
 }
 
 /// The same, if the earlier job ran at a time when nothing was written.
 fn differences(earlier: &Parsed, later: &Parsed) -> Vec<String> {
-    differences_since(Ran { from: 1, to: 2, has_finished: false }, earlier, later)
+    differences_since(RunPeriod { from: 1, to: 2, has_finished: false }, earlier, later)
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn requested_data_is_compared_file_by_file() {
     assert_eq!(later.spec.fingerprint, first.spec.fingerprint);
     // What was written while the job ran may be the script's own.
     let own = |has_finished| {
-        differences_since(Ran { from: 0, to: u64::MAX, has_finished }, &first, &later)
+        differences_since(RunPeriod { from: 0, to: u64::MAX, has_finished }, &first, &later)
     };
     assert_eq!(own(false), ["kind.bin is missing"]);
     // A result that was made before or after the change is not taken.

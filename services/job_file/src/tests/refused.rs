@@ -617,7 +617,7 @@ fn folder_name_without_utf8_is_rejected() {
     let problems = super::load(
         &folder.join("job.yaml"),
         super::BASE,
-        &crate::Wishes::default(),
+        &crate::DocumentOverrides::default(),
         &workplace.context(),
     );
     assert!(lines(&problems.expect_err("arguments are text")).contains("valid UTF-8"));

@@ -9,7 +9,7 @@ use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use engine::targets::Target;
-use engine::{Aside, Canceled, Engine, Events, Retry, RetryOptions, Submission};
+use engine::{Canceled, Engine, Events, Retry, RetryOptions, SeparateRun, Submission};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
@@ -99,7 +99,8 @@ fn conflict(message: impl Into<String>) -> Refusal {
 /// Starts a job of one mini-batch in a process of this machine. Returns its id.
 async fn run_again_here(shared: &Shared, job_id: &str, number: u64) -> Answer<String> {
     let options = &shared.options;
-    let described = options.jobs.describe_aside(job_id, Aside::MiniBatch(number)).await;
+    let described =
+        options.jobs.describe_separate_run(job_id, SeparateRun::MiniBatch(number)).await;
     let job_id = described.map_err(|error| conflict((options.words.error)(&error.into())))?;
     start_again(shared, &job_id).await?;
     Ok(job_id)
@@ -109,7 +110,9 @@ async fn run_again_here(shared: &Shared, job_id: &str, number: u64) -> Answer<St
 async fn run_again_on(shared: &Shared, job_id: &str, number: u64) -> Answer<String> {
     let job_id = job_id.to_owned();
     let opened = on_target(shared, async move |engine, target, events| {
-        engine.run_aside_on(&job_id, Aside::MiniBatch(number), None, target, events).await
+        engine
+            .run_separately_on(&job_id, SeparateRun::MiniBatch(number), None, target, events)
+            .await
     });
     match opened.await? {
         Retry::Submission(submission) | Retry::InFlight(submission) => {

@@ -21,7 +21,7 @@ use crate::SharedState;
 use crate::document::Document;
 use crate::error::Answer;
 use crate::watched::View;
-use crate::{Options, Words};
+use crate::{Options, Phrases};
 
 const FAILURES_MAX: usize = 20;
 
@@ -131,12 +131,12 @@ struct Lineage {
     rounds: Vec<Round>,
     /// The job of this name that began before this one.
     before: Option<String>,
-    same: Vec<Same>,
+    same: Vec<SameNamedJob>,
     reused: Reuses,
 }
 
 #[derive(Debug, Serialize)]
-struct Same {
+struct SameNamedJob {
     job_id: String,
     state: JobState,
 }
@@ -168,7 +168,13 @@ pub async fn describe(view: &View, options: &Options) -> Answer<Job> {
 }
 
 impl Job {
-    fn new(view: &View, history: &History, words: Words, flags: &str, is_read_only: bool) -> Self {
+    fn new(
+        view: &View,
+        history: &History,
+        words: Phrases,
+        flags: &str,
+        is_read_only: bool,
+    ) -> Self {
         let snapshot = &view.snapshot;
         let (spec, tally) = (&snapshot.spec, history.tally());
         let mut status = snapshot.status.document(words.hint);
@@ -193,7 +199,7 @@ impl Job {
         let eta_seconds =
             goes_on.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64);
         let waits = at_work.map_or_else(Vec::new, waits);
-        let moment = sentence::Moment {
+        let moment = sentence::JobNumbers {
             elapsed_seconds,
             worked_seconds,
             eta_seconds,
@@ -239,7 +245,7 @@ impl Job {
             .same
             .jobs
             .iter()
-            .map(|job| Same { job_id: job.job_id.clone(), state: job.state })
+            .map(|job| SameNamedJob { job_id: job.job_id.clone(), state: job.state })
             .collect();
         Self {
             revision: view.revision(history),
@@ -295,7 +301,7 @@ impl Job {
     }
 
     /// Returns the part of the document that shows whether there is something new.
-    pub fn mark(&self) -> Mark {
+    pub fn mark(&self) -> ChangeMark {
         let mut others = DefaultHasher::new();
         for Wait { mini_batch, node, process, phase, since, detail, stack, .. } in &self.waits {
             (mini_batch, node, process, phase, since, detail, stack).hash(&mut others);
@@ -331,7 +337,7 @@ impl Job {
             self.lineage.reused.count,
         )
             .hash(&mut others);
-        Mark {
+        ChangeMark {
             revision: self.revision.clone(),
             state: self.status.state,
             counts: [self.mini_batches, self.items],
@@ -352,7 +358,7 @@ fn left_out(attempts: u64) -> Option<String> {
 
 /// What differs if a job has something new to show.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mark {
+pub struct ChangeMark {
     revision: String,
     state: JobState,
     counts: [Counts; 2],
@@ -364,7 +370,7 @@ fn gauges(
     spec: &JobSpec,
     tally: &Tally,
     history: &History,
-    moment: &sentence::Moment,
+    moment: &sentence::JobNumbers,
     items: Counts,
     working: Option<&Progress>,
 ) -> Vec<Gauge> {
@@ -432,7 +438,7 @@ fn gauges(
         let last = history
             .attempts()
             .next_back()
-            .map_or(progress.started_at, engine::history::Attempted::ended_at);
+            .map_or(progress.started_at, engine::history::AttemptSummary::ended_at);
         let silent = progress.at.saturating_sub(last.max(progress.started_at)) as f64 / 1000.0;
         let limit = Some(spec.progress_update_timeout_seconds as f64);
         gauges.push(above(

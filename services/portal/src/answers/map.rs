@@ -6,7 +6,7 @@ use axum::extract::Query;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use engine::MiniBatchState;
-use engine::history::{Attempted, History};
+use engine::history::{AttemptSummary, History};
 use serde::{Deserialize, Serialize};
 
 use crate::document::Document;
@@ -15,7 +15,7 @@ use crate::watched::View;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum By {
+pub enum ColorBy {
     #[default]
     State,
     Tries,
@@ -25,14 +25,14 @@ pub enum By {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct MapQuery {
-    pub by: By,
+    pub by: ColorBy,
     pub since: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
 pub struct Map {
     revision: String,
-    by: By,
+    by: ColorBy,
     total: u64,
     chunks: Vec<Chunk>,
 }
@@ -91,9 +91,9 @@ fn joined(ranges: impl Iterator<Item = Range<u64>>, total: u64) -> Vec<Range<u64
     joined
 }
 
-fn cells(history: &History, by: By, range: Range<u64>) -> Vec<u8> {
+fn cells(history: &History, by: ColorBy, range: Range<u64>) -> Vec<u8> {
     let cell = |mini_batch| match by {
-        By::State => match history.state(mini_batch) {
+        ColorBy::State => match history.state(mini_batch) {
             MiniBatchState::Pending => 0,
             MiniBatchState::Succeeded => match history.shown(mini_batch) {
                 Some(attempt) if attempt.succeeded < attempt.items => 4,
@@ -102,17 +102,17 @@ fn cells(history: &History, by: By, range: Range<u64>) -> Vec<u8> {
             MiniBatchState::Failed => 2,
             MiniBatchState::Retrying => 3,
         },
-        By::Tries => {
+        ColorBy::Tries => {
             let latest = history.attempts_of(mini_batch).next();
             latest.map_or(0, |latest| u8::try_from(latest.ordinal).unwrap_or(u8::MAX))
         }
-        By::Duration => history.shown(mini_batch).map_or(0, duration),
+        ColorBy::Duration => history.shown(mini_batch).map_or(0, duration),
     };
     range.map(cell).collect()
 }
 
 /// Eight steps for each doubling, from one millisecond.
-fn duration(attempt: &Attempted) -> u8 {
+fn duration(attempt: &AttemptSummary) -> u8 {
     let steps = (f64::from(attempt.elapsed_seconds) * 1000.0).max(1.0).log2() * 8.0;
     1 + (steps.round() as u64).min(254) as u8
 }
@@ -132,10 +132,10 @@ mod tests {
             tried(1, 2, Succeeded),
             tried(3, 1, RunRaised),
         ]);
-        assert_eq!(cells(&history, By::State, 0..5), [4, 4, 0, 3, 0]);
-        assert_eq!(cells(&history, By::Tries, 0..5), [1, 2, 0, 1, 0]);
+        assert_eq!(cells(&history, ColorBy::State, 0..5), [4, 4, 0, 3, 0]);
+        assert_eq!(cells(&history, ColorBy::Tries, 0..5), [1, 2, 0, 1, 0]);
         let half_a_second = 1 + (500.0_f64.log2() * 8.0).round() as u8;
-        assert_eq!(cells(&history, By::Duration, 0..3), [half_a_second, half_a_second, 0]);
+        assert_eq!(cells(&history, ColorBy::Duration, 0..3), [half_a_second, half_a_second, 0]);
     }
 
     #[test]

@@ -3,15 +3,15 @@
 use axum::extract::{Path, State};
 use engine::MiniBatchState;
 use engine::first_rows::{FirstRows, first_stream_rows};
-use engine::history::{Attempted, Origin, RecordAt, RecordedAttempt};
+use engine::history::{AttemptSummary, Origin, RecordAt, RecordedAttempt};
 use engine::{JobStore, LogFile, RejectedMiniBatch};
-use protocol::{AttemptStatus, Descriptor, ErrorReport, OutputFormat, Rows as RowsAt, Work};
+use protocol::{AttemptStatus, Descriptor, ErrorReport, OutputFormat, Rows as RowLocation, Work};
 use serde::Serialize;
 
 use super::frames::{Frame, frames};
 use super::job::Wait;
 use super::phases::{Phase, phases};
-use super::second_start::{self, SecondStart};
+use super::speculative_run::{self, SpeculativeRun};
 use super::table;
 use super::test_case::{TestCase, test_case};
 use crate::SharedState;
@@ -40,7 +40,7 @@ pub struct MiniBatch {
     items: Items,
     key: Vec<(String, String)>,
     attempts: Vec<Attempt>,
-    second_start: Option<SecondStart>,
+    second_start: Option<SpeculativeRun>,
     wait: Option<Wait>,
     /// Items that were rejected although the mini-batch succeeded.
     rejected: Rejected,
@@ -148,7 +148,7 @@ struct FromHistory {
     revision: String,
     state: MiniBatchState,
     deliveries_lost: u32,
-    attempts: Vec<Attempted>,
+    attempts: Vec<AttemptSummary>,
     origin: Origin,
     previous_failed: Option<u64>,
     next_failed: Option<u64>,
@@ -191,12 +191,12 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
         )));
     };
     let store = &view.snapshot.store;
-    let places: Vec<RecordAt> = known.attempts.iter().map(Attempted::place).collect();
+    let places: Vec<RecordAt> = known.attempts.iter().map(AttemptSummary::place).collect();
     let records = view.found().recorded_attempts(known.origin, &places).await;
     let descriptor = view.found().descriptor(number).await;
     let logs = store.logs().await.unwrap_or_default();
-    let second_start = second_start::of(view, number, known.state, &known.attempts).await;
-    let counting = known.attempts.iter().position(Attempted::counts);
+    let second_start = speculative_run::of(view, number, known.state, &known.attempts).await;
+    let counting = known.attempts.iter().position(AttemptSummary::counts);
     let counting_record = counting.and_then(|position| records[position].as_ref());
     let rows = rows(view, known.state, counting_record).await;
     let has_rejected = |record: &&RecordedAttempt| {
@@ -289,7 +289,7 @@ async fn rejected(
 
 fn items(
     descriptor: Option<&Descriptor>,
-    latest: Option<&Attempted>,
+    latest: Option<&AttemptSummary>,
     detail: Option<&str>,
 ) -> Items {
     let counted = latest.map(|latest| u64::from(latest.items)).filter(|items| *items > 0);
@@ -323,7 +323,7 @@ fn items(
 }
 
 fn attempt(
-    attempted: &Attempted,
+    attempted: &AttemptSummary,
     record: &RecordedAttempt,
     phases: Vec<Phase>,
     decides: bool,
@@ -420,9 +420,9 @@ async fn rows(view: &View, state: MiniBatchState, record: Option<&RecordedAttemp
     };
     let format = view.snapshot.spec.output.format;
     let (bytes, size) = match &record.attempt.rows {
-        RowsAt::None => return none("this job keeps no rows, or they are no longer recorded"),
-        RowsAt::Inline => (record.rows.clone(), record.rows.len() as u64),
-        RowsAt::Part { name, bytes } => match part(&view.snapshot.store, name).await {
+        RowLocation::None => return none("this job keeps no rows, or they are no longer recorded"),
+        RowLocation::Inline => (record.rows.clone(), record.rows.len() as u64),
+        RowLocation::Part { name, bytes } => match part(&view.snapshot.store, name).await {
             Some(read) => (read, *bytes),
             None => {
                 return none("the parts of a completed job are removed; its output has the rows");

@@ -12,7 +12,7 @@ use super::job::Wait;
 use super::logs::end_of;
 use crate::document::Document;
 use crate::error::Answer;
-use crate::live::Used;
+use crate::live::UsageSample;
 use crate::watched::View;
 
 const POINTS_DEFAULT: usize = 300;
@@ -238,7 +238,7 @@ async fn read_samples(store: &JobStore, node: &mut Node, points: usize) {
 }
 
 /// Adds what a process used while somebody looked to its samples.
-fn add_live(samples: &mut Option<Samples>, live: &[Used], points: usize) {
+fn add_live(samples: &mut Option<Samples>, live: &[UsageSample], points: usize) {
     if live.is_empty() {
         return;
     }
@@ -250,8 +250,9 @@ fn add_live(samples: &mut Option<Samples>, live: &[Used], points: usize) {
     let known =
         written.at.iter().zip(series_of(&written, "CPU")).zip(series_of(&written, "Memory"));
     let mut all: Vec<_> = known.map(|((at, cpu), memory)| (*at, [cpu, memory, None])).collect();
-    let values =
-        |used: &Used| [Some(used.cpu_percent), Some(used.memory_megabytes), used.gpu_percent];
+    let values = |used: &UsageSample| {
+        [Some(used.cpu_percent), Some(used.memory_megabytes), used.gpu_percent]
+    };
     all.extend(live.iter().map(|used| (used.at, values(used))));
     all.sort_by_key(|(at, _)| *at);
     let together = all.len().div_ceil(points);
@@ -505,8 +506,12 @@ mod tests {
         let written =
             vec![series("CPU", "percent", [10.0, 50.0]), series("Memory", "MB", [1.0, 5.0])];
         let mut samples = Some(Samples { at: vec![1000, 5000], series: written });
-        let live =
-            |at, cpu_percent| Used { at, cpu_percent, memory_megabytes: 3.0, gpu_percent: None };
+        let live = |at, cpu_percent| UsageSample {
+            at,
+            cpu_percent,
+            memory_megabytes: 3.0,
+            gpu_percent: None,
+        };
         add_live(&mut samples, &[live(2000, 20.0), live(3000, 30.0)], 300);
         let merged = samples.expect("samples");
         assert_eq!(merged.at, [1000, 2000, 3000, 5000]);

@@ -6,7 +6,7 @@ use protocol::Counts;
 
 /// The numbers of a job at one moment.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Moment {
+pub struct JobNumbers {
     pub elapsed_seconds: Option<f64>,
     /// The part of it in which a worker was there.
     pub worked_seconds: Option<f64>,
@@ -15,7 +15,7 @@ pub struct Moment {
     pub retrying: u64,
 }
 
-pub fn sentence(status: &StatusDocument, moment: &Moment) -> String {
+pub fn sentence(status: &StatusDocument, moment: &JobNumbers) -> String {
     let word = capitalised(status.state.word());
     let time = moment
         .elapsed_seconds
@@ -82,7 +82,7 @@ pub fn sentence(status: &StatusDocument, moment: &Moment) -> String {
     }
 }
 
-fn counts(moment: &Moment) -> String {
+fn counts(moment: &JobNumbers) -> String {
     let Counts { total, succeeded, failed } = moment.mini_batches;
     let of = match total {
         0 => counted(succeeded, "mini-batch"),
@@ -122,9 +122,9 @@ mod tests {
         }
     }
 
-    fn moment() -> Moment {
+    fn moment() -> JobNumbers {
         let mini_batches = Counts { total: 20, succeeded: 3, failed: 1 };
-        Moment {
+        JobNumbers {
             elapsed_seconds: Some(75.0),
             worked_seconds: Some(75.0),
             eta_seconds: Some(400.0),
@@ -174,7 +174,7 @@ mod tests {
             text,
             "Queued, with 3 of 20 mini-batches succeeded, 1 failed: no worker has started."
         );
-        let text = sentence(&status(State::Interrupted, None), &Moment::default());
+        let text = sentence(&status(State::Interrupted, None), &JobNumbers::default());
         assert_eq!(text, "Interrupted, with 0 mini-batches succeeded: its process has ended.");
     }
 }

@@ -43,7 +43,7 @@ pub async fn of(view: &View, query: &SeriesQuery) -> Answer<Series> {
 }
 
 fn binned(history: &History, points: usize) -> Series {
-    let ends = || history.attempts().map(engine::history::Attempted::ended_at);
+    let ends = || history.attempts().map(engine::history::AttemptSummary::ended_at);
     let (Some(from), Some(to)) =
         (history.attempts().map(|attempt| attempt.started_at).min(), ends().max())
     else {

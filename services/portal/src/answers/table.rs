@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use axum::extract::Query;
 use engine::FoundJob;
 use engine::MiniBatchState;
-use engine::history::{Attempted, History, Origin, RecordAt, RecordedAttempt};
+use engine::history::{AttemptSummary, History, Origin, RecordAt, RecordedAttempt};
 use protocol::{AttemptStatus, RunningMiniBatch};
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +110,7 @@ pub fn word(state: MiniBatchState, is_running: bool) -> &'static str {
 }
 
 /// Whether a mini-batch has succeeded without some of its items.
-fn is_partial(state: MiniBatchState, shown: Option<&Attempted>) -> bool {
+fn is_partial(state: MiniBatchState, shown: Option<&AttemptSummary>) -> bool {
     state == MiniBatchState::Succeeded && shown.is_some_and(|shown| shown.succeeded < shown.items)
 }
 
@@ -245,7 +245,7 @@ fn key(
     sort: Sort,
     mini_batch: u64,
     state: MiniBatchState,
-    shown: Option<&Attempted>,
+    shown: Option<&AttemptSummary>,
     runs: Option<&RunningMiniBatch>,
 ) -> Option<u64> {
     // Numbers that are not negative sort like their bits.
@@ -299,7 +299,7 @@ fn draft(history: &History, running: &Running, mini_batch: u64) -> Draft {
         mini_batch,
         state,
         tries: latest.map_or(0, |latest| latest.ordinal),
-        copy: shown.is_some_and(Attempted::is_copy),
+        copy: shown.is_some_and(AttemptSummary::is_copy),
         deliveries_lost: history.tally().deliveries_lost(mini_batch),
         started_at: shown.map(|shown| shown.started_at),
         seconds: shown.map(|shown| shown.elapsed_seconds),
@@ -318,7 +318,11 @@ fn draft(history: &History, running: &Running, mini_batch: u64) -> Draft {
         (row.started_at, row.node, row.process) =
             (Some(runs.since), Some(runs.node.clone()), Some(runs.process.clone()));
     }
-    Draft { row, shown: shown.map(Attempted::place), failed: failed.map(Attempted::place) }
+    Draft {
+        row,
+        shown: shown.map(AttemptSummary::place),
+        failed: failed.map(AttemptSummary::place),
+    }
 }
 
 /// The mini-batches that run, by their numbers.

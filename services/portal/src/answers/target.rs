@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use engine::doctor::{CheckState, Report};
 use engine::targets::{LOCAL, QueueDepth, Queues};
 use engine::words::counted;
-use engine::{DeadLetter, DeadLetters, Disposal, Jobs, SeenWorker};
+use engine::{DeadLetter, DeadLetterAction, DeadLetters, Jobs, SeenWorker};
 use futures::{StreamExt, stream};
 use protocol::{Offer, milliseconds_since_epoch};
 use serde::Serialize;
@@ -41,11 +41,11 @@ const JOB_LENGTH: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug, Default)]
 pub struct Connection {
     queues: Option<Queues>,
-    letters: Option<(Instant, Letters)>,
+    letters: Option<(Instant, DeadLetterCount)>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Letters {
+struct DeadLetterCount {
     letters: Vec<DeadLetter>,
     is_partial: bool,
     problem: Option<String>,
@@ -111,9 +111,9 @@ pub async fn target(State(shared): SharedState) -> Answer<Document<TargetDocumen
     let (queues, letters) = match &queue {
         Some(_) => tokio::time::timeout(QUEUE_TIME, depths(&shared)).await.unwrap_or_else(|_| {
             let problem = format!("the queues did not answer within {} s", QUEUE_TIME.as_secs());
-            (vec![QueueDepth::unknown(problem)], Letters::default())
+            (vec![QueueDepth::unknown(problem)], DeadLetterCount::default())
         }),
-        None => (Vec::new(), Letters::default()),
+        None => (Vec::new(), DeadLetterCount::default()),
     };
     Ok(Document(TargetDocument {
         name,
@@ -130,8 +130,10 @@ pub async fn target(State(shared): SharedState) -> Answer<Document<TargetDocumen
     }))
 }
 
-async fn depths(shared: &Shared) -> (Vec<QueueDepth>, Letters) {
-    let Some(target) = &shared.options.target else { return (Vec::new(), Letters::default()) };
+async fn depths(shared: &Shared) -> (Vec<QueueDepth>, DeadLetterCount) {
+    let Some(target) = &shared.options.target else {
+        return (Vec::new(), DeadLetterCount::default());
+    };
     let mut connection = shared.connection.lock().await;
     let opened = match connection.queues.clone() {
         Some(queues) => Ok(queues),
@@ -141,7 +143,7 @@ async fn depths(shared: &Shared) -> (Vec<QueueDepth>, Letters) {
         Ok(queues) => queues,
         Err(error) => {
             let problem = (shared.options.words.error)(&error);
-            return (vec![QueueDepth::unknown(problem)], Letters::default());
+            return (vec![QueueDepth::unknown(problem)], DeadLetterCount::default());
         }
     };
     connection.queues = Some(queues.clone());
@@ -158,12 +160,15 @@ async fn depths(shared: &Shared) -> (Vec<QueueDepth>, Letters) {
         return (found, letters.clone());
     }
     let letters = match target.dead_letters().await {
-        Ok(DeadLetters { letters, is_partial, failure }) => {
-            Letters { letters, is_partial, problem: failure.map(|error| format!("{error:#}")) }
-        }
-        Err(error) => {
-            Letters { problem: Some((shared.options.words.error)(&error)), ..Letters::default() }
-        }
+        Ok(DeadLetters { letters, is_partial, failure }) => DeadLetterCount {
+            letters,
+            is_partial,
+            problem: failure.map(|error| format!("{error:#}")),
+        },
+        Err(error) => DeadLetterCount {
+            problem: Some((shared.options.words.error)(&error)),
+            ..DeadLetterCount::default()
+        },
     };
     connection.letters = Some((Instant::now(), letters.clone()));
     (found, letters)
@@ -220,15 +225,15 @@ async fn reducers(jobs: &Jobs, mut open: Vec<String>) -> Vec<Reducer> {
 
 /// Sends the dead letters to the queues of their jobs again.
 pub async fn redrive(State(shared): SharedState) -> Answer<Document<Value>> {
-    dispose(&shared, Disposal::Redrive).await
+    dispose(&shared, DeadLetterAction::Redrive).await
 }
 
 /// Deletes the dead letters.
 pub async fn delete(State(shared): SharedState) -> Answer<Document<Value>> {
-    dispose(&shared, Disposal::Delete).await
+    dispose(&shared, DeadLetterAction::Delete).await
 }
 
-async fn dispose(shared: &Shared, disposal: Disposal) -> Answer<Document<Value>> {
+async fn dispose(shared: &Shared, disposal: DeadLetterAction) -> Answer<Document<Value>> {
     let conflict = |message: String| Refusal::new(StatusCode::CONFLICT, message);
     let Some(target) = &shared.options.target else {
         return Err(conflict("jobs of this machine have no dead letters".to_owned()));
@@ -239,8 +244,8 @@ async fn dispose(shared: &Shared, disposal: Disposal) -> Answer<Document<Value>>
         .map_err(|error| conflict((shared.options.words.error)(&error)))?;
     shared.connection.lock().await.letters = None;
     let how = match disposal {
-        Disposal::Redrive => "sent again",
-        Disposal::Delete => "deleted",
+        DeadLetterAction::Redrive => "sent again",
+        DeadLetterAction::Delete => "deleted",
     };
     let mut message = format!("{} {how}", counted(done.len() as u64, "message"));
     if left > 0 {

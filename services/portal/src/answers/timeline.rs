@@ -3,14 +3,14 @@
 use std::collections::{HashMap, HashSet};
 
 use axum::extract::Query;
-use engine::history::{Attempted, History};
+use engine::history::{AttemptSummary, History};
 use protocol::{AttemptStatus, RunningMiniBatch, milliseconds_since_epoch};
 use serde::{Deserialize, Serialize};
 
 use super::table::{Row, rows};
+use crate::attempt_statistics::Percentiles;
 use crate::document::Document;
 use crate::error::Answer;
-use crate::measured::Percentiles;
 use crate::watched::View;
 
 const BARS_DEFAULT: usize = 4000;
@@ -110,7 +110,8 @@ fn drawn(
     let to = query.to.or(ended).unwrap_or_default().max(from.saturating_add(1));
     let open = Open::of(history, running);
     let (order, places) = ordered(history, &open);
-    let is_inside = |attempt: &&Attempted| attempt.started_at < to && attempt.ended_at() >= from;
+    let is_inside =
+        |attempt: &&AttemptSummary| attempt.started_at < to && attempt.ended_at() >= from;
     let is_whole = query.from.is_none() && query.to.is_none();
     let attempts = if is_whole {
         history.attempts_kept()
@@ -245,7 +246,7 @@ fn ordered(history: &History, open: &Open) -> (Vec<usize>, Vec<Option<usize>>) {
     (order, places)
 }
 
-fn status(attempt: &Attempted) -> u8 {
+fn status(attempt: &AttemptSummary) -> u8 {
     match attempt.status {
         AttemptStatus::Succeeded => 0,
         AttemptStatus::RunTimedOut | AttemptStatus::LoadTimedOut => 3,

@@ -12,9 +12,9 @@ use tokio::time::{Instant, timeout};
 
 use super::address::Address;
 use super::connections::Connections;
-use super::failure::{During, explain, is_gone};
+use super::failure::{Operation, explain, is_gone};
 use super::{Access, RabbitOptions, RabbitQueue, TRIES_MAX};
-use crate::broker::{Naming, Part};
+use crate::broker::{Naming, QueueRole};
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
 /// How many jobs may have queues at a time. Each has two quorum queues, each of which costs every node of the broker some
@@ -63,7 +63,7 @@ impl RabbitBroker {
         self.connections.count()
     }
 
-    fn name_of(&self, name: &str, part: Part) -> String {
+    fn name_of(&self, name: &str, part: QueueRole) -> String {
         NAMING.name(&format!("{}-{name}", self.options.prefix), part)
     }
 
@@ -79,7 +79,7 @@ impl RabbitBroker {
     }
 
     async fn open_queues(&self, name: &str, declare: bool) -> Result<JobQueues, Error> {
-        let [tasks, results] = Part::BOTH.map(|part| self.name_of(name, part));
+        let [tasks, results] = QueueRole::BOTH.map(|part| self.name_of(name, part));
         let (tasks, results) = tokio::try_join!(
             self.open_queue(&tasks, true, declare),
             self.open_queue(&results, true, declare)
@@ -102,7 +102,7 @@ impl RabbitBroker {
                 Ok(Ok(())) => break,
                 Ok(Err(error)) if is_gone(&error) => break,
                 Ok(Err(_)) if tries < TRIES_MAX && !seat.is_alive() => {}
-                Ok(Err(error)) => return Err(explain(&address, During::Working, error)),
+                Ok(Err(error)) => return Err(explain(&address, Operation::Working, error)),
                 Err(_) => return Err(address.unavailable("no answer to the request to delete it")),
             }
         }
@@ -136,12 +136,12 @@ impl Broker for RabbitBroker {
     }
 
     async fn delete(&self, name: &str) -> Result<(), Error> {
-        let deletions = Part::BOTH.map(|part| self.delete_queue(self.name_of(name, part)));
+        let deletions = QueueRole::BOTH.map(|part| self.delete_queue(self.name_of(name, part)));
         try_join_all(deletions).await.map(drop)
     }
 
     fn name_of_tasks(&self, name: &str) -> String {
-        self.name_of(name, Part::Tasks)
+        self.name_of(name, QueueRole::Tasks)
     }
 
     fn jobs_max(&self) -> u32 {

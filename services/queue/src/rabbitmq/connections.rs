@@ -1,6 +1,6 @@
 //! Living connections to a broker, which the sessions of queues share.
 //!
-//! A session has a [`Seat`] on a connection, and asks for another one when its connection broke. The first to ask connects,
+//! A session has a [`SessionPermit`] on a connection, and asks for another one when its connection broke. The first to ask connects,
 //! and the others wait for the same connection, or for the same error. A connection takes as many sessions as the broker
 //! allows channels, up to a limit that keeps the loss of one connection bearable; beyond that there is another one, and
 //! also when its numbers for channels have all been used.
@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::Address;
-use super::failure::{During, explain};
+use super::failure::{Operation, explain};
 use super::frames::queued;
 use super::leases::Leases;
 use crate::Error;
@@ -93,9 +93,9 @@ impl Drop for Link {
 
 /// The place of a session on a connection.
 #[derive(Debug)]
-pub(super) struct Seat(Arc<Link>);
+pub(super) struct SessionPermit(Arc<Link>);
 
-impl Seat {
+impl SessionPermit {
     fn on(link: &Arc<Link>) -> Self {
         link.sessions.fetch_add(1, Ordering::Relaxed);
         Self(link.clone())
@@ -124,7 +124,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionPermit {
     fn drop(&mut self) {
         self.0.sessions.fetch_sub(1, Ordering::Relaxed);
     }
@@ -188,7 +188,7 @@ impl Connections {
         address: &Address,
         until: Instant,
         is_patient: bool,
-    ) -> Result<Seat, Error> {
+    ) -> Result<SessionPermit, Error> {
         if let Some(seat) = self.free_seat(address)? {
             return Ok(seat);
         }
@@ -213,7 +213,7 @@ impl Connections {
         if self.has_ended() {
             return Err(Self::closed(address));
         }
-        let seat = Seat::on(&link);
+        let seat = SessionPermit::on(&link);
         links.push(link);
         self.forget_broken(&mut links);
         Ok(seat)
@@ -224,7 +224,7 @@ impl Connections {
     }
 
     /// Returns a seat on a connection that has one left.
-    fn free_seat(&self, address: &Address) -> Result<Option<Seat>, Error> {
+    fn free_seat(&self, address: &Address) -> Result<Option<SessionPermit>, Error> {
         let mut links = self.links();
         if self.has_ended() {
             return Err(Self::closed(address));
@@ -237,7 +237,8 @@ impl Connections {
             is_first &= !(link.is_alive() && is_useful);
             is_useful
         });
-        let seat = links.iter().find(|link| link.is_alive() && link.has_room()).map(Seat::on);
+        let seat =
+            links.iter().find(|link| link.is_alive() && link.has_room()).map(SessionPermit::on);
         if seat.is_some() {
             self.forget_broken(&mut links);
         }
@@ -253,7 +254,7 @@ impl Connections {
     }
 
     async fn connect(&self, address: &Address, until: Instant) -> Result<Link, Error> {
-        let explained = |error| explain(address, During::Connecting, error);
+        let explained = |error| explain(address, Operation::Connecting, error);
         let runtime = lapin::runtime::default_runtime().map_err(explained)?;
         let properties =
             ConnectionProperties::default().with_connection_name(self.name.as_str().into());

@@ -11,7 +11,7 @@ use crate::error::Cause;
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum During {
+pub(super) enum Operation {
     Connecting,
     Declaring,
     /// Looking for a queue that existed before.
@@ -52,31 +52,31 @@ pub(super) fn is_gone(error: &lapin::Error) -> bool {
 }
 
 /// Translates an error of the broker or the connection.
-pub(super) fn explain(address: &Address, during: During, error: lapin::Error) -> Error {
+pub(super) fn explain(address: &Address, during: Operation, error: lapin::Error) -> Error {
     let said = said(&error);
-    if address.may_be_absent() && is_gone(&error) && during != During::Declaring {
+    if address.may_be_absent() && is_gone(&error) && during != Operation::Declaring {
         return address.absent(Cause::new(said, error));
     }
     let (user, vhost) = (address.user(), &address.uri.vhost);
     let (is_misconfigured, words) = match (reply(&error), during) {
-        _ if is_refusal(&error) && during == During::Connecting => (
+        _ if is_refusal(&error) && during == Operation::Connecting => (
             true,
             format!("the broker rejects user {user} or the password; check the URL ({said})"),
         ),
         _ if is_refusal(&error) => (true, no_permission(address, &said)),
-        (Some(AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)), During::Connecting) => (
+        (Some(AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)), Operation::Connecting) => (
             true,
             format!(
                 "there is no virtual host {vhost}, or user {user} may not use it; create it or check the URL ({said})"
             ),
         ),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)), During::Declaring) => (
+        (Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)), Operation::Declaring) => (
             true,
             format!(
                 "a different kind of queue has this name; delete that when it is empty, or choose another prefix ({said})"
             ),
         ),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), During::Looking) => (
+        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), Operation::Looking) => (
             true,
             format!("it was deleted with its messages; restart this command to create it ({said})"),
         ),
@@ -86,10 +86,10 @@ pub(super) fn explain(address: &Address, during: During, error: lapin::Error) ->
                 "the broker's certificate is not trusted; name its authority in the URL, ?cacertfile=PATH ({said})"
             ),
         ),
-        (_, During::Connecting) if is_connection_refused(&error) => {
+        (_, Operation::Connecting) if is_connection_refused(&error) => {
             (false, format!("nothing listens at this address; is RabbitMQ running? ({said})"))
         }
-        (_, During::Connecting) => (false, format!("cannot connect ({said})")),
+        (_, Operation::Connecting) => (false, format!("cannot connect ({said})")),
         _ => (false, said),
     };
     let cause = Cause::new(words, error);

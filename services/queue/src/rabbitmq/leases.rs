@@ -24,7 +24,7 @@ pub(super) struct Leases {
 
 #[derive(Debug, Default)]
 struct State {
-    arrived: BTreeMap<u64, Arrived>,
+    arrived: BTreeMap<u64, UnsettledDelivery>,
     /// The consumers that got these messages.
     handed_out: BTreeMap<u64, ConsumerSet>,
     settled: Settled,
@@ -91,7 +91,7 @@ impl State {
 }
 
 #[derive(Debug)]
-struct Arrived {
+struct UnsettledDelivery {
     message: Incoming,
     set: ConsumerSet,
 }
@@ -105,7 +105,7 @@ pub(super) struct Incoming {
 
 /// How a subscription should change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(super) enum ConsumerChange {
     /// No change.
     Right,
     /// Another consumer should get this many messages.
@@ -143,7 +143,7 @@ impl Leases {
     pub fn arrive(&self, tag: u64, set: ConsumerSet, message: Incoming) {
         let mut state = self.state();
         state.consumers.unsettled += usize::from(set == state.consumers.set);
-        state.arrived.insert(tag, Arrived { message, set });
+        state.arrived.insert(tag, UnsettledDelivery { message, set });
         if state.wanted == 0 {
             self.misfit.notify_one();
         }
@@ -168,13 +168,13 @@ impl Leases {
     }
 
     /// Requests messages until the returned value is dropped.
-    pub fn want(self: &Arc<Self>, messages: usize) -> Wish {
+    pub fn want(self: &Arc<Self>, messages: usize) -> ReceiveRequest {
         let mut state = self.state();
         state.wanted = state.wanted.saturating_add(messages);
         state.enough = false;
         drop(state);
         self.misfit.notify_one();
-        Wish { leases: self.clone(), messages }
+        ReceiveRequest { leases: self.clone(), messages }
     }
 
     /// Stops receiving until the next request.
@@ -188,7 +188,7 @@ impl Leases {
         let mut state = self.state();
         let mut deliveries = Vec::new();
         while deliveries.len() < messages_max
-            && let Some((tag, Arrived { message, set })) = state.arrived.pop_first()
+            && let Some((tag, UnsettledDelivery { message, set })) = state.arrived.pop_first()
         {
             state.handed_out.insert(tag, set);
             deliveries.push(Delivery {
@@ -251,7 +251,7 @@ impl Leases {
 
     /// Returns whether the broker still sends although a caller has stopped receiving.
     pub fn is_stopping(&self) -> bool {
-        self.fit() == Fit::Stop
+        self.fit() == ConsumerChange::Stop
     }
 
     /// Returns whether the broker sends as many messages as the current receives request.
@@ -260,23 +260,23 @@ impl Leases {
     }
 
     /// Returns how the subscription should change.
-    pub fn fit(&self) -> Fit {
+    pub fn fit(&self) -> ConsumerChange {
         let state = self.state();
         let Consumers { count, prefetch, .. } = state.consumers;
         if state.ended.is_some() {
-            Fit::Ended
+            ConsumerChange::Ended
         } else if state.wanted == 0 {
             match (count, state.enough) {
-                (1.., true) => Fit::Stop,
-                (0, _) if state.arrived.is_empty() => Fit::Right,
-                _ => Fit::Idle,
+                (1.., true) => ConsumerChange::Stop,
+                (0, _) if state.arrived.is_empty() => ConsumerChange::Right,
+                _ => ConsumerChange::Idle,
             }
         } else if state.held() < prefetch / 2 || state.more() > 0 && count >= CONSUMERS_MAX {
-            Fit::Replace
+            ConsumerChange::Replace
         } else {
             match state.more() {
-                0 => Fit::Right,
-                more => Fit::More(more),
+                0 => ConsumerChange::Right,
+                more => ConsumerChange::More(more),
             }
         }
     }
@@ -312,12 +312,12 @@ impl Leases {
 }
 
 /// A request of a current receive. Dropping it withdraws the request.
-pub(super) struct Wish {
+pub(super) struct ReceiveRequest {
     leases: Arc<Leases>,
     messages: usize,
 }
 
-impl Drop for Wish {
+impl Drop for ReceiveRequest {
     fn drop(&mut self) {
         let mut state = self.leases.state();
         state.wanted = state.wanted.saturating_sub(self.messages);

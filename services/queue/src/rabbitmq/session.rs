@@ -10,8 +10,8 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connections::{OwnChannel, Seat};
-use super::failure::{During, explain, is_absence, reply};
+use super::connections::{OwnChannel, SessionPermit};
+use super::failure::{Operation, explain, is_absence, reply};
 use super::frames::{Frame, queued};
 use super::leases::Leases;
 use super::subscription::{self, Subscription, milliseconds};
@@ -32,7 +32,7 @@ pub(super) struct Session {
     publishing: tokio::sync::Mutex<OwnChannel>,
     /// Held while frames of messages are queued, because the broker must get them in the order of their numbers.
     order: Mutex<()>,
-    seat: Seat,
+    seat: SessionPermit,
     /// It has created its queue, one of the target itself.
     pub is_new: bool,
     _keeper: AbortOnDropHandle<()>,
@@ -54,18 +54,18 @@ impl Session {
     /// Opens a session on a connection. With `declare`, creates the queue, and the dead-letter queue of one of a job;
     /// otherwise the queue must exist.
     pub async fn open(
-        seat: Seat,
+        seat: SessionPermit,
         access: &Access,
         generation: u32,
         declare: bool,
     ) -> Result<Self, Error> {
-        let during = if declare { During::Declaring } else { During::Looking };
+        let during = if declare { Operation::Declaring } else { Operation::Looking };
         let session = Self::open_channels(seat, access, generation, declare).await;
         session.map_err(|error| explain(&access.address, during, error))
     }
 
     async fn open_channels(
-        seat: Seat,
+        seat: SessionPermit,
         access: &Access,
         generation: u32,
         declare: bool,
@@ -213,14 +213,14 @@ fn refused_size(error: &lapin::Error) -> Result<Option<lapin::PublisherConfirm>,
     }
 }
 
-async fn publishing_channel(seat: &Seat) -> lapin::Result<OwnChannel> {
+async fn publishing_channel(seat: &SessionPermit) -> lapin::Result<OwnChannel> {
     let channel = seat.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     Ok(channel)
 }
 
 /// Returns whether a queue does not exist.
-async fn is_absent(seat: &Seat, name: &str) -> lapin::Result<bool> {
+async fn is_absent(seat: &SessionPermit, name: &str) -> lapin::Result<bool> {
     // The broker closes the channel if it does not.
     let channel = seat.create_channel().await?;
     match declare_queue(&channel, name, false, FieldTable::default()).await {

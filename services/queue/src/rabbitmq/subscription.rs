@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::connections::OwnChannel;
 use super::failure::{is_refusal, said};
 use super::frames::{Frame, queued};
-use super::leases::{ConsumerSet, Fit, Incoming, Leases, Settlement};
+use super::leases::{ConsumerChange, ConsumerSet, Incoming, Leases, Settlement};
 use crate::Receipt;
 
 /// Messages without a request return to the queue after this time, and consumers end.
@@ -99,16 +99,16 @@ impl Subscription {
         let mut idle_since = None;
         loop {
             let fit = self.leases.fit();
-            if fit != Fit::Idle {
+            if fit != ConsumerChange::Idle {
                 idle_since = None;
             }
             match fit {
-                Fit::Ended => return Ok(()),
-                Fit::Right => self.leases.misfit.notified().await,
-                Fit::More(messages) => consumers.push(self.consume(messages).await?),
-                Fit::Replace => self.cancel(&mut consumers).await?,
-                Fit::Stop => self.stop(&mut consumers).await?,
-                Fit::Idle => {
+                ConsumerChange::Ended => return Ok(()),
+                ConsumerChange::Right => self.leases.misfit.notified().await,
+                ConsumerChange::More(messages) => consumers.push(self.consume(messages).await?),
+                ConsumerChange::Replace => self.cancel(&mut consumers).await?,
+                ConsumerChange::Stop => self.stop(&mut consumers).await?,
+                ConsumerChange::Idle => {
                     let until = *idle_since.get_or_insert_with(Instant::now) + IDLE_MAX;
                     tokio::select! {
                         () = self.leases.misfit.notified() => {}

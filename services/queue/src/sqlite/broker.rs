@@ -12,7 +12,7 @@ use async_trait::async_trait;
 
 use super::failure::misconfigured;
 use super::{SqliteOptions, SqliteQueue};
-use crate::broker::{Naming, Part};
+use crate::broker::{Naming, QueueRole};
 use crate::error::Cause;
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
@@ -58,7 +58,7 @@ impl Shared {
         self.folder.join(format!("{queue}.db"))
     }
 
-    fn path_of_job(&self, name: &str, part: Part) -> PathBuf {
+    fn path_of_job(&self, name: &str, part: QueueRole) -> PathBuf {
         self.path(&NAMING.name(name, part))
     }
 
@@ -83,8 +83,8 @@ impl Shared {
     }
 
     fn open(&self, name: &str, create: bool) -> Result<JobQueues, Error> {
-        let tasks = self.open_queue(self.path_of_job(name, Part::Tasks), create)?;
-        let results = self.open_queue(self.path_of_job(name, Part::Results), create)?;
+        let tasks = self.open_queue(self.path_of_job(name, QueueRole::Tasks), create)?;
+        let results = self.open_queue(self.path_of_job(name, QueueRole::Results), create)?;
         Ok(JobQueues { tasks, results })
     }
 
@@ -101,7 +101,7 @@ impl Shared {
     }
 
     fn delete(&self, name: &str) -> Result<(), Error> {
-        for path in Part::BOTH.map(|part| self.path_of_job(name, part)) {
+        for path in QueueRole::BOTH.map(|part| self.path_of_job(name, part)) {
             for ending in ENDINGS {
                 let mut file = path.clone().into_os_string();
                 file.push(ending);
@@ -144,7 +144,7 @@ impl Broker for SqliteBroker {
     }
 
     fn name_of_tasks(&self, name: &str) -> String {
-        self.shared.path_of_job(name, Part::Tasks).display().to_string()
+        self.shared.path_of_job(name, QueueRole::Tasks).display().to_string()
     }
 
     fn jobs_max(&self) -> u32 {

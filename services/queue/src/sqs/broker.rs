@@ -14,7 +14,7 @@ use super::attributes::{RECEIVES_MAX, check_region, find};
 use super::failure::Failure;
 use super::service::{REQUEST_TIME, answer, connect, persist};
 use super::{Redrive, SqsOptions, SqsQueue, region};
-use crate::broker::{Naming, Part};
+use crate::broker::{Naming, QueueRole};
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
 /// How many jobs may have queues at a time. The service allows any number, but each waiting receiver of each costs a request
@@ -44,7 +44,7 @@ impl SqsBroker {
         Ok(Self { client, options, redrive: OnceCell::new() })
     }
 
-    fn queue_name(&self, name: &str, part: Part) -> String {
+    fn queue_name(&self, name: &str, part: QueueRole) -> String {
         NAMING.name(&format!("{}-{name}", self.options.queue), part)
     }
 
@@ -65,7 +65,7 @@ impl SqsBroker {
     }
 
     async fn open_with(&self, name: &str, create: Option<&Redrive>) -> Result<JobQueues, Error> {
-        let [tasks, results] = Part::BOTH.map(|part| {
+        let [tasks, results] = QueueRole::BOTH.map(|part| {
             SqsQueue::open_of_job(self.client.clone(), self.queue_name(name, part), create)
         });
         let (tasks, results) = try_join!(tasks, results)?;
@@ -111,12 +111,12 @@ impl Broker for SqsBroker {
     }
 
     async fn delete(&self, name: &str) -> Result<(), Error> {
-        let deletions = Part::BOTH.map(|part| self.delete_queue(self.queue_name(name, part)));
+        let deletions = QueueRole::BOTH.map(|part| self.delete_queue(self.queue_name(name, part)));
         try_join_all(deletions).await.map(drop)
     }
 
     fn name_of_tasks(&self, name: &str) -> String {
-        self.queue_name(name, Part::Tasks)
+        self.queue_name(name, QueueRole::Tasks)
     }
 
     fn jobs_max(&self) -> u32 {

@@ -48,7 +48,7 @@ impl Failure {
 
 /// The result of one failed entry of a batch.
 #[derive(Clone, Debug)]
-pub(super) enum Verdict {
+pub(super) enum EntryOutcome {
     /// Its receipt is no longer valid.
     Lost,
     Failed(Failure),
@@ -119,7 +119,7 @@ impl Http for aws_sdk_sqs::config::http::HttpResponse {
 }
 
 /// Classifies the failure of one entry of a batch.
-pub(super) fn of_entry(action: &str, entry: &BatchResultErrorEntry) -> Verdict {
+pub(super) fn of_entry(action: &str, entry: &BatchResultErrorEntry) -> EntryOutcome {
     let (code, words) = (entry.code(), entry.message().unwrap_or_default());
     let is_receipt = matches!(action, EXTEND | DELETE);
     match bare(code) {
@@ -130,9 +130,9 @@ pub(super) fn of_entry(action: &str, entry: &BatchResultErrorEntry) -> Verdict {
         | "InvalidIdFormat"
             if is_receipt =>
         {
-            Verdict::Lost
+            EntryOutcome::Lost
         }
-        _ => Verdict::Failed(of_answer(
+        _ => EntryOutcome::Failed(of_answer(
             action,
             if entry.sender_fault() { 400 } else { 500 },
             code,
@@ -243,7 +243,7 @@ fn one_line(words: &str) -> String {
 mod tests {
     use super::*;
 
-    fn verdict(action: &str, code: &str, sender_fault: bool) -> Verdict {
+    fn verdict(action: &str, code: &str, sender_fault: bool) -> EntryOutcome {
         let entry = BatchResultErrorEntry::builder()
             .id("0")
             .code(code)
@@ -261,9 +261,9 @@ mod tests {
             "InvalidParameterValue",
             "InvalidParameterValueException",
         ] {
-            assert!(matches!(verdict(EXTEND, code, true), Verdict::Lost), "{code}");
-            assert!(matches!(verdict(DELETE, code, false), Verdict::Lost), "{code}");
-            assert!(!matches!(verdict(SEND, code, true), Verdict::Lost), "{code}");
+            assert!(matches!(verdict(EXTEND, code, true), EntryOutcome::Lost), "{code}");
+            assert!(matches!(verdict(DELETE, code, false), EntryOutcome::Lost), "{code}");
+            assert!(!matches!(verdict(SEND, code, true), EntryOutcome::Lost), "{code}");
         }
     }
 
@@ -271,19 +271,19 @@ mod tests {
     fn failed_entry_passes_or_lasts() {
         assert!(matches!(
             verdict(SEND, "InternalError", false),
-            Verdict::Failed(Failure::Passing(_))
+            EntryOutcome::Failed(Failure::Passing(_))
         ));
         assert!(matches!(
             verdict(SEND, "RequestThrottled", true),
-            Verdict::Failed(Failure::Passing(_))
+            EntryOutcome::Failed(Failure::Passing(_))
         ));
         assert!(matches!(
             verdict(SEND, "InvalidMessageContents", true),
-            Verdict::Failed(Failure::Lasting(_))
+            EntryOutcome::Failed(Failure::Lasting(_))
         ));
         assert!(matches!(
             verdict(DELETE, "AccessDenied", true),
-            Verdict::Failed(Failure::Lasting(_))
+            EntryOutcome::Failed(Failure::Lasting(_))
         ));
     }
 

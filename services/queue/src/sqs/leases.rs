@@ -84,14 +84,14 @@ impl Leases {
 /// The wait for an answer. A lease begins when the service answers, and a process that was stopped, or whose machine slept,
 /// reads the answer much later.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct AnswerTimer {
     /// The last looks at which the answer had not arrived, one before the other.
     looks: [Instant; 2],
     /// The process has not run for a while, and the answer may have arrived then.
     was_stopped: bool,
 }
 
-impl Waiting {
+impl AnswerTimer {
     pub const LOOK: Duration = Duration::from_secs(1);
 
     pub fn since(requested: Instant) -> Self {
@@ -158,7 +158,7 @@ mod tests {
     fn lease_begins_at_the_end_of_the_wait_unless_the_process_was_stopped_in_it() {
         let start = Instant::now();
         let leased_at = |looks: &[u32]| {
-            let mut waiting = Waiting::since(start);
+            let mut waiting = AnswerTimer::since(start);
             looks.iter().for_each(|look| waiting.look(start + *look * SECOND));
             (waiting.leased_at() - start).as_secs()
         };

@@ -25,7 +25,7 @@ use crate::Error;
 use crate::pauses::FOR_SECONDS;
 
 use super::SqsOptions;
-use super::failure::{Failure, Verdict, of_entry, of_request};
+use super::failure::{EntryOutcome, Failure, of_entry, of_request};
 
 /// Maximum number of entries in a batch of SQS.
 pub(super) const BATCH_MAX: usize = 10;
@@ -177,10 +177,10 @@ where
                 let (mut again, mut lost, mut failure) = (HashSet::new(), HashSet::new(), None);
                 for entry in &failed {
                     match of_entry(action, entry) {
-                        Verdict::Lost => {
+                        EntryOutcome::Lost => {
                             lost.insert(entry.id().to_owned());
                         }
-                        Verdict::Failed(why) => {
+                        EntryOutcome::Failed(why) => {
                             again.insert(entry.id().to_owned());
                             // A lasting failure takes precedence, because a retry would not help.
                             if !matches!(failure, Some(Failure::Lasting(_) | Failure::NoQueue)) {

@@ -300,8 +300,10 @@ impl Looks {
 
     /// Returns what is lost after a minute in which something happens once a second.
     async fn lost(&self, mut happens: impl AsyncFnMut(u64)) -> Option<Lost> {
-        let mut in_queue =
-            InQueue { backlog: self.backlog.subscribe(), workers: self.workers.subscribe() };
+        let mut in_queue = QueueLossDetector {
+            backlog: self.backlog.subscribe(),
+            workers: self.workers.subscribe(),
+        };
         let happening = async {
             for second in 0..60 {
                 happens(second).await;

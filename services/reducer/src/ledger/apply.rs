@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use protocol::{RejectedPart, ResultEvent};
 
-use super::{Index, PartFile, RowsAt};
+use super::{Index, PartFile, RowLocation};
 use crate::batch::{Event, RecordView};
 use crate::tally::Effect;
 
@@ -12,8 +12,8 @@ impl Index {
     /// Returns the parts that the output or a retry needs: mini-batch, name and size of each.
     pub fn parts(&self) -> impl Iterator<Item = (u64, &str, u64)> {
         let of_rows = self.rows().filter_map(|(mini_batch, rows)| match rows {
-            RowsAt::Part(position) => Some((mini_batch, self.part(position))),
-            RowsAt::None | RowsAt::Inline { .. } => None,
+            RowLocation::Part(position) => Some((mini_batch, self.part(position))),
+            RowLocation::None | RowLocation::Inline { .. } => None,
         });
         let of_rejected = self.rejected.iter().map(|(mini_batch, part)| (*mini_batch, part));
         of_rows.chain(of_rejected).map(|(mini_batch, part)| (mini_batch, &*part.name, part.bytes))

@@ -190,7 +190,7 @@ pub(super) fn cells(
                 children[id as usize] =
                     Some(Child { cells: cells(union.child(id), child, target)?, is_absent });
             }
-            Box::new(Several { union, children })
+            Box::new(UnionCells { union, children })
         }
         // Times of day.
         _ => Box::new(Displayed(array)),
@@ -800,7 +800,7 @@ impl Cells for Map {
 }
 
 /// Values of several kinds.
-struct Several {
+struct UnionCells {
     union: UnionArray,
     /// By the type ids of the union.
     children: Vec<Option<Child>>,
@@ -811,14 +811,14 @@ struct Child {
     is_absent: bool,
 }
 
-impl Several {
+impl UnionCells {
     fn at(&self, row: usize) -> (&Child, usize) {
         let child = self.children[self.union.type_id(row) as usize].as_ref();
         (child.expect("a union has a child for each of its ids"), self.union.value_offset(row))
     }
 }
 
-impl Cells for Several {
+impl Cells for UnionCells {
     fn is_null(&self, row: usize) -> bool {
         let (child, row) = self.at(row);
         child.cells.is_null(row)

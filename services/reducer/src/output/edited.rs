@@ -15,7 +15,7 @@ use super::Assembly;
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// An edited file that is kept.
-pub(super) struct Edited {
+pub(super) struct EditedFile {
     version: FileVersion,
     /// The last part of the name under which it is kept, from 1.
     number: u64,
@@ -23,7 +23,7 @@ pub(super) struct Edited {
 
 impl Assembly<'_> {
     /// Keeps the file at `path`, a path or URL, if it is not the one that an earlier round wrote.
-    pub(super) fn keep_edited(&self, path: &str) -> anyhow::Result<Option<Edited>> {
+    pub(super) fn keep_edited(&self, path: &str) -> anyhow::Result<Option<EditedFile>> {
         let Some(earlier) = self.earlier else { return Ok(None) };
         let Some(version) = self.version(path)?.filter(|found| found != earlier) else {
             return Ok(None);
@@ -46,14 +46,14 @@ impl Assembly<'_> {
         kept.with_context(|| {
             format!("keep {path}, which was changed since the job wrote it, as {name}")
         })?;
-        Ok(Some(Edited { version, number }))
+        Ok(Some(EditedFile { version, number }))
     }
 
     /// Returns a warning about the file that is kept, once `path` is the new one.
     pub(super) fn warn_of_edited(
         &self,
         path: &str,
-        Edited { version, number }: Edited,
+        EditedFile { version, number }: EditedFile,
     ) -> anyhow::Result<Option<String>> {
         let is_own = match path.contains("://") {
             true => self.version(path)? == Some(version),

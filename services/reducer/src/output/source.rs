@@ -14,7 +14,7 @@ use storage::JobStore;
 use tokio::runtime::Handle;
 
 use super::Sink;
-use crate::ledger::{Index, PartFile, RowsAt};
+use crate::ledger::{Index, PartFile, RowLocation};
 
 /// Reads rows by their place. For a thread that may block.
 pub(crate) struct Source<'a> {
@@ -79,15 +79,15 @@ impl<'a> Source<'a> {
     }
 
     /// Returns a reader of the rows at a place.
-    pub fn reader(&mut self, place: RowsAt) -> anyhow::Result<Box<dyn Read>> {
+    pub fn reader(&mut self, place: RowLocation) -> anyhow::Result<Box<dyn Read>> {
         match place {
-            RowsAt::None => Ok(Box::new(io::empty())),
-            RowsAt::Inline { length, .. } => {
+            RowLocation::None => Ok(Box::new(io::empty())),
+            RowLocation::Inline { length, .. } => {
                 let mut bytes = Vec::with_capacity(length as usize);
                 self.append_inline(place, &mut bytes)?;
                 Ok(Box::new(io::Cursor::new(bytes)))
             }
-            RowsAt::Part(position) => {
+            RowLocation::Part(position) => {
                 let part = self.index.part(position);
                 match self.part_file(part)? {
                     Some(file) => Ok(Box::new(io::BufReader::with_capacity(256 << 10, file))),
@@ -112,8 +112,10 @@ impl<'a> Source<'a> {
     }
 
     /// Appends rows from a segment.
-    pub fn append_inline(&mut self, place: RowsAt, into: &mut Vec<u8>) -> anyhow::Result<()> {
-        let RowsAt::Inline { segment, offset, length } = place else { bail!("not in a segment") };
+    pub fn append_inline(&mut self, place: RowLocation, into: &mut Vec<u8>) -> anyhow::Result<()> {
+        let RowLocation::Inline { segment, offset, length } = place else {
+            bail!("not in a segment")
+        };
         let mut at = u64::from(offset);
         let end = at + u64::from(length);
         while at < end {

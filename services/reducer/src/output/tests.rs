@@ -26,7 +26,7 @@ use crate::ledger::{Committed, Ledger};
 use crate::tally::{Effect, Tally};
 
 /// How the rows of a mini-batch reach the ledger.
-enum Outcome {
+enum RowSource {
     Inline(Vec<u8>),
     Part(Vec<u8>),
 }
@@ -63,18 +63,18 @@ impl Job {
     }
 
     /// Commits some results as one segment.
-    async fn commit(&mut self, results: Vec<(u64, Outcome, Option<Vec<&str>>)>) {
+    async fn commit(&mut self, results: Vec<(u64, RowSource, Option<Vec<&str>>)>) {
         let mut body = Vec::new();
         for (mini_batch, rows, columns) in results {
             let mut attempt = succeeded(mini_batch, 1, 1, 1);
             attempt.columns =
                 columns.map(|columns| columns.into_iter().map(str::to_owned).collect());
             let inline = match rows {
-                Outcome::Inline(rows) => {
+                RowSource::Inline(rows) => {
                     attempt.rows = Rows::Inline;
                     rows
                 }
-                Outcome::Part(rows) => {
+                RowSource::Part(rows) => {
                     let name = format!("{mini_batch}-1");
                     attempt.rows = Rows::Part { name: name.clone(), bytes: rows.len() as u64 };
                     self.store.put_part(&name, rows.into()).await.expect("writable");
@@ -149,12 +149,12 @@ impl Job {
     }
 }
 
-fn inline(text: &str) -> Outcome {
-    Outcome::Inline(text.as_bytes().to_vec())
+fn inline(text: &str) -> RowSource {
+    RowSource::Inline(text.as_bytes().to_vec())
 }
 
-fn part(text: &str) -> Outcome {
-    Outcome::Part(text.as_bytes().to_vec())
+fn part(text: &str) -> RowSource {
+    RowSource::Part(text.as_bytes().to_vec())
 }
 
 #[tokio::test]
@@ -290,7 +290,7 @@ async fn uncreatable_output_folder_is_reported_in_one_line() {
 #[tokio::test]
 async fn failed_rename_leaves_no_temporary_file() {
     let mut job = Job::new();
-    job.commit(vec![(0, Outcome::Inline(vec![b'x'; 3 << 20]), None)]).await;
+    job.commit(vec![(0, RowSource::Inline(vec![b'x'; 3 << 20]), None)]).await;
     // A non-empty folder has the name of the final file.
     let folder = job.output.folder.as_path().to_owned();
     fs::create_dir_all(folder.join("parallel_run_step.txt/occupied")).expect("fresh");
@@ -344,7 +344,7 @@ fn integers(values: Vec<i64>) -> ArrayRef {
     Arc::new(Int64Array::from(values))
 }
 
-async fn parquet_job(results: Vec<(u64, Outcome)>) -> Job {
+async fn parquet_job(results: Vec<(u64, RowSource)>) -> Job {
     let mut job = Job::new();
     job.output.format = OutputFormat::Parquet;
     job.output.file_name = "rows.parquet".into();
@@ -367,9 +367,9 @@ async fn parquet_unifies_schemas_of_mini_batches() {
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.5]));
     let texts: ArrayRef = Arc::new(StringArray::from(vec!["t", "u"]));
     let job = parquet_job(vec![
-        (1, Outcome::Part(stream(vec![("a", floats), ("c", integers(vec![7]))]))),
-        (0, Outcome::Inline(stream(vec![("a", integers(vec![1, 2])), ("b", nulls)]))),
-        (2, Outcome::Inline(stream(vec![("b", texts), ("a", integers(vec![3, 4]))]))),
+        (1, RowSource::Part(stream(vec![("a", floats), ("c", integers(vec![7]))]))),
+        (0, RowSource::Inline(stream(vec![("a", integers(vec![1, 2])), ("b", nulls)]))),
+        (2, RowSource::Inline(stream(vec![("b", texts), ("a", integers(vec![3, 4]))]))),
     ])
     .await;
     let rows = read_parquet(&job.write().await.expect("written").path);
@@ -388,7 +388,7 @@ async fn parquet_rows_of_several_runs_are_those_of_one_mini_batch() {
         stream(vec![("a", integers(vec![1, 2]))]),
         stream(vec![("a", floats), ("b", integers(vec![7]))]),
     ];
-    for outcome in [Outcome::Inline, Outcome::Part] {
+    for outcome in [RowSource::Inline, RowSource::Part] {
         let results = vec![
             (0, outcome(streams.concat())),
             (1, outcome(stream(vec![("a", integers(vec![3]))]))),
@@ -410,7 +410,7 @@ async fn parquet_bytes_do_not_depend_on_the_order_of_commits() {
     let mut files = Vec::new();
     for order in [(0..20).collect::<Vec<u64>>(), (0..20).rev().collect()] {
         let results =
-            order.into_iter().map(|id| (id, Outcome::Inline(rows[&id].clone()))).collect();
+            order.into_iter().map(|id| (id, RowSource::Inline(rows[&id].clone()))).collect();
         let job = parquet_job(results).await;
         files.push(fs::read(job.write().await.expect("written").path).expect("there"));
     }
@@ -433,8 +433,8 @@ async fn column_without_a_common_type_is_text_and_a_warning_says_so() {
         _,
     >([Some(vec![Some(1), None]), None]));
     let mut job = parquet_job(vec![
-        (0, Outcome::Inline(stream(vec![("a", integers(vec![1]))]))),
-        (1, Outcome::Inline(stream(vec![("a", list)]))),
+        (0, RowSource::Inline(stream(vec![("a", integers(vec![1]))]))),
+        (1, RowSource::Inline(stream(vec![("a", list)]))),
     ])
     .await;
     let rows = read_parquet(&job.write().await.expect("written").path);
@@ -466,7 +466,7 @@ async fn infinite_numbers_that_json_lacks_are_named() {
             None,
         ]);
     let columns = vec![("n", numbers), ("list", Arc::new(list) as ArrayRef)];
-    let mut job = parquet_job(vec![(0, Outcome::Inline(stream(columns)))]).await;
+    let mut job = parquet_job(vec![(0, RowSource::Inline(stream(columns)))]).await;
     let (text, warnings) = written(&mut job, OutputFormat::Jsonl).await;
     assert!(text.starts_with("{\"n\": null, \"list\": [null, 1.0]}\n"), "{text}");
     assert_eq!(warnings.len(), 2, "{warnings:?}");
@@ -484,7 +484,7 @@ async fn categories_that_are_truth_values_are_written_to_parquet() {
     let values: ArrayRef = Arc::new(BooleanArray::from(vec![false, true]));
     let keys = Int8Array::from(vec![Some(1), None, Some(0)]);
     let categories: ArrayRef = Arc::new(DictionaryArray::new(keys, values));
-    let mut job = parquet_job(vec![(0, Outcome::Inline(stream(vec![("c", categories)])))]).await;
+    let mut job = parquet_job(vec![(0, RowSource::Inline(stream(vec![("c", categories)])))]).await;
     let (text, _) = written(&mut job, OutputFormat::Csv).await;
     assert_eq!(text, "c\nTrue\n\"\"\nFalse\n");
     job.output.format = OutputFormat::Parquet;
@@ -501,8 +501,8 @@ async fn times_of_a_column_of_csv_have_one_form() {
         |times: &[i64]| Arc::new(TimestampMicrosecondArray::from(times.to_vec())) as ArrayRef;
     let columns = |first, second| vec![("t", times(first)), ("whole", times(second))];
     let mut job = parquet_job(vec![
-        (0, Outcome::Inline(stream(columns(&[0], &[0])))),
-        (1, Outcome::Inline(stream(columns(&[1_500_000], &[7_000_000])))),
+        (0, RowSource::Inline(stream(columns(&[0], &[0])))),
+        (1, RowSource::Inline(stream(columns(&[1_500_000], &[7_000_000])))),
     ])
     .await;
     let (text, _) = written(&mut job, OutputFormat::Csv).await;
@@ -519,8 +519,8 @@ async fn integers_beside_whole_floating_point_numbers_stay_exact() {
     let id = (1 << 60) + 1;
     let gaps: ArrayRef = Arc::new(Float64Array::from(vec![Some(5.0), None]));
     let mut job = parquet_job(vec![
-        (0, Outcome::Inline(stream(vec![("id", integers(vec![id]))]))),
-        (1, Outcome::Inline(stream(vec![("id", gaps)]))),
+        (0, RowSource::Inline(stream(vec![("id", integers(vec![id]))]))),
+        (1, RowSource::Inline(stream(vec![("id", gaps)]))),
     ])
     .await;
     let rows = read_parquet(&job.write().await.expect("written").path);
@@ -528,7 +528,7 @@ async fn integers_beside_whole_floating_point_numbers_stay_exact() {
     assert_eq!(rows.columns(), [ids]);
     assert_eq!(written(&mut job, OutputFormat::Csv).await.0, "id\n1152921504606846977\n5\n\"\"\n");
     let half: ArrayRef = Arc::new(Float64Array::from(vec![0.5]));
-    job.commit(vec![(2, Outcome::Inline(stream(vec![("id", half)])), None)]).await;
+    job.commit(vec![(2, RowSource::Inline(stream(vec![("id", half)])), None)]).await;
     let (text, warnings) = written(&mut job, OutputFormat::Csv).await;
     assert_eq!(text, "id\n1152921504606846977\n5.0\n\"\"\n0.5\n", "no float holds the first");
     assert!(warnings[0].contains("integer (1 value"), "{warnings:?}");
@@ -538,9 +538,9 @@ async fn integers_beside_whole_floating_point_numbers_stay_exact() {
 async fn csv_has_the_columns_of_all_mini_batches_by_name() {
     let texts = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
     let mut job = parquet_job(vec![
-        (0, Outcome::Inline(stream(vec![("file", texts("f0")), ("label", texts(""))]))),
-        (1, Outcome::Inline(stream(vec![("label", texts("L,1")), ("file", texts("f1"))]))),
-        (2, Outcome::Inline(stream(vec![("file", texts("f2")), ("error", texts("e"))]))),
+        (0, RowSource::Inline(stream(vec![("file", texts("f0")), ("label", texts(""))]))),
+        (1, RowSource::Inline(stream(vec![("label", texts("L,1")), ("file", texts("f1"))]))),
+        (2, RowSource::Inline(stream(vec![("file", texts("f2")), ("error", texts("e"))]))),
     ])
     .await;
     let (text, warnings) = written(&mut job, OutputFormat::Csv).await;
@@ -579,7 +579,7 @@ impl Job {
 /// Commits four mini-batches, one of them large. Returns their rows.
 async fn commit_large(job: &mut Job) -> Vec<u8> {
     let large: Vec<u8> = (0..14_000_000u32).map(|at| b'a' + (at % 26) as u8).collect();
-    job.commit(vec![(1, Outcome::Part(large.clone()), None), (2, inline("two\n"), None)]).await;
+    job.commit(vec![(1, RowSource::Part(large.clone()), None), (2, inline("two\n"), None)]).await;
     job.commit(vec![(0, inline("zero\n"), None), (3, part("three\n"), None)]).await;
     [b"zero\n".to_vec(), large, b"two\nthree\n".to_vec()].concat()
 }
@@ -649,7 +649,7 @@ async fn real_parquet_is_written_to_a_store_and_rows_of_a_store_to_a_folder() {
     job.output.format = OutputFormat::Parquet;
     job.output.file_name = "rows.parquet".into();
     let results = (10..12)
-        .map(|id| (id, Outcome::Part(stream(vec![("a", integers(vec![id as i64]))])), None));
+        .map(|id| (id, RowSource::Part(stream(vec![("a", integers(vec![id as i64]))])), None));
     job.commit(results.collect()).await;
     job.write().await.expect("written");
     let copy = local.path().join("copy.parquet");

@@ -12,7 +12,7 @@ use super::{Bounds, Processes, slots};
 
 /// What a job has of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Held {
+struct HeldResources {
     slots: u32,
     processes: u32,
 }
@@ -22,7 +22,7 @@ struct Node {
     free_gpus: u32,
     /// Free slots that jobs had before, and may get again.
     reserved: u32,
-    jobs: BTreeMap<usize, Held>,
+    jobs: BTreeMap<usize, HeldResources>,
     /// Jobs that had slots before.
     before: Vec<usize>,
 }
@@ -39,7 +39,7 @@ struct Job {
     before: Vec<(usize, u32)>,
     /// Nodes that may still have processes of it.
     occupied: BTreeSet<usize>,
-    nodes: BTreeMap<usize, Held>,
+    nodes: BTreeMap<usize, HeldResources>,
     slots: u32,
     processes: u32,
     /// The node of its last new slot.

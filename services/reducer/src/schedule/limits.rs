@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 use protocol::{LimitNeed, LimitShare, NodeState, Schedule, divide_limits};
 
 /// How long a node has its share while others wait for theirs, in milliseconds.
-const TURN: u64 = 60_000;
+const TIME_SLICE: u64 = 60_000;
 
 /// A node that works on a job with limits.
-struct Contender<'a> {
+struct LimitedNode<'a> {
     node: &'a str,
     need: LimitNeed,
     before: Option<&'a LimitShare>,
@@ -25,7 +25,7 @@ struct Contender<'a> {
 pub(super) fn shares(nodes: &[NodeState], previous: &Schedule, now: u64) -> Vec<LimitShare> {
     let before: HashMap<(&str, &str), &LimitShare> =
         previous.limit_shares.iter().map(|share| ((&*share.job_id, &*share.node), share)).collect();
-    let mut jobs: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
+    let mut jobs: BTreeMap<&str, Vec<LimitedNode<'_>>> = BTreeMap::new();
     for node in nodes {
         for (job_id, running) in &node.jobs {
             let Some(need) = running.limits else { continue };
@@ -34,7 +34,7 @@ pub(super) fn shares(nodes: &[NodeState], previous: &Schedule, now: u64) -> Vec<
             let lent = before.map_or(0, |share| {
                 if node.schedule < share.since { share.lent } else { share.parts }
             });
-            jobs.entry(job_id).or_default().push(Contender {
+            jobs.entry(job_id).or_default().push(LimitedNode {
                 node: &node.name,
                 need,
                 before,
@@ -55,7 +55,7 @@ pub(super) fn shares(nodes: &[NodeState], previous: &Schedule, now: u64) -> Vec<
 /// Divides the limits of one job.
 fn divided(
     job_id: &str,
-    mut contenders: Vec<Contender<'_>>,
+    mut contenders: Vec<LimitedNode<'_>>,
     number: u64,
     now: u64,
 ) -> Vec<LimitShare> {
@@ -83,7 +83,7 @@ fn divided(
     shares.collect()
 }
 
-impl Contender<'_> {
+impl LimitedNode<'_> {
     fn parts(&self) -> u32 {
         self.before.map_or(0, |share| share.parts)
     }
@@ -93,7 +93,7 @@ impl Contender<'_> {
         let since = self.before.map_or(now, |share| share.turn_since);
         let turn = match self.parts() {
             0 => 1,
-            _ if now.saturating_sub(since) < TURN => 0,
+            _ if now.saturating_sub(since) < TIME_SLICE => 0,
             _ => 2,
         };
         (Reverse(self.need.is_used()), turn, since, self.node.to_owned())

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use protocol::{Attempt, AttemptStatus, Divided, Waited};
+use protocol::{Attempt, AttemptStatus, DividedMiniBatches, WaitTimes};
 
 use super::Effect;
 
@@ -12,13 +12,13 @@ pub struct Effort {
     /// Runs of ranges of mini-batches whose tries were spent.
     pub extra_runs: u64,
     /// These mini-batches.
-    pub divided: Divided,
+    pub divided: DividedMiniBatches,
     /// All of them: a later round may divide one once more.
     divided_before: HashSet<u64>,
     /// Items of successes whose results earlier tries had handed back.
     pub items_kept: u64,
     /// Waits for limits and services.
-    pub waited: Waited,
+    pub waited: WaitTimes,
 }
 
 impl Effort {
@@ -48,7 +48,8 @@ mod tests {
 
     #[test]
     fn attempts_that_count_add_their_waits_and_successes_what_was_kept() {
-        let waited = |limits_milliseconds| Waited { limits_milliseconds, services_milliseconds: 1 };
+        let waited =
+            |limits_milliseconds| WaitTimes { limits_milliseconds, services_milliseconds: 1 };
         let failure =
             Attempt { waited: waited(100), items_kept: 3, extra_runs: 1, ..failed(0, 1, false, 9) };
         let success = Attempt { waited: waited(20), items_kept: 4, ..succeeded(0, 2, 9, 9) };
@@ -58,10 +59,10 @@ mod tests {
         }
         let expected = Effort {
             extra_runs: 1,
-            divided: Divided { mini_batches: 1, first: vec![0] },
+            divided: DividedMiniBatches { mini_batches: 1, first: vec![0] },
             divided_before: HashSet::from([0]),
             items_kept: 4,
-            waited: Waited { limits_milliseconds: 120, services_milliseconds: 2 },
+            waited: WaitTimes { limits_milliseconds: 120, services_milliseconds: 2 },
         };
         assert_eq!(tally.effort(), expected);
         let again = |mini_batch| {

@@ -3,7 +3,7 @@
 //! A mini-batch that runs its rejected items again is pending. Its items with results count all the time. If it fails, its
 //! other counts return; if it succeeds, the new counts replace all of them.
 
-use protocol::{Again, Attempt, FileVersion, JobState, Kept, Round, RoundResult};
+use protocol::{Attempt, FileVersion, JobState, Kept, Rerun, Round, RoundResult};
 
 use super::{MiniBatchCounts, MiniBatchState, Tally};
 use crate::failures::{Failures, error_sentence};
@@ -11,7 +11,7 @@ use crate::nodes::Nodes;
 
 /// A round of a job.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RoundOfJob {
+pub(super) struct JobRound {
     id: String,
     /// Digest of its script.
     script: String,
@@ -25,7 +25,7 @@ pub(super) struct RunsAgain {
     /// The round, from 1.
     round: u32,
     /// What it has, unless it had failed.
-    earlier: Option<Earlier>,
+    earlier: Option<EarlierSuccess>,
     /// Number of its items without a result.
     lacks: u64,
     /// Whether the round has begun while the job ran.
@@ -34,7 +34,7 @@ pub(super) struct RunsAgain {
 
 /// The success of a mini-batch in an earlier round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Earlier {
+struct EarlierSuccess {
     counts: MiniBatchCounts,
     items_rejected: Option<u64>,
     is_partly_failed: bool,
@@ -46,7 +46,7 @@ impl Tally {
     /// Begins another round. Unless it goes on with one that was interrupted, all tries of what has not ended begin anew.
     pub(crate) fn begin_round(&mut self, round: &Round) {
         if self.rounds.is_empty() {
-            self.rounds.push(RoundOfJob::default());
+            self.rounds.push(JobRound::default());
         }
         let last = self.last_result(round.is_live.then_some(JobState::Running));
         self.rounds.last_mut().expect("it has one").result = last;
@@ -73,7 +73,7 @@ impl Tally {
             has_other_script: round.has_other_script,
             ..RoundResult::default()
         };
-        self.rounds.push(RoundOfJob { id: round.id.clone(), script: round.script.clone(), result });
+        self.rounds.push(JobRound { id: round.id.clone(), script: round.script.clone(), result });
         if !round.is_live {
             // Everything is published anew.
             self.again.values_mut().for_each(|again| again.is_live = false);
@@ -177,7 +177,7 @@ impl Tally {
         self.items_again += lacks;
         let items_rejected = self.items_rejected.remove(&mini_batch);
         let is_partly_failed = self.partly_failed.remove(&mini_batch);
-        let earlier = Some(Earlier { counts, items_rejected, is_partly_failed, is_kept });
+        let earlier = Some(EarlierSuccess { counts, items_rejected, is_partly_failed, is_kept });
         self.again.insert(mini_batch, RunsAgain { earlier, lacks, ..again });
     }
 
@@ -230,8 +230,8 @@ impl Tally {
         }
     }
 
-    fn take_back(&mut self, index: usize, earlier: Earlier) {
-        let Earlier { counts, items_rejected, is_partly_failed, .. } = earlier;
+    fn take_back(&mut self, index: usize, earlier: EarlierSuccess) {
+        let EarlierSuccess { counts, items_rejected, is_partly_failed, .. } = earlier;
         let tried = self.entries[index];
         // The spent tries stay, so that a message that is delivered twice changes nothing.
         self.entries[index] =
@@ -255,11 +255,11 @@ impl Tally {
     }
 
     /// Returns how a mini-batch runs again; `None`: it runs for the first time.
-    pub fn again(&self, mini_batch: u64) -> Option<Again> {
+    pub fn again(&self, mini_batch: u64) -> Option<Rerun> {
         let &RunsAgain { round, ref earlier, .. } = self.again.get(&mini_batch)?;
         let is_kept = earlier.as_ref().is_some_and(|earlier| earlier.is_kept);
         let kept = is_kept.then(|| Kept::name(mini_batch, &self.rounds[round as usize].id));
-        Some(Again { round, kept })
+        Some(Rerun { round, kept })
     }
 
     /// Returns the mini-batches that have succeeded without some of their items.

@@ -191,7 +191,7 @@ fn of_round(round: u32, attempt: Attempt) -> ResultEvent {
 fn mini_batch_that_runs_its_rejects_again_keeps_its_other_items() {
     let first = event(succeeded(0, 1, 10, 7));
     let mut tally = fold(&[first.clone(), event(succeeded(1, 1, 10, 10)), round(true, &[0], &[])]);
-    let again = Again { round: 1, kept: Some(Kept::name(0, "a")) };
+    let again = Rerun { round: 1, kept: Some(Kept::name(0, "a")) };
     assert_eq!(
         (tally.state(0), tally.again(0), tally.again(1)),
         (MiniBatchState::Pending, Some(again), None)
@@ -288,7 +288,7 @@ fn interrupted_round_goes_on_with_the_tries_that_it_has_spent() {
 #[test]
 fn mini_batch_that_fails_in_a_later_round_has_what_it_had() {
     let mut tally = fold(&[event(succeeded(0, 1, 10, 7)), round(true, &[], &[0])]);
-    assert_eq!(tally.again(0), Some(Again { round: 1, kept: None }));
+    assert_eq!(tally.again(0), Some(Rerun { round: 1, kept: None }));
     tally.apply(&of_round(1, failed(0, 1, false, 10)));
     assert_eq!((tally.state(0), tally.currently_failed()), (MiniBatchState::Retrying, 1));
     let last = of_round(1, failed(0, 2, true, 10));

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use protocol::{Again, Kept, Rejected};
+use protocol::{Kept, Rejected, Rerun};
 
 use super::*;
 
@@ -100,7 +100,7 @@ async fn announce_with_reject(job: &Job) {
 
 /// Runs what a round publishes: the rejected item beside the rows that are kept, and the failed mini-batch.
 async fn announce_round(job: &Job, reducer: &Reducer) {
-    if let Some(Again { round, kept }) = reducer.tally().again(0) {
+    if let Some(Rerun { round, kept }) = reducer.tally().again(0) {
         let content = job.store.part(&kept.expect("it has rows")).await.expect("they are kept");
         let (kept, rows) = Kept::decode(&content).expect("whole");
         assert_eq!(
@@ -110,7 +110,7 @@ async fn announce_round(job: &Job, reducer: &Reducer) {
         let again = Attempt { round, rows: Rows::Inline, ..succeeded(0, 1, 3, 3) };
         job.send(&[(event(again), b"a\nb\nc\n")]).await;
     }
-    if let Some(Again { round, .. }) = reducer.tally().again(1) {
+    if let Some(Rerun { round, .. }) = reducer.tally().again(1) {
         let again = Attempt { round, rows: Rows::Inline, ..succeeded(1, 1, 1, 1) };
         job.send(&[(event(again), b"d\n")]).await;
     }

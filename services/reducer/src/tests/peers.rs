@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::batch::Batch;
 use crate::judge::End;
-use crate::{Moment, Workers};
+use crate::{Timestamp, Workers};
 
 const PROCESSED: &str = "sys/job_report/processed_mini-batches.csv";
 
@@ -239,7 +239,9 @@ impl ObjectStore for LateStore {
 }
 
 /// Returns what a reducer sees of workers of which only the last sign of life is known.
-fn workers(signs: &watch::Sender<Option<Moment>>) -> Arc<dyn Fn() -> Arc<Workers> + Send + Sync> {
+fn workers(
+    signs: &watch::Sender<Option<Timestamp>>,
+) -> Arc<dyn Fn() -> Arc<Workers> + Send + Sync> {
     let signs = signs.subscribe();
     Arc::new(move || Arc::new(Workers { sign: *signs.borrow(), ..Workers::default() }))
 }
@@ -515,7 +517,7 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     assert!(!run.is_finished(), "time without workers does not count");
     let beating = async {
         loop {
-            signs.send_replace(Some(Moment::now()));
+            signs.send_replace(Some(Timestamp::now()));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -566,7 +568,7 @@ async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
         job.options = Options { reports: false, workers: workers(&signs), ..Options::shared() };
         let beating = async {
             loop {
-                let sign = Moment::now();
+                let sign = Timestamp::now();
                 // The planner looks every second, and a request takes its time.
                 tokio::time::sleep(Duration::from_millis(1150)).await;
                 signs.send_replace(Some(sign));

@@ -60,11 +60,11 @@ impl Executor {
             }
             Action::Forget(process) => self.forget(process),
             Action::BeginAlone { mini_batch } => {
-                if let Err(error) = self.tenant.begin(mini_batch) {
+                if let Err(error) = self.node_lock.begin(mini_batch) {
                     tracing::warn!("cannot note that mini-batch {mini_batch} runs alone: {error}");
                 }
             }
-            Action::EndAlone { mini_batch } => self.tenant.end(mini_batch),
+            Action::EndAlone { mini_batch } => self.node_lock.end(mini_batch),
             Action::ReuseTable(table) => self.preparer.give_back(table),
             Action::Announce(announcement) => self.announce(announcement),
             Action::Notice { process, waiting } => self.notice(process, *waiting),
@@ -102,7 +102,7 @@ impl Executor {
         self.announcements.send(announcement);
     }
 
-    /// Completes an attempt by what the scheduler does not know, and adds it to the logs.
+    /// Completes an attempt with facts that the scheduler lacks, and adds it to the logs.
     fn record(&mut self, Outcome { process, attempt, .. }: &mut Outcome) {
         if let (Some(limits), Some(process)) = (&mut self.limits, *process) {
             attempt.asked_limits = limits.has_asked(process);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::{Chance, ErrorReport, SlotPhase};
+use protocol::{ErrorReport, RestartChance, SlotPhase};
 
 use super::Executor;
 use super::processes::Running;
 use crate::node_log::{NodeLog, user_error_name};
 use crate::printed::{Pipes, crash_stack, last_lines, quote, without_crash};
-use crate::scheduler::{Findings, ProcessId};
+use crate::scheduler::{ExitReport, ProcessId};
 
 /// Exit statuses of a process, as in the Python package (`contract.py`).
 const EXIT_INTERNAL: i32 = 70;
@@ -26,14 +26,14 @@ impl Executor {
         phase: SlotPhase,
         sequence: u64,
         since: Instant,
-    ) -> Option<Findings> {
+    ) -> Option<ExitReport> {
         let running =
             self.running[process.slot].as_ref().filter(|running| running.id == process)?;
         let mut death = self.death(running, code, phase);
         death.printed = printed(&self.log, running, sequence, since);
         let (early, chance) = self.early_death(code, phase, &death.message, &death.printed);
         let has_checkpoints = self.checkpoints.folder().is_dir();
-        Some(Findings { death, early, chance, has_checkpoints })
+        Some(ExitReport { death, early, chance, has_checkpoints })
     }
 
     /// Returns the last lines that the current mini-batch of a process, or its start, has printed so far.
@@ -98,15 +98,16 @@ impl Executor {
         phase: SlotPhase,
         death: &str,
         printed: &str,
-    ) -> (String, Chance) {
+    ) -> (String, RestartChance) {
         let last_line = printed.lines().last().unwrap_or_default();
         // The bootstrap file prints why this interpreter cannot be used.
         if let Some(reason) =
             last_line.strip_prefix("gristmill: ").filter(|_| code == EXIT_INIT_FAILED)
         {
-            return (reason.to_owned(), Chance::Never);
+            return (reason.to_owned(), RestartChance::Never);
         }
-        let chance = if -code == libc::SIGKILL { Chance::Likely } else { Chance::Perhaps };
+        let chance =
+            if -code == libc::SIGKILL { RestartChance::Likely } else { RestartChance::Perhaps };
         let python = self.agent.python.display();
         if phase == SlotPhase::Starting && code >= 0 {
             let quote = if last_line.is_empty() { String::new() } else { format!(": {last_line}") };

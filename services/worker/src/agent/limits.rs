@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use protocol::{ProcessEvent, ToProcess};
 
 use super::Executor;
-use crate::limit::{self, Ask, Key, Limiter, SharedLimiter};
+use crate::limit::{self, Key, LimitRequest, Limiter, SharedLimiter};
 use crate::scheduler::{Event, ProcessId};
 
 /// Shorter waits are not reported.
@@ -43,7 +43,7 @@ impl RequestLimits {
         self.asked.remove(&process)
     }
 
-    fn ask(&mut self, ask: Ask) {
+    fn ask(&mut self, ask: LimitRequest) {
         self.limiter().ask(ask, limit::now());
         self.asked.insert(ask.key.0);
         self.reported.entry(ask.key.0).or_insert_with(Instant::now);
@@ -82,7 +82,7 @@ impl Executor {
                     .requests_per_minute
                     .map_or(requests, |most| u64::from(requests).min(most) as u32);
                 let tokens = most.tokens_per_minute.map_or(tokens, |most| tokens.min(most));
-                limits.ask(Ask { key: (process, id), requests, tokens, place });
+                limits.ask(LimitRequest { key: (process, id), requests, tokens, place });
             }
             ProcessEvent::Release { id } => limits.limiter().release((process, id)),
             _ => return,
@@ -90,7 +90,7 @@ impl Executor {
         self.grant().await;
     }
 
-    /// Forgets what a process that has ended asked for.
+    /// Forgets the requests of a process that has ended.
     pub(super) async fn limits_forget(&mut self, process: ProcessId) {
         let Some(limits) = &mut self.limits else { return };
         limits.limiter().forget(process);

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 use protocol::{
-    Chance, Configure, GpuSet, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, ResultEvent,
-    ToProcess, milliseconds_since_epoch,
+    Configure, GpuSet, InputKind, JobSpec, MODEL, MiniBatchSize, OutputAction, RestartChance,
+    ResultEvent, ToProcess, milliseconds_since_epoch,
 };
 
 use super::stacks::StackDump;
@@ -14,7 +14,7 @@ use super::{Executor, Message};
 use crate::cache::is_full;
 use crate::gpu::threads_each;
 use crate::node_log::LogFile;
-use crate::python_process::{PythonProcess, Report, Start};
+use crate::python_process::{PythonProcess, Report, StartOptions};
 use crate::scheduler::{Announcement, Event, ProcessId};
 use crate::variables::Environment;
 use crate::{oom, scratch};
@@ -64,9 +64,14 @@ impl Executor {
         self.link_model()
     }
 
-    /// Returns how to start a Python process.
-    pub(super) fn start_of(&self, name: &str, scratch: PathBuf, environment: Environment) -> Start {
-        Start {
+    /// Returns the options for starting a Python process.
+    pub(super) fn start_of(
+        &self,
+        name: &str,
+        scratch: PathBuf,
+        environment: Environment,
+    ) -> StartOptions {
+        StartOptions {
             marker: format!(
                 "{}/{}/{name}/{}",
                 self.agent.spec.job_id,
@@ -85,7 +90,7 @@ impl Executor {
         }
     }
 
-    /// Returns what receives the reports of a process.
+    /// Returns the closure that receives the reports of a process.
     pub(super) fn reporter(&self, process: ProcessId) -> impl Fn(Report) + Send + Sync + 'static {
         let messages = self.messages.clone();
         move |report| {
@@ -254,7 +259,7 @@ fn not_started(process: ProcessId, error: &anyhow::Error) -> Event {
         use std::io::ErrorKind::{NotFound, PermissionDenied};
         !matches!(error.kind(), NotFound | PermissionDenied)
     });
-    let chance = if may_heal { Chance::Likely } else { Chance::Never };
+    let chance = if may_heal { RestartChance::Likely } else { RestartChance::Never };
     Event::NotStarted { process, message: format!("{error:#}"), chance }
 }
 

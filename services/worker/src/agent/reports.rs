@@ -10,18 +10,18 @@ use queue::Delivery;
 
 use super::examine::quote_pipes;
 use super::processes::Running;
-use super::usage::Measured;
+use super::usage::MeasuredProcess;
 use super::{Executor, Message, now};
-use crate::dead_letters::bury;
+use crate::dead_letters::dead_letter;
 use crate::python_process::Report;
 use crate::resident::resident;
-use crate::scheduler::{Delivered, Event, ProcessId, Sighting, deliveries_lost};
+use crate::scheduler::{Event, LeasedDelivery, ProcessId, ProcessSnapshot, deliveries_lost};
 use crate::{Agent, CrashPoint, orphans, prepare};
 
 /// Time between two searches for ended children of the script that the agent has adopted.
 const REAP_EVERY: Duration = Duration::from_secs(5);
-/// Time between two looks whether a mini-batch that runs for long has succeeded elsewhere, and which nodes work on a job
-/// that fails here.
+/// Time between two reads of the store: which copied mini-batches are decided, and which nodes work
+/// on a job that fails here.
 const LOOK_EVERY: Duration = Duration::from_secs(4);
 /// Least time between two measurements of the memory of a process: quick mini-batches share one.
 const MEASURE_EVERY: Duration = Duration::from_millis(20);
@@ -41,8 +41,8 @@ impl Executor {
             Message::Settled(mini_batches) => self.handle(Event::Settled(mini_batches)).await,
             Message::Members(members) => self.handle(Event::Members(members)).await,
             Message::LeaseLost(lease) => {
-                let sightings = self.sightings();
-                self.handle(Event::LeasesLost { leases: vec![lease], sightings }).await;
+                let snapshots = self.snapshots();
+                self.handle(Event::LeasesLost { leases: vec![lease], snapshots }).await;
             }
         }
         Ok(())
@@ -54,9 +54,9 @@ impl Executor {
     }
 
     pub(super) async fn tick(&mut self) {
-        let mut sightings = self.sightings();
+        let mut snapshots = self.snapshots();
         let mut phases = [0; SLOT_PHASES.len()];
-        for (seen, running) in sightings.iter_mut().zip(self.running.iter_mut().flatten()) {
+        for (seen, running) in snapshots.iter_mut().zip(self.running.iter_mut().flatten()) {
             phases[seen.phase as usize] += 1;
             seen.stacks = running.stacks.as_mut().and_then(|dump| dump.result(&self.agent.package));
             running.stacks.take_if(|_| seen.stacks.is_some());
@@ -64,27 +64,27 @@ impl Executor {
         }
         self.processes.iter_mut().zip(phases).for_each(|(share, count)| share.set(count));
         self.leases_held.set(self.leases.count());
-        self.tell_activity(&sightings);
+        self.tell_activity(&snapshots);
         if self.reaped.elapsed() > REAP_EVERY {
             self.reaped = Instant::now();
             orphans::reap_ended();
         }
         self.grant().await;
         self.look_at_template().await;
-        self.handle(Event::Tick(sightings)).await;
+        self.handle(Event::Tick(snapshots)).await;
         self.look_for_settled();
         self.look_for_members();
     }
 
-    fn tell_activity(&mut self, sightings: &[Sighting]) {
-        let processes = self.running.iter().flatten().map(|running| Measured {
+    fn tell_activity(&mut self, snapshots: &[ProcessSnapshot]) {
+        let processes = self.running.iter().flatten().map(|running| MeasuredProcess {
             name: running.id.name(),
             pid: running.process.id(),
             gpus: running.gpus.clone(),
         });
         let activity = Activity {
             held: self.leases.count() as u64,
-            running: self.scheduler.running(sightings),
+            running: self.scheduler.running(snapshots),
             usage: self.usage.of(&self.agent.node, processes).to_vec(),
         };
         self.agent.activity.send_if_modified(|known| {
@@ -94,7 +94,8 @@ impl Executor {
         });
     }
 
-    /// Looks whether a mini-batch that runs for long has succeeded elsewhere, if the job starts mini-batches twice.
+    /// Reads which copied mini-batches have succeeded elsewhere, if one runs for long here and the
+    /// job speculates.
     fn look_for_settled(&mut self) {
         if self.looked.elapsed() < LOOK_EVERY || !self.scheduler.has_long_run(now()) {
             return;
@@ -105,15 +106,15 @@ impl Executor {
             match store.settled().await {
                 Ok(settled) if settled.is_empty() => {}
                 Ok(settled) => drop(messages.send(Message::Settled(settled))),
-                // The next look may succeed, and the end of the job stops the run as well.
+                // The next read may succeed, and the end of the job stops the run as well.
                 Err(error) => {
-                    tracing::debug!("cannot determine which second starts are over: {error:#}")
+                    tracing::debug!("cannot read which speculative runs are decided: {error:#}")
                 }
             }
         });
     }
 
-    /// Looks which nodes work on the job, if something has failed here.
+    /// Reads which nodes work on the job, if an attempt has failed here.
     fn look_for_members(&mut self) {
         if !self.scheduler.asks_for_members()
             || self.looked_for_members.is_some_and(|at| at.elapsed() < LOOK_EVERY)
@@ -133,11 +134,11 @@ impl Executor {
     }
 
     /// Returns the status page of each process, by slot.
-    pub(super) fn sightings(&self) -> Vec<Sighting> {
+    pub(super) fn snapshots(&self) -> Vec<ProcessSnapshot> {
         let see = |running: &Running| {
             let (phase, sequence, elapsed) = running.process.page.read();
             let frame_incomplete_for = running.process.frame_incomplete_for();
-            Sighting {
+            ProcessSnapshot {
                 process: running.id,
                 phase,
                 sequence,
@@ -167,7 +168,7 @@ impl Executor {
                     continue;
                 }
             };
-            delivered.push(Delivered {
+            delivered.push(LeasedDelivery {
                 lease: self.leases.hold(delivery.receipt, delivery.leased_at),
                 receive_count: delivery.receive_count,
                 deaths: self.deaths(&descriptor, delivery.receive_count),
@@ -183,19 +184,19 @@ impl Executor {
         // The loop does not wait for a queue that may be away.
         tokio::spawn(async move {
             if let Err(error) =
-                bury(&*tasks, dead_letters.as_deref(), &node, &spec.job_id, buried).await
+                dead_letter(&*tasks, dead_letters.as_deref(), &node, &spec.job_id, buried).await
             {
                 tracing::warn!("messages stay in the task queue for now: {error:#}");
             }
         });
     }
 
-    /// Returns how often a node of this machine has died with a mini-batch alone.
+    /// Returns how often a node of this machine has died while it ran only this mini-batch.
     fn deaths(&self, descriptor: &Descriptor, receive_count: u32) -> u32 {
         match deliveries_lost(descriptor, receive_count) {
             // The usual case.
             0 => 0,
-            _ => self.tenant.deaths(descriptor.mini_batch),
+            _ => self.node_lock.deaths(descriptor.mini_batch),
         }
     }
 
@@ -212,7 +213,7 @@ impl Executor {
         match report {
             Report::Events(frames) => {
                 if let Some(bytes) = self.measure(process, &frames) {
-                    self.handle(Event::Measured { process, bytes }).await;
+                    self.handle(Event::MeasuredProcess { process, bytes }).await;
                 }
                 for (frame, rows) in frames {
                     if matches!(frame, ProcessEvent::Acquire { .. } | ProcessEvent::Release { .. })

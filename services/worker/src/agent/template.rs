@@ -17,7 +17,7 @@ use protocol::{GpuSet, ProcessEvent, TemplateSettings, ToProcess};
 use super::{Executor, Message};
 use crate::gpu::threads_each;
 use crate::orphans::{Kind, PROCESS_VARIABLE};
-use crate::python_process::{OurEnds, PythonProcess, Report, Start, ends};
+use crate::python_process::{OurEnds, PythonProcess, Report, StartOptions, ends};
 use crate::scheduler::{Event, ProcessId};
 use crate::variables::Environment;
 
@@ -40,15 +40,15 @@ pub(super) struct Template {
     started: Instant,
     is_ready: bool,
     /// Processes to start, the first ones already forking.
-    starts: VecDeque<Waiting>,
+    starts: VecDeque<QueuedStart>,
 }
 
 /// A process that waits for the template.
-struct Waiting {
+struct QueuedStart {
     process: ProcessId,
     gpus: Option<GpuSet>,
-    start: Start,
-    /// The agent's ends, once it has requested the fork.
+    start: StartOptions,
+    /// The agent's ends of the connection, once it has requested the fork.
     ends: Option<OurEnds>,
     /// Whether it is no longer needed.
     is_killed: bool,
@@ -56,7 +56,7 @@ struct Waiting {
 
 impl Template {
     /// Requests a process from the template.
-    fn ask(&self, waiting: &mut Waiting) -> Result<()> {
+    fn ask(&self, waiting: &mut QueuedStart) -> Result<()> {
         let (ours, theirs) = ends()?;
         waiting.ends = Some(ours);
         let text =
@@ -126,9 +126,9 @@ impl Executor {
         &mut self,
         process: ProcessId,
         gpus: Option<GpuSet>,
-        start: Start,
+        start: StartOptions,
     ) -> Option<Event> {
-        let mut waiting = Waiting { process, gpus, start, ends: None, is_killed: false };
+        let mut waiting = QueuedStart { process, gpus, start, ends: None, is_killed: false };
         let Some(template) = &mut self.template else {
             return self.start_without_template(waiting);
         };
@@ -139,8 +139,8 @@ impl Executor {
         None
     }
 
-    fn start_without_template(&mut self, waiting: Waiting) -> Option<Event> {
-        let Waiting { process, gpus, start, is_killed, .. } = waiting;
+    fn start_without_template(&mut self, waiting: QueuedStart) -> Option<Event> {
+        let QueuedStart { process, gpus, start, is_killed, .. } = waiting;
         let started = PythonProcess::start(&start, Kind::Worker, self.reporter(process));
         self.started(process, gpus, start.scratch, started, is_killed)
     }
@@ -185,7 +185,8 @@ impl Executor {
 
     async fn forked(&mut self, pid: u32) {
         let waiting = self.template.as_mut().and_then(|template| template.starts.pop_front());
-        let Some(Waiting { process, gpus, start, ends: Some(ours), is_killed }) = waiting else {
+        let Some(QueuedStart { process, gpus, start, ends: Some(ours), is_killed }) = waiting
+        else {
             return self
                 .give_up_template("the template forked a process that the agent had not requested")
                 .await;
@@ -196,7 +197,7 @@ impl Executor {
         }
     }
 
-    /// Ends the template. What waits for it starts without it.
+    /// Ends the template. Waiting processes start without it.
     async fn give_up_template(&mut self, cause: &str) {
         let Some(template) = self.template.take() else { return };
         let libraries = template.libraries.join(", ");
@@ -224,7 +225,7 @@ impl Executor {
         let starts = &mut self.template.as_mut()?.starts;
         let at = starts.iter().position(|waiting| waiting.process == process)?;
         starts[at].is_killed = true;
-        // What already forks keeps its place.
+        // A process that is forking keeps its place.
         if starts[at].ends.is_some() {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What the Python processes of a job use, measured every two seconds, for people who watch the job.
+//! Measures the Python processes of a job every two seconds, for people who watch the job.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::gpu::{GpuUsage, Gpus};
 const MEASURE_EVERY: Duration = Duration::from_secs(2);
 
 /// A process to measure.
-pub(super) struct Measured {
+pub(super) struct MeasuredProcess {
     pub name: String,
     pub pid: u32,
     pub gpus: Option<GpuSet>,
@@ -34,8 +34,12 @@ impl Usage {
         Self { system: None, gpus, measured: None, known: Vec::new() }
     }
 
-    /// Returns what these processes of a node use, as of the last measurement.
-    pub fn of(&mut self, node: &str, processes: impl Iterator<Item = Measured>) -> &[ProcessUsage] {
+    /// Returns the usage of these processes of a node, as of the last measurement.
+    pub fn of(
+        &mut self,
+        node: &str,
+        processes: impl Iterator<Item = MeasuredProcess>,
+    ) -> &[ProcessUsage] {
         if self.measured.is_none_or(|measured| measured.elapsed() >= MEASURE_EVERY) {
             self.measured = Some(Instant::now());
             self.measure(node, processes.collect());
@@ -43,7 +47,7 @@ impl Usage {
         &self.known
     }
 
-    fn measure(&mut self, node: &str, processes: Vec<Measured>) {
+    fn measure(&mut self, node: &str, processes: Vec<MeasuredProcess>) {
         let Some(system) = self.system.take().or_else(|| System::new().ok()) else { return };
         let system = self.system.insert(system);
         let at = milliseconds_since_epoch();
@@ -54,21 +58,22 @@ impl Usage {
             true => self.gpus.measure(),
             false => Vec::new(),
         };
-        let used = |(Measured { name: process, gpus: own, .. }, pid): (Measured, Pid)| {
-            let found = system.process(pid)?;
-            let own: Vec<&GpuUsage> = own.iter().flat_map(|own| of_set(&gpus, own)).collect();
-            let busy: Vec<u32> = own.iter().filter_map(|gpu| gpu.busy_percent).collect();
-            Some(ProcessUsage {
-                node: node.to_owned(),
-                process,
-                at,
-                cpu_percent: found.cpu_usage().round() as u32,
-                memory_bytes: found.memory(),
-                gpu_percent: (busy.iter().sum::<u32>()).checked_div(busy.len() as u32),
-                gpu_memory_bytes: (!own.is_empty())
-                    .then(|| own.iter().map(|gpu| gpu.memory_used_bytes).sum()),
-            })
-        };
+        let used =
+            |(MeasuredProcess { name: process, gpus: own, .. }, pid): (MeasuredProcess, Pid)| {
+                let found = system.process(pid)?;
+                let own: Vec<&GpuUsage> = own.iter().flat_map(|own| of_set(&gpus, own)).collect();
+                let busy: Vec<u32> = own.iter().filter_map(|gpu| gpu.busy_percent).collect();
+                Some(ProcessUsage {
+                    node: node.to_owned(),
+                    process,
+                    at,
+                    cpu_percent: found.cpu_usage().round() as u32,
+                    memory_bytes: found.memory(),
+                    gpu_percent: (busy.iter().sum::<u32>()).checked_div(busy.len() as u32),
+                    gpu_memory_bytes: (!own.is_empty())
+                        .then(|| own.iter().map(|gpu| gpu.memory_used_bytes).sum()),
+                })
+            };
         self.known = processes.into_iter().zip(pids).filter_map(used).collect();
     }
 }
@@ -112,8 +117,8 @@ impl GpuMeter {
 mod tests {
     use super::*;
 
-    fn measured(name: &str, pid: u32, gpus: Option<GpuSet>) -> Measured {
-        Measured { name: name.to_owned(), pid, gpus }
+    fn measured(name: &str, pid: u32, gpus: Option<GpuSet>) -> MeasuredProcess {
+        MeasuredProcess { name: name.to_owned(), pid, gpus }
     }
 
     #[test]

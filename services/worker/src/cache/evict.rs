@@ -95,13 +95,13 @@ impl fmt::Display for FullDisk {
 
 /// Why an entry goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum EvictionReason {
     Age,
     Size,
     Disk,
 }
 
-impl Why {
+impl EvictionReason {
     fn word(self) -> &'static str {
         match self {
             Self::Age => "age",
@@ -126,7 +126,7 @@ pub(super) fn evictions(
     wanted: u64,
     free: u64,
     now: SystemTime,
-) -> Vec<(usize, Why)> {
+) -> Vec<(usize, EvictionReason)> {
     let mut unused: Vec<usize> =
         (0..entries.len()).filter(|index| !entries[*index].in_use).collect();
     unused.sort_by_key(|index| entries[*index].used_at);
@@ -137,9 +137,9 @@ pub(super) fn evictions(
         let entry = &entries[index];
         let age = now.duration_since(entry.used_at).unwrap_or_default();
         let why = match limits {
-            Limits { age: Some(age_max), .. } if age > age_max => Why::Age,
-            Limits { bytes: Some(bytes_max), .. } if held > bytes_max => Why::Size,
-            _ if free < needed => Why::Disk,
+            Limits { age: Some(age_max), .. } if age > age_max => EvictionReason::Age,
+            Limits { bytes: Some(bytes_max), .. } if held > bytes_max => EvictionReason::Size,
+            _ if free < needed => EvictionReason::Disk,
             // The others were used later.
             _ => break,
         };
@@ -303,7 +303,7 @@ fn evicted(
     kind: EntryKind,
     path: &Path,
     entry: &Candidate,
-    why: Why,
+    why: EvictionReason,
     limits: Limits,
     free: u64,
 ) -> String {
@@ -315,9 +315,11 @@ fn evicted(
     };
     let unused = SystemTime::now().duration_since(entry.used_at).unwrap_or_default().as_secs();
     let why = match why {
-        Why::Age => format!("no job has used it for {} hours", unused / 3600),
-        Why::Size => format!("the caches would exceed {}", size(limits.bytes.unwrap_or_default())),
-        Why::Disk => format!("only {} of the disk is free", size(free)),
+        EvictionReason::Age => format!("no job has used it for {} hours", unused / 3600),
+        EvictionReason::Size => {
+            format!("the caches would exceed {}", size(limits.bytes.unwrap_or_default()))
+        }
+        EvictionReason::Disk => format!("only {} of the disk is free", size(free)),
     };
     format!(
         "evicted the {what} {} ({}, last used {unused} s ago) from the caches: {why}",

@@ -101,7 +101,7 @@ impl Folder {
 }
 
 /// Gets an entry of a hundred kilobytes.
-async fn get(cache: &Cache, name: &str) -> Result<Used> {
+async fn get(cache: &Cache, name: &str) -> Result<PinnedEntry> {
     let content = cache.content(EntryKind::SideInput, name);
     let make = async {
         fs::create_dir(&content)?;
@@ -150,7 +150,10 @@ async fn failed_or_abandoned_entry_leaves_nothing() {
     fs::write(content.join("file"), "half").expect("writable");
     let environment = cache.entry(EntryKind::Environment, "bb");
     fs::create_dir_all(environment.join("bin")).expect("writable");
-    assert!(matches!(cache.take(EntryKind::Environment, "bb").expect("readable"), Turn::Absent(_)));
+    assert!(matches!(
+        cache.take(EntryKind::Environment, "bb").expect("readable"),
+        Acquisition::Absent(_)
+    ));
     assert!(!environment.exists(), "an environment without its mark is not used");
     fs::create_dir_all(&environment).expect("writable");
     cache.tidy().expect("readable");
@@ -185,7 +188,10 @@ async fn processes_of_a_machine_exclude_each_other() {
     user.kill().expect("it runs");
     user.wait().expect("it ends");
     let mut maker = hold("--exclusive");
-    assert!(matches!(cache.take(EntryKind::SideInput, "aa").expect("readable"), Turn::Taken));
+    assert!(matches!(
+        cache.take(EntryKind::SideInput, "aa").expect("readable"),
+        Acquisition::Taken
+    ));
     cache.tidy().expect("readable");
     assert_eq!(
         folder.names(EntryKind::SideInput),
@@ -222,11 +228,11 @@ async fn full_disk_is_named_before_it_is_filled() {
 const KINDS: [EntryKind; 3] = EntryKind::SHARED;
 
 /// Takes an entry of a guarded cache with two files, and makes it if it is missing. Returns whether it was missing.
-fn take(cache: &Cache, kind: EntryKind, name: &str) -> (Used, bool) {
+fn take(cache: &Cache, kind: EntryKind, name: &str) -> (PinnedEntry, bool) {
     loop {
         match cache.take(kind, name).expect("readable") {
-            Turn::Present(used) => return (used, false),
-            Turn::Absent(making) => {
+            Acquisition::Present(used) => return (used, false),
+            Acquisition::Absent(making) => {
                 let folder = match kind {
                     EntryKind::Environment => cache.entry(kind, name),
                     _ => cache.content(kind, name),
@@ -234,7 +240,7 @@ fn take(cache: &Cache, kind: EntryKind, name: &str) -> (Used, bool) {
                 write_entry(&folder);
                 return (making.keep().expect("writable"), true);
             }
-            Turn::Taken => {}
+            Acquisition::Taken => {}
         }
     }
 }

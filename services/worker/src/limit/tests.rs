@@ -13,8 +13,8 @@ fn process(slot: usize) -> ProcessId {
     ProcessId { slot, number: slot as u32 }
 }
 
-fn ask(slot: usize, id: u64, tokens: u64) -> Ask {
-    Ask { key: (process(slot), id), requests: 1, tokens, place: true }
+fn ask(slot: usize, id: u64, tokens: u64) -> LimitRequest {
+    LimitRequest { key: (process(slot), id), requests: 1, tokens, place: true }
 }
 
 fn limits(requests: u64, tokens: u64, places: u32) -> RateLimits {
@@ -62,7 +62,7 @@ fn run(
         while limiter.waiting.len() < 20 {
             let (id, size) = (id as u64 * 1000 + sizes.len() as u64, tokens());
             sizes.insert(id, size);
-            limiter.ask(Ask { place: false, ..ask(0, id, size) }, now);
+            limiter.ask(LimitRequest { place: false, ..ask(0, id, size) }, now);
         }
         uses.extend(limiter.grant(now).into_iter().map(|(_, id)| (now, sizes[&id])));
     }
@@ -128,7 +128,7 @@ fn wait_for_a_place_does_not_block_its_holders() {
     limiter.ask(ask(0, 0, 0), start);
     assert_eq!(limiter.grant(start).len(), 1);
     limiter.ask(ask(1, 1, 0), start);
-    limiter.ask(Ask { place: false, ..ask(0, 2, 10) }, start);
+    limiter.ask(LimitRequest { place: false, ..ask(0, 2, 10) }, start);
     assert_eq!(limiter.grant(start + Duration::from_secs(2)), [(process(0), 2)]);
 }
 
@@ -136,10 +136,10 @@ fn wait_for_a_place_does_not_block_its_holders() {
 fn large_request_is_not_overtaken_for_ever() {
     let start = Instant::now();
     let mut limiter = alone(limits(0, 600, 0), start);
-    limiter.ask(Ask { place: false, ..ask(0, 0, 600) }, start);
+    limiter.ask(LimitRequest { place: false, ..ask(0, 0, 600) }, start);
     for tick in 1..1240 {
         let now = start + Duration::from_millis(tick * 50);
-        limiter.ask(Ask { place: false, ..ask(1, tick, 1) }, now);
+        limiter.ask(LimitRequest { place: false, ..ask(1, tick, 1) }, now);
         if limiter.grant(now).first() == Some(&(process(0), 0)) {
             return assert!(tick >= 1190, "not before the minute is over");
         }
@@ -212,7 +212,7 @@ fn need_follows_the_demand() {
     let mut limiter = alone(limits(600, 0, 0), start);
     assert_eq!(limiter.need(start).want, 0);
     assert_eq!(limiter.need(start).least, WHOLE_LIMIT.div_ceil(150), "four requests of 600");
-    limiter.ask(Ask { place: false, ..ask(0, 0, 0) }, start);
+    limiter.ask(LimitRequest { place: false, ..ask(0, 0, 0) }, start);
     assert_eq!(limiter.need(start).want, WHOLE_LIMIT, "it waits");
     let later = start + Duration::from_secs(6);
     assert_eq!(limiter.grant(later).len(), 1);

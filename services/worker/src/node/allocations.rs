@@ -1,8 +1,9 @@
-//! Which jobs a node works on: those that the schedule of its target gives it. A state machine without I/O: events in,
-//! actions out.
+//! Decides which jobs a node works on: those that the schedule of its target gives it. A state
+//! machine without I/O: events in, actions out.
 //!
-//! A *visit* lasts from the schedule that gives the node a job until the node has left the job; it is in one `Stage` at a
-//! time. A job has one visit at most. What the node learns of a job survives its visits (`Memory`).
+//! A *visit* lasts from the schedule that gives the node a job until the node has left the job; it
+//! is in one `Stage` at a time. A job has one visit at most. A `Memory` keeps facts about a job
+//! beyond its visits.
 //!
 //! A node first shrinks, then grows. A job that loses processes lets their runs end, however long they take. A job that gains
 //! processes starts them at once: a run may take an hour, and a new job must not wait for it. For a while a node may therefore
@@ -20,12 +21,13 @@ use protocol::{Allocation, JobSpec, NodeState, Offer, Running, Schedule, one_lin
 use tokio::time::Instant;
 
 use super::Ended;
-use crate::scheduler::{InUse, Share};
+use crate::scheduler::{AgentAllocation, AllocationReport};
 use crate::stop::Stop;
 
 /// How long the node leaves a job to others after its agent has failed: the cause may be temporary.
 const FAILED_REST: Duration = Duration::from_secs(5);
-/// How long the node leaves a job to others that it could not prepare, or whose processes do not start.
+/// How long the node leaves a job to others after it could not prepare the job, or after the
+/// processes of the job did not start.
 const REST: Duration = Duration::from_secs(60);
 /// Failures in a row to reach what the job needs, after which the node reports them to the job.
 const FAILURES_MAX: u32 = 3;
@@ -34,7 +36,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// The pause before the node looks again for queues that a reducer is about to create.
 const OPEN_AGAIN: Duration = Duration::from_millis(300);
 
-/// What the decisions depend on.
+/// The constants of the decisions.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of the node.
@@ -45,7 +47,7 @@ pub struct Config {
     pub offer: Offer,
     /// Processes of any job, whatever the job asks for; `None`: as many as it asks for.
     pub process_count: Option<u32>,
-    /// How long anything may run after a spot notice.
+    /// How long runs may last after a spot notice.
     pub notice_time: Duration,
     /// The node ends after this long without work; `None`: never.
     pub idle_exit: Option<Duration>,
@@ -53,22 +55,22 @@ pub struct Config {
     pub entry_lasts: Duration,
 }
 
-/// Names a visit.
+/// Identifies a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VisitId(u64);
 
-/// What store or queue answers; the error: they did not.
-pub type Answer<T> = Result<T, Unanswered>;
+/// The answer of the store or a queue; the error: there was none.
+pub type Answer<T> = Result<T, NoAnswer>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unanswered;
+pub struct NoAnswer;
 
-/// What the store says of a job.
+/// The state of a job in the store.
 #[derive(Clone, Debug)]
-pub enum Found {
-    /// There may be work.
+pub enum JobLookup {
+    /// The job is open.
     Open(Box<JobSpec>),
-    /// There is no work, for this reason.
+    /// The job has no work, for this reason.
     Over(&'static str),
     /// This build cannot read the job, for this reason.
     Foreign(String),
@@ -76,77 +78,78 @@ pub enum Found {
 
 /// Why a job cannot start here.
 #[derive(Clone, Debug)]
-pub struct Unprovisioned {
+pub struct ProvisioningFailure {
     pub reason: String,
-    pub obstacle: Obstacle,
+    pub obstacle: ProvisioningObstacle,
 }
 
-/// What prevents a job from starting here.
+/// The kind of a provisioning failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Obstacle {
-    /// It stays until the job or the node is changed.
+pub enum ProvisioningObstacle {
+    /// Permanent until somebody changes the job or the node.
     Lasting,
     /// The store does not answer.
     SilentStore,
-    /// The disk is full. The job waits until there is room, or other nodes take it.
+    /// The disk is full. The job waits for free space, or other nodes take it.
     FullDisk,
 }
 
-/// What has happened.
+/// An event that the node handles.
 #[derive(Debug)]
 pub enum Event {
     /// The node has read a schedule.
     Scheduled(Box<Schedule>),
-    /// The node should stop.
+    /// The caller stops the node.
     Stop(Stop),
-    /// The machine will be taken away.
+    /// The cloud reclaims the machine.
     SpotNotice,
     /// Whether the memory of the node is short.
     MemoryIsShort(bool),
     /// Time has passed. Age of the entry of the node in the store; `None`: it has not written one.
     Tick { entry_age: Option<Duration> },
     /// The answer to [`Step::LookUp`].
-    LookedUp { visit: VisitId, found: Answer<Found> },
+    LookedUp { visit: VisitId, found: Answer<JobLookup> },
     /// The answer to [`Step::OpenQueues`]; `None`: they do not exist yet.
     Opened { visit: VisitId, opened: Answer<Option<()>> },
     /// The answer to [`Step::Provision`].
-    Provisioned { visit: VisitId, result: Result<(), Unprovisioned> },
+    Provisioned { visit: VisitId, result: Result<(), ProvisioningFailure> },
     /// The processes of the job, or the GPUs that they may use, have changed.
-    InUse { visit: VisitId, in_use: InUse },
-    /// The answer to [`Step::IsOver`]; `None`: the job goes on.
-    Looked { visit: VisitId, over: Option<Over> },
+    AllocationReport { visit: VisitId, in_use: AllocationReport },
+    /// The answer to [`Step::IsOver`]; `None`: the job continues.
+    Looked { visit: VisitId, over: Option<JobEnd> },
     /// The answer to [`Step::Work`]: the agent has ended, and still holds this many mini-batches.
     Worked { visit: VisitId, worked: Result<usize, AgentFailed> },
-    /// The answer to [`Step::Tell`], [`Step::LetGo`] and [`Step::CleanUp`]: it is done, or has failed.
+    /// The answer to [`Step::Tell`], [`Step::LetGo`] and [`Step::CleanUp`]: the step has ended,
+    /// successfully or not.
     Done { visit: VisitId },
 }
 
-/// Why an agent has failed. The queue redelivers what it held.
+/// Why an agent has failed. The queue redelivers its mini-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentFailed {
-    /// The queues of the job are gone, so the job has ended, or has others now.
+    /// The queues of the job are deleted: the job has ended, or has other queues now.
     WithoutQueues,
     /// Anything else.
     Otherwise,
 }
 
-/// How a job is over.
+/// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum JobEnd {
     /// It has ended.
     Ended,
     /// It was canceled.
     Canceled,
 }
 
-/// What a visit needs, one after the other. Each has an answer, which is an event.
+/// A step of a visit. Steps follow one another, and an event answers each.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Look the job up in the store.
     LookUp,
     /// Open its queues.
     OpenQueues,
-    /// Fetch and make what the job needs.
+    /// Provision the job.
     Provision(Box<JobSpec>),
     /// Run its agent.
     Work,
@@ -154,30 +157,30 @@ pub enum Step {
     IsOver,
     /// Tell the reducer why the job cannot start here.
     Tell(String),
-    /// Return what the agent still held to the queue.
+    /// Return the mini-batches that the agent still held.
     LetGo,
     /// Upload the last logs, and remove the folders of the job.
     CleanUp,
 }
 
-/// What the node has to do.
+/// An action that the node performs.
 #[derive(Debug, PartialEq)]
 pub enum Action {
     /// A visit begins.
     Open { visit: VisitId, job_id: String, queues: String },
-    /// Do this for a visit.
+    /// Perform a step of a visit.
     Do { visit: VisitId, step: Step },
-    /// Tell the agent how many processes it may have. It has been told before it starts.
-    Share { visit: VisitId, share: Share },
+    /// Send the agent its allocation. The first one precedes its start.
+    Allocate { visit: VisitId, allocation: AgentAllocation },
     /// Tell the agent to stop.
     StopAgent { visit: VisitId, stop: Stop },
-    /// The visit has ended: cancel what still runs for it.
+    /// The visit has ended: cancel its tasks.
     Close(VisitId),
     /// Write to the log.
     Log { job_id: String, is_warning: bool, message: String },
 }
 
-/// What a visit is waiting for.
+/// What a visit waits for.
 #[derive(Clone, Debug, Default, PartialEq)]
 enum Stage {
     /// The store, for the job.
@@ -191,7 +194,7 @@ enum Stage {
     Ready,
     /// The agent.
     Working,
-    /// The queue, which takes back what the agent still held.
+    /// The queue, to which the node returns mini-batches.
     LettingGo,
     /// The result queue, for the reason why the job cannot start here.
     Telling,
@@ -199,19 +202,19 @@ enum Stage {
     CleaningUp,
 }
 
-/// One stay of a job on this node.
+/// One visit of a job to this node.
 #[derive(Default)]
 struct Visit {
     job_id: String,
     /// Name of the queues.
     queues: String,
     stage: Stage,
-    /// What the schedule gives it; `None`: it leaves.
+    /// Its allocation in the schedule; `None`: it leaves.
     allocation: Option<Allocation>,
-    /// The store was asked whether the job is over.
+    /// The node has asked the store whether the job has ended.
     is_asked: bool,
-    /// What the agent has been told.
-    share: Share,
+    /// The allocation that the agent has been sent.
+    agent_allocation: AgentAllocation,
     stop: Stop,
     /// Its processes.
     processes: usize,
@@ -222,7 +225,7 @@ struct Visit {
     failing_gpus: BTreeSet<u32>,
 }
 
-/// What the node knows of a job between visits.
+/// Facts about a job that survive its visits.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     /// Until when the node leaves the job to others, and why.
@@ -231,7 +234,7 @@ struct Memory {
     asks_at: Option<Instant>,
     /// Failures to provision the job, in a row.
     failures: u32,
-    /// The job is over, or does not exist, by the store.
+    /// The store says that the job has ended or does not exist.
     is_over: bool,
 }
 
@@ -250,12 +253,13 @@ pub struct Allocations {
     visits: BTreeMap<VisitId, Visit>,
     next_visit: u64,
     memories: HashMap<String, Memory>,
-    /// The last schedule: its number, and what it gives the node, by job, with the names of the queues.
+    /// The last schedule: its number, and the allocations of the node by job, with the names of the
+    /// queues.
     schedule: u64,
     given: BTreeMap<String, (Allocation, String)>,
     stop: Stop,
     ended: Ended,
-    /// When the machine goes.
+    /// When the cloud reclaims the machine.
     machine_goes: Option<Instant>,
     /// When the node last had work.
     busy_at: Instant,
@@ -287,7 +291,7 @@ impl Allocations {
         }
     }
 
-    /// Takes note of an event, and decides what follows.
+    /// Handles an event, and decides the resulting actions.
     pub fn handle(&mut self, event: Event, now: Instant) {
         self.now = now;
         match event {
@@ -303,7 +307,7 @@ impl Allocations {
             Event::LookedUp { visit, found } => self.looked_up(visit, found),
             Event::Opened { visit, opened } => self.opened(visit, opened),
             Event::Provisioned { visit, result } => self.provisioned(visit, result),
-            Event::InUse { visit, in_use } => self.used(visit, in_use),
+            Event::AllocationReport { visit, in_use } => self.used(visit, in_use),
             Event::Looked { visit, over } => self.looked(visit, over),
             Event::Worked { visit, worked } => self.worked(visit, worked),
             Event::Done { visit } => self.done(visit),
@@ -321,7 +325,7 @@ impl Allocations {
         self.is_stopping() && self.visits.is_empty()
     }
 
-    /// Whether the node begins nothing more.
+    /// Whether the node starts nothing more.
     pub fn is_stopping(&self) -> bool {
         self.stop != Stop::No
     }
@@ -341,7 +345,7 @@ impl Allocations {
         self.visits.len()
     }
 
-    /// Returns what the node has, and what it does.
+    /// Returns the state of the node for its entry.
     pub fn state(&self) -> NodeState {
         let running = |visit: &Visit| Running {
             processes: u32::try_from(visit.processes).unwrap_or(u32::MAX),
@@ -441,7 +445,8 @@ impl Allocations {
         }
     }
 
-    /// Compares the visits with what the schedule gives: leaves jobs, tells agents their shares, and visits new jobs.
+    /// Compares the visits with the schedule: leaves jobs, sends agents their allocations, and
+    /// visits new jobs.
     fn follow(&mut self) {
         for id in self.ids() {
             let visit = &self.visits[&id];
@@ -491,11 +496,11 @@ impl Allocations {
         self.begin(id, Step::LookUp);
     }
 
-    /// Tells agents how many processes, and which GPUs, they may have now.
+    /// Computes the processes and GPUs that each agent may have now.
     fn divide(&mut self) {
         for id in self.ids() {
             let visit = &self.visits[&id];
-            let share = match &visit.allocation {
+            let agent_allocation = match &visit.allocation {
                 Some(allocation) => {
                     let others = || {
                         self.visits
@@ -504,7 +509,8 @@ impl Allocations {
                             .map(|(_, visit)| visit)
                     };
                     let is_free = |gpu: &u32| !others().any(|other| other.gpus.contains(gpu));
-                    // A process whose GPU goes to another job still ends its run, and no other one runs beside it.
+                    // A process whose GPU goes to another job finishes its run, and no other
+                    // process runs beside it.
                     let room = match visit.stage {
                         Stage::Working => allocation.gpus.len().saturating_sub(visit.gpus.len()),
                         _ => usize::MAX,
@@ -518,41 +524,43 @@ impl Allocations {
                         0 => u64::from(allocation.processes),
                         all => u64::from(allocation.processes) * gpus.len() as u64 / all as u64,
                     };
-                    Share {
+                    AgentAllocation {
                         processes: u32::try_from(processes).unwrap_or(u32::MAX),
                         gpus,
                         number: 0,
                     }
                 }
-                None => Share::default(),
+                None => AgentAllocation::default(),
             };
-            self.share(id, share);
+            self.allocate(id, agent_allocation);
         }
     }
 
-    fn share(&mut self, id: VisitId, share: Share) {
+    fn allocate(&mut self, id: VisitId, agent_allocation: AgentAllocation) {
         let Some(visit) = self.visits.get_mut(&id) else { return };
-        let share = Share { number: visit.share.number, ..share };
-        if share == visit.share {
+        let agent_allocation =
+            AgentAllocation { number: visit.agent_allocation.number, ..agent_allocation };
+        if agent_allocation == visit.agent_allocation {
             return;
         }
-        let share = Share { number: share.number + 1, ..share };
+        let agent_allocation =
+            AgentAllocation { number: agent_allocation.number + 1, ..agent_allocation };
         if visit.stage == Stage::Working {
             // Others must not have these GPUs until the agent says that no process uses them.
-            visit.gpus.extend(&share.gpus);
+            visit.gpus.extend(&agent_allocation.gpus);
         } else {
-            visit.gpus = share.gpus.iter().copied().collect();
+            visit.gpus = agent_allocation.gpus.iter().copied().collect();
         }
-        visit.share = share.clone();
-        self.act(Action::Share { visit: id, share });
+        visit.agent_allocation = agent_allocation.clone();
+        self.act(Action::Allocate { visit: id, allocation: agent_allocation });
     }
 
     fn begin_or_leave(&mut self, id: VisitId) {
         let Some(visit) = self.visits.get_mut(&id) else { return };
         match (&visit.stage, &visit.allocation) {
-            (Stage::Ready, Some(_)) if visit.share.processes > 0 => {
+            (Stage::Ready, Some(_)) if visit.agent_allocation.processes > 0 => {
                 visit.stage = Stage::Working;
-                visit.processes = visit.share.processes as usize;
+                visit.processes = visit.agent_allocation.processes as usize;
                 self.begin(id, Step::Work);
             }
             (Stage::Working, None) => {
@@ -573,20 +581,22 @@ impl Allocations {
         }
     }
 
-    fn looked_up(&mut self, id: VisitId, found: Answer<Found>) {
+    fn looked_up(&mut self, id: VisitId, found: Answer<JobLookup>) {
         let Some(visit) = self.visit_in(id, &Stage::LookingUp) else { return };
         match found {
-            Ok(Found::Open(spec)) => {
+            Ok(JobLookup::Open(spec)) => {
                 visit.stage = Stage::Opening { spec, again_at: None };
                 self.begin(id, Step::OpenQueues);
             }
-            Ok(Found::Over(why)) => {
+            Ok(JobLookup::Over(why)) => {
                 self.log(id, false, format!("nothing to do for the job: {why}"));
                 self.memory(id).is_over = true;
                 self.close(id);
             }
-            Ok(Found::Foreign(reason)) => self.cannot_start(id, reason, Obstacle::Lasting),
-            Err(Unanswered) => self.ask_later(id),
+            Ok(JobLookup::Foreign(reason)) => {
+                self.cannot_start(id, reason, ProvisioningObstacle::Lasting)
+            }
+            Err(NoAnswer) => self.ask_later(id),
         }
     }
 
@@ -602,22 +612,24 @@ impl Allocations {
                 self.begin(id, Step::Provision(spec));
             }
             Ok(None) => *again_at = Some(again),
-            Err(Unanswered) => self.ask_later(id),
+            Err(NoAnswer) => self.ask_later(id),
         }
     }
 
-    fn provisioned(&mut self, id: VisitId, result: Result<(), Unprovisioned>) {
+    fn provisioned(&mut self, id: VisitId, result: Result<(), ProvisioningFailure>) {
         let Some(visit) = self.visit_in(id, &Stage::Provisioning) else { return };
         match result {
             Ok(()) => {
                 visit.stage = Stage::Ready;
                 self.memory(id).failures = 0;
             }
-            Err(Unprovisioned { reason, obstacle }) => self.cannot_start(id, reason, obstacle),
+            Err(ProvisioningFailure { reason, obstacle }) => {
+                self.cannot_start(id, reason, obstacle)
+            }
         }
     }
 
-    fn cannot_start(&mut self, id: VisitId, reason: String, obstacle: Obstacle) {
+    fn cannot_start(&mut self, id: VisitId, reason: String, obstacle: ProvisioningObstacle) {
         let now = self.now;
         let Some(visit) = self.visits.get_mut(&id) else { return };
         visit.stage = Stage::Telling;
@@ -625,31 +637,31 @@ impl Allocations {
         let memory = self.memory(id);
         memory.failures += 1;
         memory.rests = Some((now + REST, one_line(&reason)));
-        match obstacle == Obstacle::Lasting || memory.failures >= FAILURES_MAX {
+        match obstacle == ProvisioningObstacle::Lasting || memory.failures >= FAILURES_MAX {
             true => self.begin(id, Step::Tell(reason)),
             false => self.close(id),
         }
     }
 
-    fn used(&mut self, id: VisitId, in_use: InUse) {
-        let InUse { number, processes, is_ready, has_ended_one, gpus, failing } = in_use;
+    fn used(&mut self, id: VisitId, in_use: AllocationReport) {
+        let AllocationReport { number, processes, is_ready, has_ended_one, gpus, failing } = in_use;
         let Some(visit) = self.visit_in(id, &Stage::Working) else { return };
         visit.failing_gpus = failing;
         visit.has_ended_one |= has_ended_one;
         visit.is_ready = is_ready;
-        if visit.share.number == number {
+        if visit.agent_allocation.number == number {
             (visit.processes, visit.gpus) = (processes, gpus);
         }
     }
 
-    fn looked(&mut self, id: VisitId, over: Option<Over>) {
+    fn looked(&mut self, id: VisitId, over: Option<JobEnd>) {
         if self.visit_in(id, &Stage::Working).is_none() {
             return;
         }
         match over {
-            Some(Over::Canceled) => self.stop_agent(id, Stop::Kill),
-            // Nothing that still runs is of use, but processes may call `shutdown()`.
-            Some(Over::Ended) => self.stop_agent(id, Stop::Finish),
+            Some(JobEnd::Canceled) => self.stop_agent(id, Stop::Kill),
+            // Results are no longer needed, but processes may call `shutdown()`.
+            Some(JobEnd::Ended) => self.stop_agent(id, Stop::Finish),
             None => {}
         }
     }
@@ -696,7 +708,7 @@ impl Allocations {
         }
     }
 
-    /// Ends the visit, and tries again in a moment.
+    /// Ends the visit, and asks again after [`ASK_AGAIN`].
     fn ask_later(&mut self, id: VisitId) {
         let at = self.now + ASK_AGAIN;
         self.memory(id).asks_at = Some(at);

@@ -1,5 +1,5 @@
-//! Executes what [`Allocations`] decides, and reports to it what happens. What a simulated node does in another way is the
-//! business of its [`NodeBackend`].
+//! Executes the decisions of [`Allocations`], and reports events to it. A [`NodeBackend`] does the
+//! work that differs in a simulated node.
 //!
 //! Each step of a visit is a task; it returns the event that answers it. One loop waits for whatever comes first: a
 //! schedule, an answer, time, a request to stop.
@@ -19,39 +19,39 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeou
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Ended;
-use super::access::{Held, JobAccess, STORE_WAIT_MAX, look_up, over};
+use super::access::{JobAccess, STORE_WAIT_MAX, UnfinishedMiniBatches, look_up, over};
+use super::agent_link::AgentLink;
 use super::allocations::{
-    Action, AgentFailed, Allocations, Config, Event, Obstacle, Step, Unanswered, Unprovisioned,
-    VisitId,
+    Action, AgentFailed, Allocations, Config, Event, NoAnswer, ProvisioningFailure,
+    ProvisioningObstacle, Step, VisitId,
 };
-use super::allotment::Allotment;
 use super::pause::Pauses;
 use super::registration::{Entry, Registration};
 use crate::agent::Timing;
 use crate::announce::{give_back, tell};
 use crate::limit::{self, Limiter, SharedLimiter};
 use crate::pressure;
-use crate::scheduler::Share;
+use crate::scheduler::AgentAllocation;
 use crate::stop::{Stop, StopSender};
 
 /// How often a node looks for the next schedule: one request, which costs a dollar a month.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The pause after the store has not answered.
+/// The pause after the store did not answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Provisions jobs and runs their agents.
 pub trait NodeBackend: Clone + Send + 'static {
     /// A job that can start.
     type Ready: Send + 'static;
-    /// What an agent leaves behind for the clean-up.
+    /// The logs and folders that an agent leaves for the clean-up.
     type Remains: Send + 'static;
 
-    /// Fetches and makes what a job needs.
+    /// Provisions a job.
     fn provision(
         self,
         job: JobAccess,
         spec: JobSpec,
-    ) -> impl Future<Output = Result<Self::Ready, Unprovisioned>> + Send;
+    ) -> impl Future<Output = Result<Self::Ready, ProvisioningFailure>> + Send;
 
     /// Works on a job until its agent ends. Returns the mini-batches that it held, or why it has failed.
     fn work(
@@ -60,8 +60,8 @@ pub trait NodeBackend: Clone + Send + 'static {
         tasks: Arc<dyn Queue>,
         ready: Self::Ready,
         stop: watch::Receiver<Stop>,
-        allotment: Allotment,
-    ) -> impl Future<Output = (anyhow::Result<Held>, Self::Remains)> + Send;
+        agent_link: AgentLink,
+    ) -> impl Future<Output = (anyhow::Result<UnfinishedMiniBatches>, Self::Remains)> + Send;
 
     /// Uploads the last logs, and removes the folders of the job.
     fn clean_up(remains: Self::Remains) -> impl Future<Output = ()> + Send;
@@ -71,12 +71,12 @@ pub trait NodeBackend: Clone + Send + 'static {
         pressure::is_short()
     }
 
-    /// The node is about to handle an event.
+    /// Called before the node handles an event.
     fn handles(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// The node has handled an event. `has_looked`: it has just looked for what is due.
+    /// Called after the node has handled an event. `has_looked`: the event was a tick.
     fn handled(&self, _allocations: &Allocations, _has_looked: bool) {}
 }
 
@@ -87,17 +87,17 @@ pub struct Driver<B: NodeBackend> {
     pub target: TargetStore,
     pub broker: Arc<dyn Broker>,
     pub timing: Timing,
-    /// How often the node looks for what is due.
+    /// Time between two ticks.
     pub tick: Duration,
-    /// How often it looks whether memory is short.
+    /// Time between two checks of memory pressure.
     pub memory_every: Duration,
     /// Where the node shows that it makes progress.
     pub health: Health,
 }
 
 impl<B: NodeBackend> Driver<B> {
-    /// Works until `stop` says so, there is no work, or a notice comes that the machine is taken away. Returns everything it
-    /// holds to the queues.
+    /// Works until `stop` says so, the node is idle for too long, or the cloud reclaims the
+    /// machine. Returns all mini-batches to the queues.
     pub async fn run(
         self,
         mut stop: watch::Receiver<Stop>,
@@ -131,14 +131,14 @@ impl<B: NodeBackend> Driver<B> {
             alive.beat();
             metrics().jobs_open.set(allocations.jobs() as i64);
             let event = tokio::select! {
-                // Rare events come first, so however many others there are, the node looks for what is due.
+                // Rare events come first, so that no number of others delays them.
                 biased;
                 stop = Stop::next(&mut stop) => Event::Stop(stop),
                 notice = &mut spot_notice, if !allocations.is_stopping() => {
                     tracing::warn!("the cloud will reclaim this machine ({notice}): draining");
                     Event::SpotNotice
                 }
-                // Its entry in the store may be old now, and the next look sees it.
+                // Its entry in the store may be old now, which the tick reports.
                 _ = pauses.next() => Event::Tick { entry_age: registration.age() },
                 _ = memory.tick() => Event::MemoryIsShort(backend.memory_is_short()),
                 _ = tick.tick() => Event::Tick { entry_age: registration.age() },
@@ -206,7 +206,7 @@ fn follow(target: TargetStore) -> (watch::Receiver<Schedule>, AbortOnDropHandle<
     (schedules, AbortOnDropHandle::new(tokio::spawn(following)))
 }
 
-/// What a visit needs.
+/// The resources of a visit.
 struct Resources<B: NodeBackend> {
     job_id: String,
     /// Name of its queues.
@@ -215,19 +215,19 @@ struct Resources<B: NodeBackend> {
     tasks: Vec<AbortHandle>,
     ready: Option<B::Ready>,
     stop: StopSender,
-    share: watch::Sender<Share>,
+    allocation: watch::Sender<AgentAllocation>,
     limiter: Option<SharedLimiter>,
     activity: watch::Sender<Activity>,
-    held: Held,
+    held: UnfinishedMiniBatches,
     remains: Option<B::Remains>,
 }
 
 enum Report<B: NodeBackend> {
     Event(Event),
     Opened(VisitId, JobQueues),
-    Provisioned(VisitId, Result<B::Ready, Unprovisioned>),
+    Provisioned(VisitId, Result<B::Ready, ProvisioningFailure>),
     /// `None`: the agent has panicked.
-    Worked(VisitId, anyhow::Result<Held>, Option<B::Remains>),
+    Worked(VisitId, anyhow::Result<UnfinishedMiniBatches>, Option<B::Remains>),
 }
 
 /// The visits of a node, and the tasks that run for them.
@@ -238,13 +238,13 @@ struct Visits<B: NodeBackend> {
     broker: Arc<dyn Broker>,
     patience: Duration,
     tasks: JoinSet<Report<B>>,
-    /// What agents say is in use.
+    /// The reports of agents.
     reports: (mpsc::UnboundedSender<Event>, mpsc::UnboundedReceiver<Event>),
     visits: BTreeMap<VisitId, Resources<B>>,
 }
 
 impl<B: NodeBackend> Visits<B> {
-    /// Waits for the next event. Losing this future loses nothing.
+    /// Waits for the next event. Cancel safe.
     async fn next(&mut self) -> Event {
         loop {
             tokio::select! {
@@ -281,7 +281,7 @@ impl<B: NodeBackend> Visits<B> {
             Report::Worked(visit, worked, remains) => {
                 let (worked, held) = match worked {
                     Ok(held) => (Ok(held.len()), held),
-                    Err(error) => (Err(failure(&error)), Held::new()),
+                    Err(error) => (Err(failure(&error)), UnfinishedMiniBatches::new()),
                 };
                 if let Some(resources) = self.visits.get_mut(&visit) {
                     (resources.held, resources.remains) = (held, remains);
@@ -292,7 +292,7 @@ impl<B: NodeBackend> Visits<B> {
         }
     }
 
-    /// Takes the shares of limits that a schedule gives this node.
+    /// Applies the shares of limits that a schedule gives this node.
     fn set_limits(&self, schedule: &Schedule) {
         for (job_id, limiter) in self.limiters() {
             let (own, others) = schedule.limit_share(job_id, &self.node);
@@ -301,7 +301,7 @@ impl<B: NodeBackend> Visits<B> {
         }
     }
 
-    /// Tells the limiters until when their shares are valid.
+    /// Sets until when the shares of the limiters are valid.
     fn renew_limits(&self, valid_until: Option<Instant>) {
         let Some(valid_until) = valid_until else { return };
         for (_, limiter) in self.limiters() {
@@ -338,18 +338,18 @@ impl<B: NodeBackend> Visits<B> {
                     tasks: Vec::new(),
                     ready: None,
                     stop: StopSender::default(),
-                    share: watch::Sender::default(),
+                    allocation: watch::Sender::default(),
                     limiter: None,
                     activity: watch::Sender::default(),
-                    held: Held::new(),
+                    held: UnfinishedMiniBatches::new(),
                     remains: None,
                 };
                 self.visits.insert(visit, resources);
             }
             Action::Do { visit, step } => self.begin(visit, step),
-            Action::Share { visit, share } => {
+            Action::Allocate { visit, allocation } => {
                 if let Some(resources) = self.visits.get(&visit) {
-                    resources.share.send_replace(share);
+                    resources.allocation.send_replace(allocation);
                 }
             }
             Action::StopAgent { visit, stop } => {
@@ -380,12 +380,12 @@ impl<B: NodeBackend> Visits<B> {
                 let looking = async move {
                     let found = look_up(&store).await.map_err(|error| {
                         tracing::warn!(job.id = job_id, "cannot look the job up: {error:#}");
-                        Unanswered
+                        NoAnswer
                     });
                     Report::Event(Event::LookedUp { visit, found })
                 };
                 let unanswered =
-                    move |_| Report::Event(Event::LookedUp { visit, found: Err(Unanswered) });
+                    move |_| Report::Event(Event::LookedUp { visit, found: Err(NoAnswer) });
                 self.spawn(visit, looking, unanswered);
             }
             Step::OpenQueues => {
@@ -401,12 +401,12 @@ impl<B: NodeBackend> Visits<B> {
                                 job.id = job_id,
                                 "cannot open the queues of the job: {error:#}"
                             );
-                            Report::Event(Event::Opened { visit, opened: Err(Unanswered) })
+                            Report::Event(Event::Opened { visit, opened: Err(NoAnswer) })
                         }
                     }
                 };
                 let unanswered =
-                    move |_| Report::Event(Event::Opened { visit, opened: Err(Unanswered) });
+                    move |_| Report::Event(Event::Opened { visit, opened: Err(NoAnswer) });
                 self.spawn(visit, opening, unanswered);
             }
             Step::Provision(spec) => {
@@ -417,7 +417,10 @@ impl<B: NodeBackend> Visits<B> {
                     let reason = format!("the worker panicked while it prepared the job: {panic}");
                     Report::Provisioned(
                         visit,
-                        Err(Unprovisioned { reason, obstacle: Obstacle::Lasting }),
+                        Err(ProvisioningFailure {
+                            reason,
+                            obstacle: ProvisioningObstacle::Lasting,
+                        }),
                     )
                 };
                 self.spawn(
@@ -494,12 +497,12 @@ impl<B: NodeBackend> Visits<B> {
         };
         let reports = self.reports.0.clone();
         let report = move |in_use| {
-            let _ = reports.send(Event::InUse { visit, in_use });
+            let _ = reports.send(Event::AllocationReport { visit, in_use });
         };
-        let (share, activity) = (resources.share.subscribe(), resources.activity.clone());
-        let allotment = Allotment::new(share, report, activity, resources.limiter.clone());
+        let (allocation, activity) = (resources.allocation.subscribe(), resources.activity.clone());
+        let agent_link = AgentLink::new(allocation, report, activity, resources.limiter.clone());
         let stop = resources.stop.subscribe();
-        let working = self.backend.clone().work(access, queues.tasks, ready, stop, allotment);
+        let working = self.backend.clone().work(access, queues.tasks, ready, stop, agent_link);
         let worked = async move {
             let (held, remains) = working.await;
             Report::Worked(visit, held, Some(remains))
@@ -507,7 +510,7 @@ impl<B: NodeBackend> Visits<B> {
         self.spawn(visit, worked, move |panic| Report::Worked(visit, Err(panic.into()), None));
     }
 
-    /// Returns what the work on a job needs, once its queues are open.
+    /// Returns the access to a job, once its queues are open.
     fn access(&self, visit: VisitId) -> Option<JobAccess> {
         let Resources { job_id, queues, .. } = self.visits.get(&visit)?;
         let results = queues.as_ref()?.results.clone();
@@ -549,7 +552,7 @@ fn limiter(spec: &JobSpec) -> Option<SharedLimiter> {
     (!spec.limits.is_empty()).then(|| Arc::new(Mutex::new(limiter)))
 }
 
-/// Returns how an agent has failed.
+/// Returns why an agent has failed.
 fn failure(error: &anyhow::Error) -> AgentFailed {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<queue::Error>());
     match causes.any(|cause| matches!(cause, queue::Error::Absent { .. })) {

@@ -1,5 +1,6 @@
-//! The folder of a node, and what killed workers of this machine have left in theirs: downloads of inputs and results handed
-//! back early, which would fill the disk. What user code wrote, and logs, go by the limits of the caches.
+//! Locks the folder of a node, and removes the files of killed workers of this machine that would
+//! fill the disk: downloads of inputs, and checkpoints. The limits of the caches apply to logs and
+//! files of user code.
 
 use std::fs::{DirEntry, File};
 use std::io;
@@ -9,9 +10,9 @@ use crate::cache::files;
 use crate::job_users::{HOME, TEMPORARY};
 use crate::scratch;
 
-/// Locked by the worker, for as long as it lives.
+/// The lock that a living worker holds.
 const LOCK: &str = "lock";
-/// What nobody needs once the worker has ended.
+/// The folders of a job that are useless once the worker has ended.
 pub(super) const SCRAPS: [&str; 4] = ["inputs", "checkpoints", HOME, TEMPORARY];
 
 /// Marks a folder as that of a living worker, until the file is dropped.
@@ -29,10 +30,10 @@ pub(super) fn leave(folder: &Path) {
     let _ = std::fs::remove_dir(folder);
 }
 
-/// Removes what killed workers have left in `nodes`.
+/// Removes the files of killed workers in `nodes`.
 pub(super) fn clear(nodes: &Path) {
     for folder in entries(nodes).map(|entry| entry.path()) {
-        // Workers of earlier versions have no lock.
+        // A folder without a lock belongs to no worker.
         let Ok(lock) = File::open(folder.join(LOCK)) else { continue };
         if lock.try_lock().is_err() {
             continue;

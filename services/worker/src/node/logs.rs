@@ -1,4 +1,5 @@
-//! Logs of a job whose store is no folder: the node writes them to its disk, and uploads them while the job runs.
+//! Uploads the logs of a job whose store is not a folder, while the job runs. The node writes them
+//! to its disk first.
 //!
 //! Objects cannot be appended to, so the node uploads a growing file as a whole, and ever more rarely. When it leaves the
 //! job, it uploads what has changed since.
@@ -17,7 +18,7 @@ use crate::job_users;
 
 /// The longest time between two uploads of a growing file.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
-/// Files in one round.
+/// Most files in one round.
 const FILES_MAX: usize = 256;
 
 /// The log tree of one job on this node.
@@ -31,7 +32,7 @@ pub(super) struct LogUpload {
 struct Uploaded {
     bytes: u64,
     modified: SystemTime,
-    /// When the file may be uploaded again, and how long after that the next time.
+    /// When the file may be uploaded again, and the pause after that.
     next: Instant,
     pause: Duration,
 }
@@ -49,7 +50,8 @@ impl LogUpload {
         }
     }
 
-    /// Uploads what has changed, if the store lets it: files that are due, or all of them for the last time.
+    /// Uploads changed files: those that are due, or all of them in the last round. Stops at an
+    /// error of the store.
     pub(super) async fn round(&mut self, is_last: bool) {
         let (folder, now) = (self.folder.clone(), Instant::now());
         let files = tokio::task::spawn_blocking(move || files(&folder)).await.unwrap_or_default();

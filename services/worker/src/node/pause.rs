@@ -1,7 +1,8 @@
-//! Notices that the node did not run for a while, because its machine slept or its process was stopped.
+//! Detects that the node did not run for a while, because its machine slept or its process was
+//! stopped.
 //!
-//! Leases need no notice: they count the time that passed. It is for people who wonder why mini-batches run again, and
-//! for what does not count by the clock of leases.
+//! Leases do not depend on it: they count the time that passed. It explains in the log why
+//! mini-batches run again, and wakes code that does not use the clock of leases.
 
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::lease::LEASE_STEP;
 
-/// Time between two looks at the clock.
+/// Time between two readings of the clock.
 const LOOK: Duration = Duration::from_secs(1);
 /// Shorter pauses cost no lease.
 const PAUSE_MIN: Duration = LEASE_STEP.checked_div(2).expect("two is not zero");
 
-/// A time in which the node did not run.
+/// A period in which the node did not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pause {
+pub(super) struct Suspension {
     pub(super) time: Duration,
     /// The part of it in which the machine was suspended.
     pub(super) asleep: Duration,
@@ -27,7 +28,7 @@ pub(super) struct Pause {
 
 /// Watches for pauses until it is dropped, and logs them.
 pub(super) struct Pauses {
-    found: mpsc::Receiver<Pause>,
+    found: mpsc::Receiver<Suspension>,
     _watching: AbortOnDropHandle<()>,
 }
 
@@ -35,10 +36,10 @@ impl Pauses {
     pub(super) fn watch(clock: LeaseClock) -> Self {
         let (sender, found) = mpsc::channel(1);
         let watching = tokio::spawn(async move {
-            let mut last = Look::at(&clock);
+            let mut last = ClockReading::at(&clock);
             loop {
                 sleep(LOOK).await;
-                let look = Look::at(&clock);
+                let look = ClockReading::at(&clock);
                 if let Some(pause) = last.pause_until(look) {
                     tracing::warn!(
                         "{}; the queue redelivers mini-batches whose leases ended meanwhile",
@@ -55,7 +56,7 @@ impl Pauses {
     }
 
     /// Waits for the next pause, at its end.
-    pub(super) async fn next(&mut self) -> Pause {
+    pub(super) async fn next(&mut self) -> Suspension {
         match self.found.recv().await {
             Some(pause) => pause,
             None => std::future::pending().await,
@@ -64,23 +65,23 @@ impl Pauses {
 }
 
 #[derive(Clone, Copy)]
-struct Look {
+struct ClockReading {
     at: Instant,
     suspended: Duration,
 }
 
-impl Look {
+impl ClockReading {
     fn at(clock: &LeaseClock) -> Self {
         Self { at: clock.now(), suspended: clock.suspended() }
     }
 
-    fn pause_until(self, next: Self) -> Option<Pause> {
+    fn pause_until(self, next: Self) -> Option<Suspension> {
         let time = (next.at - self.at).saturating_sub(LOOK);
-        (time >= PAUSE_MIN).then_some(Pause { time, asleep: next.suspended - self.suspended })
+        (time >= PAUSE_MIN).then_some(Suspension { time, asleep: next.suspended - self.suspended })
     }
 }
 
-impl Pause {
+impl Suspension {
     fn words(self) -> String {
         let seconds = self.time.as_secs();
         match self.asleep * 2 > self.time {

@@ -1,8 +1,9 @@
-//! Protection of a task of ECS: while this node has work, scale-in and deployments stop other tasks.
+//! Protects a task of ECS: while this node has work, scale-in and deployments stop other tasks.
 //!
-//! The agent of ECS grants protection at `$ECS_AGENT_URI/task-protection/v1/state`, for some minutes at a time. Each visit
-//! with work holds a [`Hold`]. A background task asks for protection while there is a hold, renews it in time, and ends it
-//! after the last hold. Nothing depends on it: a task that ECS stops anyway drains, and costs no try.
+//! The agent of ECS grants protection at `$ECS_AGENT_URI/task-protection/v1/state`, for some
+//! minutes at a time. Each visit with work owns a [`Hold`]. A background task asks for protection
+//! while a hold exists, renews it in time, and ends it after the last hold. Nothing depends on it:
+//! a task that ECS stops anyway drains, and costs no try.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,9 +79,9 @@ impl TaskProtection {
     }
 }
 
-/// The protection of this task, as far as it is known.
+/// The last known protection of this task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum ProtectionState {
     /// ECS may stop the task.
     Unprotected,
     Protected,
@@ -91,17 +92,17 @@ enum Known {
 #[derive(Clone, Copy, Debug)]
 struct State {
     holds: usize,
-    known: Known,
+    known: ProtectionState,
 }
 
-/// Keeps the task of a node protected while there is a hold.
+/// Keeps the task of a node protected while a hold exists.
 pub(super) struct Protection {
     state: Arc<watch::Sender<State>>,
-    /// `None`: this node is no task of ECS.
+    /// `None`: this node is not a task of ECS.
     _keeping: Option<AbortOnDropHandle<()>>,
 }
 
-/// Work: the task stays protected until this is dropped.
+/// A guard for work: the task stays protected until it is dropped.
 pub(super) struct Hold(Arc<watch::Sender<State>>);
 
 impl Drop for Hold {
@@ -113,13 +114,18 @@ impl Drop for Hold {
 impl Hold {
     /// Waits until ECS has granted or refused protection.
     pub(super) async fn settled(&self) {
-        let _ = self.0.subscribe().wait_for(|state| state.known != Known::Unprotected).await;
+        let _ =
+            self.0.subscribe().wait_for(|state| state.known != ProtectionState::Unprotected).await;
     }
 }
 
 impl Protection {
     pub(super) fn start(protection: Option<TaskProtection>) -> Self {
-        let known = if protection.is_some() { Known::Unprotected } else { Known::Refused };
+        let known = if protection.is_some() {
+            ProtectionState::Unprotected
+        } else {
+            ProtectionState::Refused
+        };
         let state = Arc::new(watch::Sender::new(State { holds: 0, known }));
         let keeping = protection.map(|protection| {
             AbortOnDropHandle::new(tokio::spawn(keep(protection, state.clone())))
@@ -143,12 +149,12 @@ async fn keep(protection: TaskProtection, state: Arc<watch::Sender<State>>) {
             let period = match protection.put(true).await {
                 Ok(()) => {
                     has_complained = false;
-                    state.send_modify(|state| state.known = Known::Protected);
+                    state.send_modify(|state| state.known = ProtectionState::Protected);
                     protection.renew_period
                 }
                 Err(error) => {
                     complain(&mut has_complained, &error);
-                    state.send_modify(|state| state.known = Known::Refused);
+                    state.send_modify(|state| state.known = ProtectionState::Refused);
                     protection.retry_period
                 }
             };
@@ -160,7 +166,7 @@ async fn keep(protection: TaskProtection, state: Arc<watch::Sender<State>>) {
             let is_over = state.send_if_modified(|state| {
                 let is_over = state.holds == 0;
                 if is_over {
-                    state.known = Known::Unprotected;
+                    state.known = ProtectionState::Unprotected;
                 }
                 is_over
             });

@@ -1,7 +1,8 @@
-//! Provides what a job needs on this node before its script can start: folders, reference data, interpreter.
+//! Provisions a job on this node before its script can start: folders, reference data, interpreter.
 //!
-//! Everything comes from the job's snapshots and the URLs of its side inputs, and is kept in the caches of this machine
-//! (`cache`) for other jobs. Jobs that need the same at the same time wait for the first one.
+//! All content comes from the job's snapshots and the URLs of its side inputs. The caches of this
+//! machine (`cache`) keep it for other jobs. Of several jobs that need the same entry, the first
+//! one creates it, and the others wait.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use protocol::{Environment, JobSpec, Snapshot};
 use storage::Limit;
 
 use super::Node;
-use crate::cache::{Cache, EntryKind, Used, is_full};
+use crate::cache::{Cache, EntryKind, PinnedEntry, is_full};
 use crate::environment::interpreter_for;
 use crate::job_users::{JobUser, JobUsers};
 use crate::side_inputs;
@@ -21,9 +22,9 @@ pub(super) struct Provisioned {
     /// The job, with paths on this node.
     pub(super) spec: JobSpec,
     pub(super) python: PathBuf,
-    /// What it uses of the caches.
-    pub(super) used: Vec<Used>,
-    /// Who runs its scripts; `None`: the user of the node.
+    /// The cache entries that it uses.
+    pub(super) used: Vec<PinnedEntry>,
+    /// The user that runs its scripts; `None`: that of the node.
     pub(super) user: Option<Arc<JobUser>>,
 }
 
@@ -35,7 +36,8 @@ pub(super) struct Provisioner<'node> {
 }
 
 impl Provisioner<'_> {
-    /// Fetches and builds what is missing, which may take minutes. If the disk is full, empties the caches first.
+    /// Fetches and builds missing entries, which may take minutes. If the disk is full, empties the
+    /// caches first.
     pub(super) async fn provisioned(&self, spec: JobSpec) -> Result<Provisioned> {
         match self.provision(spec.clone()).await {
             Err(error) if is_full(&error) => {
@@ -97,7 +99,11 @@ impl Provisioner<'_> {
     }
 
     /// Replaces packed side inputs and URLs by paths on this node.
-    async fn place_side_inputs(&self, spec: &mut JobSpec, used: &mut Vec<Used>) -> Result<()> {
+    async fn place_side_inputs(
+        &self,
+        spec: &mut JobSpec,
+        used: &mut Vec<PinnedEntry>,
+    ) -> Result<()> {
         let mut copies = Vec::new();
         for (name, snapshot) in &spec.snapshots.side_inputs {
             let copy = self
@@ -114,7 +120,11 @@ impl Provisioner<'_> {
         Ok(())
     }
 
-    async fn environment(&self, spec: &JobSpec, used: &mut Vec<Used>) -> Result<Environment> {
+    async fn environment(
+        &self,
+        spec: &JobSpec,
+        used: &mut Vec<PinnedEntry>,
+    ) -> Result<Environment> {
         match (&spec.environment, &spec.snapshots.environment) {
             (Environment::Requirements { file, base }, snapshot) => {
                 let file = match snapshot {
@@ -152,7 +162,7 @@ impl Provisioner<'_> {
     }
 
     /// Returns the folder of an unpacked snapshot, after a download if it is not cached.
-    async fn unpacked(&self, snapshot: &Snapshot, limit: Limit) -> Result<Used> {
+    async fn unpacked(&self, snapshot: &Snapshot, limit: Limit) -> Result<PinnedEntry> {
         // The digest becomes a file name.
         if snapshot.digest.is_empty()
             || !snapshot.digest.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -173,7 +183,7 @@ impl Provisioner<'_> {
     }
 }
 
-/// Returns the path of what was packed, given the folder that it was unpacked into.
+/// Returns the path of the packed file or folder, given the folder that it was unpacked into.
 fn placed(folder: &Path, snapshot: &Snapshot) -> PathBuf {
     match &snapshot.file {
         // Only the name: the author of the job does not choose the folder.

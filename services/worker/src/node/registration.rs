@@ -1,5 +1,5 @@
-//! Tells the target what this node has and does: commands, reducers and the portal read its entry. While the node has a job,
-//! the entry is its sign of life, and the schedule gives a silent node nothing.
+//! Publishes the state of this node: commands, reducers and the portal read its entry. While the
+//! node has a job, the entry is its heartbeat, and the schedule gives a silent node nothing.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use super::allocations::Allocations;
 /// How long the end of a node waits for a store that does not answer.
 const REMOVAL_MAX: Duration = Duration::from_secs(5);
 
-/// What the entry says, and how long it may stay as it is.
+/// The content of the entry, and its longest time without a renewal.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     state: NodeState,
-    /// From one renewal to the next.
+    /// Time between two renewals.
     period: Duration,
 }
 
@@ -117,7 +117,7 @@ async fn renew(
     }
 }
 
-/// Waits until the entry has to say something else.
+/// Waits until the content of the entry changes.
 async fn changed(entries: &mut watch::Receiver<Entry>) {
     if entries.changed().await.is_err() {
         // The node ends, and removes its entry.

@@ -1,9 +1,9 @@
 //! Spot notices: the metadata address of a spot instance of EC2 says two minutes before that EC2 will take the machine
 //! away.
 //!
-//! Absent on purpose: the recommendation to rebalance, which may come earlier, and does not say that the machine will go.
-//! A node that ended because of it would restart on the same machine, and find the recommendation again. Two minutes are
-//! enough to return everything.
+//! Absent on purpose: the recommendation to rebalance, which may come earlier, and does not say
+//! that EC2 will take the machine away. A node that ended because of it would restart on the same
+//! machine, and find the recommendation again. Two minutes are enough to return everything.
 
 use std::time::Duration;
 
@@ -14,15 +14,16 @@ use aws_config::imds::client::error::ImdsError;
 /// Exists once EC2 will stop or terminate the instance.
 const INSTANCE_ACTION: &str = "/latest/meta-data/spot/instance-action";
 
-/// How long anything may run after the notice: the two minutes, less the time to see the notice and to end.
+/// How long runs may last after the notice: the two minutes, less the time to see the notice and to
+/// end.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Where notices appear.
+/// The source of notices.
 #[derive(Clone, Debug)]
 pub struct SpotNotice {
     client: Client,
     period: Duration,
-    /// How long anything may run after a notice, whatever other limits allow.
+    /// How long runs may last after a notice, whatever other limits allow.
     pub(super) patience: Duration,
 }
 

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::scheduler::tests::descriptor;
 
-/// Far longer than anything here takes.
+/// Far longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs until its file is removed.
@@ -284,7 +284,7 @@ pub(crate) async fn serve(
     address
 }
 
-/// Returns an address at which nobody listens.
+/// Returns an address without a listener.
 pub(crate) async fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     format!("http://{}", listener.local_addr().expect("bound"))
@@ -302,7 +302,7 @@ pub(crate) fn spec(job_id: &str) -> JobSpec {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn jobs_with_different_scripts_share_a_node_that_ends_when_there_is_nothing_to_do() {
+async fn jobs_with_different_scripts_share_a_node_that_ends_when_idle() {
     let target = Target::new().await;
     let reference = target.item("reference.txt");
     std::fs::write(&reference, "seven").expect("writable");

@@ -16,28 +16,28 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::access::{Held, JobAccess, STORE_WAIT_MAX};
-use super::allocations::{Obstacle, Unprovisioned};
-use super::allotment::Allotment;
+use super::access::{JobAccess, STORE_WAIT_MAX, UnfinishedMiniBatches};
+use super::agent_link::AgentLink;
+use super::allocations::{ProvisioningFailure, ProvisioningObstacle};
 use super::driver::NodeBackend;
 use super::logs::LogUpload;
 use super::protection::{Hold, Protection};
 use super::provision::{Provisioned, Provisioner};
 use super::{Node, leftovers};
 use crate::agent::{Agent, report_provisioning};
-use crate::cache::{Cache, Used, files, is_full};
+use crate::cache::{Cache, PinnedEntry, files, is_full};
 use crate::job_users::{self, JobUser, JobUsers};
 use crate::memory_groups::{MemoryGroup, MemoryGroups};
-use crate::solitude::Solitude;
+use crate::node_lock::NodeLock;
 use crate::stop::Stop;
 
-/// How often the node looks whether its caches are too large, and how much of the disk is free.
+/// Time between two checks of the size of the caches and the free disk space.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
 
-/// From one look whether a job has ended, whose scripts have left files, to the next.
+/// Time between two checks whether a job whose scripts have left files has ended.
 const ASK_EVERY: Duration = Duration::from_secs(600);
 
-/// What all jobs of a node share.
+/// The state that all jobs of a node share.
 pub(super) struct Shared {
     pub(super) node: Node,
     pub(super) cache: Cache,
@@ -45,7 +45,7 @@ pub(super) struct Shared {
     pub(super) memory_groups: Option<MemoryGroups>,
     /// `None`: scripts run as the user of this process.
     pub(super) users: Option<Arc<JobUsers>>,
-    pub(super) solitude: Solitude,
+    pub(super) node_lock: NodeLock,
 }
 
 /// A job that can start.
@@ -55,9 +55,9 @@ type Ready = (Provisioned, Hold);
 pub(super) struct Remains {
     logs: Option<LogUpload>,
     folder: PathBuf,
-    /// Nothing removes the folder before this is dropped; `None`: it cannot be locked.
+    /// The lock of the folder, which prevents its removal; `None`: it cannot be locked.
     claim: Option<File>,
-    _used: Vec<Used>,
+    _used: Vec<PinnedEntry>,
     user: Option<Arc<JobUser>>,
     _protection: Hold,
 }
@@ -66,7 +66,11 @@ impl NodeBackend for Arc<Shared> {
     type Ready = Ready;
     type Remains = Remains;
 
-    async fn provision(self, job: JobAccess, spec: JobSpec) -> Result<Self::Ready, Unprovisioned> {
+    async fn provision(
+        self,
+        job: JobAccess,
+        spec: JobSpec,
+    ) -> Result<Self::Ready, ProvisioningFailure> {
         let (node, protection) = (&self.node, self.protection.hold());
         let provisioner = Provisioner { node, cache: &self.cache, users: self.users.as_ref() };
         let provisioning = provisioner.provisioned(spec);
@@ -75,7 +79,7 @@ impl NodeBackend for Arc<Shared> {
             Ok(provisioned) => Ok((provisioned, protection)),
             Err(error) => {
                 let obstacle = obstacle(&error);
-                Err(Unprovisioned { reason: format!("{error:#}"), obstacle })
+                Err(ProvisioningFailure { reason: format!("{error:#}"), obstacle })
             }
         }
     }
@@ -86,12 +90,12 @@ impl NodeBackend for Arc<Shared> {
         tasks: Arc<dyn Queue>,
         (Provisioned { spec, python, used, user }, protection): Self::Ready,
         stop: watch::Receiver<Stop>,
-        mut allotment: Allotment,
-    ) -> (anyhow::Result<Held>, Remains) {
+        mut agent_link: AgentLink,
+    ) -> (anyhow::Result<UnfinishedMiniBatches>, Remains) {
         protection.settled().await;
         let Node { name, options, .. } = &self.node;
-        let processes = allotment.share().processes;
-        let agent = self.agent(spec, python, user.clone(), [tasks, results], allotment);
+        let processes = agent_link.allocation().processes;
+        let agent = self.agent(spec, python, user.clone(), [tasks, results], agent_link);
         let folder = agent.work_folder.clone();
         let claim = files::claim(&folder).inspect_err(|error| {
             tracing::warn!(job.id = job_id, "cannot lock {}: {error}", folder.display());
@@ -163,7 +167,7 @@ impl NodeBackend for Arc<Shared> {
             drop(claim);
             files::leave(&folder);
             if user.is_some() {
-                // People may read what remains; the next job with this user must not.
+                // People may read the remaining files; the next job with this user must not.
                 let _ = job_users::close(&folder);
             }
         });
@@ -179,7 +183,7 @@ impl Shared {
         python: PathBuf,
         user: Option<Arc<JobUser>>,
         [tasks, results]: [Arc<dyn Queue>; 2],
-        allotment: Allotment,
+        agent_link: AgentLink,
     ) -> Agent {
         let node = &self.node;
         let store = node.target.job(&spec.job_id);
@@ -192,15 +196,15 @@ impl Shared {
             dead_letters: Some(node.dead_letters.clone()),
             node: node.name.clone(),
             process_count: node.process_count(&spec),
-            limiter: allotment.limiter(),
-            activity: allotment.activity(),
-            allotment: Some(allotment),
+            limiter: agent_link.limiter(),
+            activity: agent_link.activity(),
+            agent_link: Some(agent_link),
             gpus: node.gpus.clone(),
             python,
             package: node.package.clone(),
             variables: node.variables.clone(),
             work_folder: self.folder().join(&spec.job_id),
-            solitude: self.solitude.clone(),
+            node_lock: self.node_lock.clone(),
             memory_group: self.memory_group(&spec).map(Arc::new),
             prefetch_bytes_max: node.prefetch_bytes_max,
             is_alone: false,
@@ -265,17 +269,17 @@ impl Shared {
     }
 }
 
-/// Returns what kind of obstacle an error is.
-fn obstacle(error: &anyhow::Error) -> Obstacle {
+/// Returns the obstacle that an error stands for.
+fn obstacle(error: &anyhow::Error) -> ProvisioningObstacle {
     match error.downcast_ref::<storage::Error>() {
-        // The disk of this node is a part of what is unavailable.
-        _ if is_full(error) => Obstacle::FullDisk,
-        Some(error) if error.may_pass() => Obstacle::SilentStore,
-        _ => Obstacle::Lasting,
+        // The store reports a full disk of this node as unavailable, too.
+        _ if is_full(error) => ProvisioningObstacle::FullDisk,
+        Some(error) if error.may_pass() => ProvisioningObstacle::SilentStore,
+        _ => ProvisioningObstacle::Lasting,
     }
 }
 
-/// Asks the store which of these jobs have ended, whose scripts have left files.
+/// Asks the store which of these jobs, whose scripts have left files, have ended.
 async fn ask(
     target: &TargetStore,
     folders: Vec<PathBuf>,
@@ -305,16 +309,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_disk_and_missing_rights_are_no_silent_store() {
+    fn full_disk_and_missing_rights_differ_from_a_silent_store() {
         let unavailable = |source: io::Error| {
             let (object, source) = ("/cache/archive".to_owned(), source.into());
             anyhow::Error::from(storage::Error::Unavailable { object, source })
                 .context("fetch source_directory")
         };
         let of_system = |number| unavailable(io::Error::from_raw_os_error(number));
-        assert_eq!(obstacle(&of_system(libc::ENOSPC)), Obstacle::FullDisk);
-        assert_eq!(obstacle(&of_system(libc::ECONNREFUSED)), Obstacle::SilentStore);
-        assert_eq!(obstacle(&of_system(libc::EACCES)), Obstacle::Lasting);
-        assert_eq!(obstacle(&anyhow::anyhow!("no interpreter")), Obstacle::Lasting);
+        assert_eq!(obstacle(&of_system(libc::ENOSPC)), ProvisioningObstacle::FullDisk);
+        assert_eq!(obstacle(&of_system(libc::ECONNREFUSED)), ProvisioningObstacle::SilentStore);
+        assert_eq!(obstacle(&of_system(libc::EACCES)), ProvisioningObstacle::Lasting);
+        assert_eq!(obstacle(&anyhow::anyhow!("no interpreter")), ProvisioningObstacle::Lasting);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use protocol::{Descriptor, ErrorReport, ItemPath, Kept, Payload, Takes, UnreadRecord, Work};
+use protocol::{Descriptor, ErrorReport, ItemPath, Kept, Payload, TableForm, UnreadRecord, Work};
 use tables::{AsItems, Warnings};
 
 use super::remote::Downloads;
@@ -61,10 +61,10 @@ impl Prepared {
     }
 
     /// Returns it as a script gets it.
-    pub fn given(self, takes: Takes) -> Self {
+    pub fn given(self, takes: TableForm) -> Self {
         let Self { mut warnings, warnings_of_pandas, as_items, .. } = self;
         let (payload, passed, unread) = match (takes, as_items) {
-            (Takes::Items, Some(items)) => {
+            (TableForm::Items, Some(items)) => {
                 warnings = items.warnings;
                 let payload = match *self.payload {
                     Payload::Table { total, bytes, is_declared, .. } => {
@@ -75,16 +75,16 @@ impl Prepared {
                 (payload, items.rows, items.unread)
             }
             // Types that a file declares hold all of its numbers.
-            (Takes::Declared, _)
+            (TableForm::Declared, _)
                 if matches!(*self.payload, Payload::Table { is_declared: true, .. }) =>
             {
                 (self.payload, self.passed, self.unread)
             }
-            (Takes::Frame | Takes::Declared | Takes::Items, _) => {
+            (TableForm::Frame | TableForm::Declared | TableForm::Items, _) => {
                 warnings.extend(warnings_of_pandas);
                 (self.payload, self.passed, self.unread)
             }
-            (Takes::Arrow, _) => (self.payload, self.passed, self.unread),
+            (TableForm::Arrow, _) => (self.payload, self.passed, self.unread),
         };
         Self {
             payload,

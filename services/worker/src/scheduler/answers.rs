@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    AttemptStatus, Chance, Ending, ErrorReport, GpuSet, ProcessEvent, ResultEvent, SlotPhase,
-    Start, Wear,
+    AttemptStatus, Ending, ErrorReport, GpuSet, ProcessEvent, RestartChance, ResultEvent,
+    SlotPhase, Start, Wear,
 };
 
-use super::pipe::Handed;
-use super::process::{Life, Verdict};
-use super::starts::Next;
+use super::pipe::PipedMiniBatch;
+use super::process::{ExitKind, ProcessState};
+use super::starts::StartDecision;
 use super::wear::level;
-use super::{Action, Findings, Moment, ProcessId, Scheduler};
+use super::{Action, ExitReport, ProcessId, Scheduler, Timestamp};
 use crate::lease::LeaseId;
 use crate::node_log::user_error_name;
 
-/// Longest wait for a service that a process may report at once.
+/// Longest wait for a service that one report of a process may name.
 const RATE_LIMITED_SECONDS_MAX: f64 = 3600.0;
 /// Share of `progress_update_timeout` between two messages that the mini-batches of a node go on, and the least time.
 const PROGRESS_SHARE: u32 = 20;
@@ -25,12 +25,18 @@ const PROGRESS_MIN: Duration = Duration::from_secs(1);
 impl Scheduler {
     // ---- frames ------------------------------------------------------------------------------------------------
 
-    pub(super) fn frame(&mut self, id: ProcessId, frame: ProcessEvent, rows: Bytes, now: Moment) {
+    pub(super) fn frame(
+        &mut self,
+        id: ProcessId,
+        frame: ProcessEvent,
+        rows: Bytes,
+        now: Timestamp,
+    ) {
         let Some(process) = self.processes.get_mut(id) else { return };
         match frame {
             ProcessEvent::Ready { init_seconds, import_seconds, python_version, takes } => {
                 process.noticed = None;
-                process.init_ended(Life::Working);
+                process.init_ended(ProcessState::Working);
                 let elapsed = now.instant.duration_since(process.started).as_secs_f64();
                 let start = Start {
                     interpreter_seconds: (elapsed - init_seconds).max(0.0),
@@ -51,7 +57,7 @@ impl Scheduler {
                 self.tell(ResultEvent::ProcessReady { node, process, init_seconds, start, notice });
             }
             ProcessEvent::InitFailed { error, chance } => {
-                process.init_ended(Life::InitFailed);
+                process.init_ended(ProcessState::InitFailed);
                 self.gpu_failed(id, None, &error);
                 self.start_failed(id, chance, error);
             }
@@ -81,7 +87,7 @@ impl Scheduler {
     }
 
     /// Extends the attempt of a process, which waited for the limits of the job, and with it the lease.
-    pub(super) fn limited(&mut self, id: ProcessId, time: Duration, now: Moment) {
+    pub(super) fn limited(&mut self, id: ProcessId, time: Duration, now: Timestamp) {
         let front = self.processes.get_mut(id).and_then(|process| process.pipe.limited(time));
         self.begin(front);
         if let Some(front) = front {
@@ -90,7 +96,7 @@ impl Scheduler {
     }
 
     /// Tells the reducer now and then that a mini-batch makes progress, although no attempt ends.
-    pub(super) fn goes_on(&mut self, lease: LeaseId, now: Moment) {
+    pub(super) fn goes_on(&mut self, lease: LeaseId, now: Timestamp) {
         let Some(mini_batch) = self.mini_batches.get(lease) else { return };
         let timeout = Duration::from_secs(self.config.spec.progress_update_timeout_seconds);
         if self.notices.progress(now, (timeout / PROGRESS_SHARE).max(PROGRESS_MIN)) {
@@ -99,15 +105,16 @@ impl Scheduler {
         }
     }
 
-    /// Whether a failed run is that of a range, or is followed by runs of ranges. These tell whether the process is at fault.
+    /// Whether a failed run is that of a range, or precedes runs of ranges, which show whether the
+    /// process is at fault.
     fn is_isolated(&self, id: ProcessId, ending: &Ending) -> bool {
         let front = self.processes.get(id).and_then(|process| process.pipe.front());
-        front.is_some_and(|Handed { lease, .. }| {
+        front.is_some_and(|PipedMiniBatch { lease, .. }| {
             self.mini_batches.is_isolated(lease) || self.isolates(id, lease, ending)
         })
     }
 
-    fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Moment) {
+    fn answered(&mut self, id: ProcessId, ending: Ending, rows: Bytes, now: Timestamp) {
         let is_harmless =
             ending.status == AttemptStatus::Succeeded || self.is_isolated(id, &ending);
         let Some(front) = self.processes.get(id).map(|process| process.pipe.front()) else {
@@ -127,7 +134,7 @@ impl Scheduler {
             return self.act(Action::Kill(id));
         };
         process.noticed = None;
-        process.condition.answered(is_harmless);
+        process.health.answered(is_harmless);
         let (front, has_gpu) = (process.pipe.front(), process.gpus.is_some());
         if ending.status == AttemptStatus::Succeeded {
             self.processes.succeeded(id);
@@ -151,16 +158,16 @@ impl Scheduler {
         id: ProcessId,
         code: i32,
         (phase, sequence, ran): (SlotPhase, u64, Option<Duration>),
-        now: Moment,
+        now: Timestamp,
     ) {
         let is_working = self.stopping.is_working();
         let Some(process) = self.processes.get_mut(id) else { return };
         let name = process.name.clone();
-        let mut verdict = process.verdict(phase, sequence);
+        let mut exit_kind = process.exit_kind(phase, sequence);
         let last_sequence = sequence;
         let (mut sequence, mut since) = (0, process.started);
-        match &mut verdict {
-            Verdict::Failed(ending) => match process.pipe.get(ending.sequence) {
+        match &mut exit_kind {
+            ExitKind::Failed(ending) => match process.pipe.get(ending.sequence) {
                 Some(handed) => {
                     (sequence, since) = (handed.sequence, handed.began.instant);
                     ending.load_seconds = match ran.filter(|_| sequence == last_sequence) {
@@ -172,18 +179,18 @@ impl Scheduler {
                         None => 0.0,
                     };
                 }
-                None => verdict = Verdict::Expected,
+                None => exit_kind = ExitKind::Expected,
             },
-            Verdict::NotStarted { .. } | Verdict::DiedIdle if !is_working => {
-                verdict = Verdict::Expected
+            ExitKind::NotStarted { .. } | ExitKind::DiedIdle if !is_working => {
+                exit_kind = ExitKind::Expected
             }
             _ => {}
         }
-        let is_expected = matches!(verdict, Verdict::Expected);
+        let is_expected = matches!(exit_kind, ExitKind::Expected);
         let is_replaced =
             is_expected && is_working && !process.is_surplus && process.pipe.is_empty();
-        let wear = process.condition.wear().filter(|_| is_replaced).cloned();
-        (process.life, process.code) = (Life::Ended(verdict), code);
+        let wear = process.health.wear().filter(|_| is_replaced).cloned();
+        (process.state, process.code) = (ProcessState::Ended(exit_kind), code);
         self.log("INFO", format!("{name} exits with returncode {code}."));
         if is_expected {
             self.tell_end(id, wear, now);
@@ -193,23 +200,23 @@ impl Scheduler {
     }
 
     /// Announces the end of a process, with all that is known about it.
-    fn tell_end(&mut self, id: ProcessId, wear: Option<Wear>, now: Moment) {
+    fn tell_end(&mut self, id: ProcessId, wear: Option<Wear>, now: Timestamp) {
         let Some(process) = self.processes.get_mut(id) else { return };
         let (notice, return_code) = (std::mem::take(&mut process.notice), process.code);
         let (node, process, at) = (self.config.node.clone(), id.name(), now.milliseconds);
         self.tell(ResultEvent::ProcessEnded { node, process, return_code, at, wear, notice });
     }
 
-    pub(super) fn examined(&mut self, id: ProcessId, findings: Findings, now: Moment) {
+    pub(super) fn examined(&mut self, id: ProcessId, findings: ExitReport, now: Timestamp) {
         let Some(process) = self.processes.get_mut(id) else { return };
-        let Life::Ended(verdict) =
-            std::mem::replace(&mut process.life, Life::Ended(Verdict::Expected))
+        let ProcessState::Ended(exit_kind) =
+            std::mem::replace(&mut process.state, ProcessState::Ended(ExitKind::Expected))
         else {
             return;
         };
-        let Findings { death, early, chance, has_checkpoints } = findings;
-        let handed = match &verdict {
-            Verdict::Failed(ending) => process.pipe.remove(ending.sequence),
+        let ExitReport { death, early, chance, has_checkpoints } = findings;
+        let handed = match &exit_kind {
+            ExitKind::Failed(ending) => process.pipe.remove(ending.sequence),
             _ => None,
         };
         if process.gpus.is_some() {
@@ -218,8 +225,8 @@ impl Scheduler {
             self.gpu_died(id, mini_batch, &text);
         }
         self.tell_end(id, None, now);
-        match verdict {
-            Verdict::Failed(ending) => {
+        match exit_kind {
+            ExitKind::Failed(ending) => {
                 let mut ending = *ending;
                 let error = match ending.error.take() {
                     Some(error) => ErrorReport { printed: death.printed, ..error },
@@ -237,15 +244,15 @@ impl Scheduler {
                 }
                 self.replace(id, now);
             }
-            Verdict::NotStarted { reason } => {
+            ExitKind::NotStarted { reason } => {
                 let (message, chance) = match reason {
-                    Some(reason) => (reason, Chance::Perhaps),
+                    Some(reason) => (reason, RestartChance::Perhaps),
                     None => (early, chance),
                 };
                 let gpus = self.forget(id);
                 self.not_started(id, gpus.as_ref(), message, (chance, death.printed), now);
             }
-            Verdict::DiedIdle => {
+            ExitKind::DiedIdle => {
                 self.processes.starts.died_idle(death.sentence());
                 self.act(Action::UserError {
                     process: id,
@@ -254,12 +261,12 @@ impl Scheduler {
                 });
                 self.replace(id, now);
             }
-            Verdict::Expected => self.replace(id, now),
+            ExitKind::Expected => self.replace(id, now),
         }
     }
 
     /// Replaces a process that has ended. The mini-batches left in its pipe are handed over next, at no cost.
-    fn replace(&mut self, id: ProcessId, now: Moment) {
+    fn replace(&mut self, id: ProcessId, now: Timestamp) {
         let gpus = self.forget(id);
         self.plan_start(id.slot, gpus.as_ref(), now);
     }
@@ -279,7 +286,7 @@ impl Scheduler {
         gpus
     }
 
-    fn mini_batch_of(&self, handed: Handed) -> Option<u64> {
+    fn mini_batch_of(&self, handed: PipedMiniBatch) -> Option<u64> {
         self.mini_batches.get(handed.lease).map(|held| held.descriptor.mini_batch)
     }
 
@@ -291,9 +298,9 @@ impl Scheduler {
             return;
         };
         // The process may have finished what damaged the connection, and be idle by now.
-        let phase = match (phase, process.pipe.front(), &process.life) {
+        let phase = match (phase, process.pipe.front(), &process.state) {
             (SlotPhase::Idle, Some(_), _) => SlotPhase::Run,
-            (SlotPhase::Idle, None, Life::Starting) => SlotPhase::Init,
+            (SlotPhase::Idle, None, ProcessState::Starting) => SlotPhase::Init,
             _ => phase,
         };
         let message = format!(
@@ -303,25 +310,25 @@ impl Scheduler {
         );
         let line = format!("{}: {message}, killing it", process.name);
         // The damaged bytes were the answer to the oldest unanswered mini-batch.
-        let killed = match (process.pipe.front(), &process.life) {
+        let killed = match (process.pipe.front(), &process.state) {
             (Some(front), _) => {
                 let (category, log) =
                     ("ConnectionDamaged".to_owned(), user_error_name(&node, &process.name));
                 let error = ErrorReport { category, message, log, ..ErrorReport::default() };
                 let ending = Ending::failed(AttemptStatus::ProcessDied, error);
-                Verdict::Failed(Box::new(Ending { sequence: front.sequence, ..ending }))
+                ExitKind::Failed(Box::new(Ending { sequence: front.sequence, ..ending }))
             }
-            (None, Life::Starting) => Verdict::NotStarted { reason: Some(message) },
-            (None, _) => Verdict::Expected,
+            (None, ProcessState::Starting) => ExitKind::NotStarted { reason: Some(message) },
+            (None, _) => ExitKind::Expected,
         };
-        process.life = Life::Killed(killed);
+        process.state = ProcessState::Killed(killed);
         self.log("ERROR", line);
         self.act(Action::Kill(id));
     }
 
     // ---- starts ------------------------------------------------------------------------------------------------
 
-    pub(super) fn start_process(&mut self, slot: usize, now: Moment) {
+    pub(super) fn start_process(&mut self, slot: usize, now: Timestamp) {
         let gpus = self.gpus.take();
         let sees = match self.gpus.common().filter(|_| gpus.is_none()) {
             Some(_) if self.config.spec.hide_unassigned_gpus => Some(Vec::new()),
@@ -338,8 +345,8 @@ impl Scheduler {
         id: ProcessId,
         gpus: Option<&GpuSet>,
         message: String,
-        (chance, printed): (Chance, String),
-        now: Moment,
+        (chance, printed): (RestartChance, String),
+        now: Timestamp,
     ) {
         let log = user_error_name(&self.config.node, &id.name());
         let error = ErrorReport {
@@ -358,7 +365,7 @@ impl Scheduler {
         self.plan_start(id.slot, gpus, now);
     }
 
-    fn start_failed(&mut self, id: ProcessId, chance: Chance, error: ErrorReport) {
+    fn start_failed(&mut self, id: ProcessId, chance: RestartChance, error: ErrorReport) {
         let (node, process) = (self.config.node.clone(), id.name());
         self.log("ERROR", format!("{process} could not start: {}", error.message));
         self.processes.starts.failed(&process, chance, &error);
@@ -366,7 +373,7 @@ impl Scheduler {
     }
 
     /// Decides whether and when the next process starts in an empty slot, after one with these GPUs.
-    pub(super) fn plan_start(&mut self, slot: usize, gpus: Option<&GpuSet>, now: Moment) {
+    pub(super) fn plan_start(&mut self, slot: usize, gpus: Option<&GpuSet>, now: Timestamp) {
         if !self.stopping.may_start() {
             return self.stop_if_alone();
         }
@@ -381,31 +388,31 @@ impl Scheduler {
             return;
         }
         match self.processes.next_start() {
-            (Next::GiveUp(cause), _) => self.give_up(cause),
-            (Next::Start, None) => self.start_process(slot, now),
+            (StartDecision::GiveUp(cause), _) => self.give_up(cause),
+            (StartDecision::Start, None) => self.start_process(slot, now),
             // `Wait`: the slot stays empty until another start has succeeded or failed.
-            (Next::Start | Next::Wait, pause) => {
+            (StartDecision::Start | StartDecision::Wait, pause) => {
                 self.processes.start_later(slot, now.instant + pause.unwrap_or_default());
             }
         }
     }
 
     /// Starts the processes whose pause is over.
-    pub(super) fn start_due(&mut self, now: Moment) {
+    pub(super) fn start_due(&mut self, now: Timestamp) {
         for slot in 0..self.processes.slots() {
             if !self.processes.is_due(slot, now) || !self.stopping.may_start() {
                 continue;
             }
             match self.processes.next_start().0 {
-                Next::Start => self.start_process(slot, now),
-                Next::Wait => {}
-                Next::GiveUp(cause) => self.give_up(cause),
+                StartDecision::Start => self.start_process(slot, now),
+                StartDecision::Wait => {}
+                StartDecision::GiveUp(cause) => self.give_up(cause),
             }
         }
     }
 
     /// Finishes worn-out and surplus processes and, when the node stops, all idle ones.
-    pub(super) fn finish_idle_processes(&mut self, now: Moment) {
+    pub(super) fn finish_idle_processes(&mut self, now: Timestamp) {
         let stopping = !self.stopping.is_working();
         let has_work = self.mini_batches.has_unstarted();
         for slot in 0..self.processes.slots() {
@@ -415,17 +422,17 @@ impl Scheduler {
                 continue;
             }
             let (id, name, wear) =
-                (process.id, process.name.clone(), process.condition.wear().cloned());
-            match process.life {
-                Life::Working => {
-                    process.life = Life::Finishing { since: now.instant };
+                (process.id, process.name.clone(), process.health.wear().cloned());
+            match process.state {
+                ProcessState::Working => {
+                    process.state = ProcessState::Finishing { since: now.instant };
                     if let Some(wear) = wear.filter(|_| !is_unwanted) {
                         self.log(level(&wear), format!("{name} {wear}, replacing it"));
                     }
                     self.act(Action::Finish(id));
                 }
                 // `init()` may take long, and the node no longer needs the process.
-                Life::Starting | Life::InitFailed if is_unwanted => {
+                ProcessState::Starting | ProcessState::InitFailed if is_unwanted => {
                     self.log(
                         "INFO",
                         format!("{name} is still starting and no longer needed, killing it"),
@@ -441,7 +448,7 @@ impl Scheduler {
     pub(super) fn kill(&mut self, id: ProcessId) {
         let Some(process) = self.processes.get_mut(id) else { return };
         if !process.is_killed() {
-            process.life = Life::Killed(Verdict::Expected);
+            process.state = ProcessState::Killed(ExitKind::Expected);
         }
         self.act(Action::Kill(id));
     }

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows, Takes, Waited};
+use protocol::{Attempt, AttemptStatus, Descriptor, Ending, Phases, Rows, TableForm, WaitTimes};
 use rustc_hash::FxHashMap;
 
 use super::rejects::rejected;
-use super::{Moment, ProcessId};
+use super::{ProcessId, Timestamp};
 use crate::lease::LeaseId;
 use crate::prepare::Prepared;
 
@@ -15,19 +15,19 @@ use crate::prepare::Prepared;
 /// unread.
 const TRIED_MAX: usize = 10_000;
 
-/// The mini-batches of which another try follows one that was made here.
+/// The mini-batches whose last try failed here, and which will be tried again.
 #[derive(Debug, Default)]
-pub(super) struct Tried(FxHashMap<u64, LastTry>);
+pub(super) struct PreviousTries(FxHashMap<u64, LastTry>);
 
 #[derive(Debug)]
 struct LastTry {
     tries_spent: u32,
     ended: Instant,
-    /// How often the next try was left to other nodes.
+    /// How often this node left the next try to others.
     left: u32,
 }
 
-impl Tried {
+impl PreviousTries {
     /// Notes that a try has ended, before the next one.
     pub(super) fn ended(&mut self, next: &Descriptor, now: Instant) {
         if self.0.len() < TRIED_MAX {
@@ -58,8 +58,8 @@ impl Tried {
     }
 }
 
-/// A mini-batch whose attempt has ended.
-pub(crate) struct Attempted {
+/// A mini-batch whose attempt has just ended.
+pub(crate) struct EndedAttempt {
     pub descriptor: Descriptor,
     /// Deliveries lost before this one.
     pub deliveries_lost: u32,
@@ -68,19 +68,19 @@ pub(crate) struct Attempted {
     pub received: Instant,
     /// How long its preparation took.
     pub preparation: Duration,
-    pub began: Moment,
+    pub began: Timestamp,
     /// How long it waited for limits and services.
-    pub waited: Waited,
+    pub waited: WaitTimes,
 }
 
-impl Attempted {
+impl EndedAttempt {
     /// Returns the row of a mini-batch that has only one, by its position in the table.
     pub(super) fn only_row(&self) -> Option<u64> {
         (self.prepared.total == 1).then_some(0)
     }
 }
 
-/// An attempt that has ended, and its next try.
+/// The outcome of an attempt, with the next try if one follows.
 #[derive(Debug)]
 pub struct Outcome {
     /// If it is lost by now, the agent announces nothing.
@@ -95,15 +95,15 @@ pub struct Outcome {
     pub has_checkpoints: bool,
     /// The mini-batch, if rows of a table are rejected, and how the script got them: the announcer names their places in
     /// files.
-    pub of_rows: Option<Box<(Descriptor, Takes)>>,
+    pub of_rows: Option<Box<(Descriptor, TableForm)>>,
 }
 
 /// Returns the mini-batch if it has rows, which an attempt that ended like this may have rejected.
 pub(super) fn of_rows(
     descriptor: &Descriptor,
     ending: &Ending,
-    takes: Takes,
-) -> Option<Box<(Descriptor, Takes)>> {
+    takes: TableForm,
+) -> Option<Box<(Descriptor, TableForm)>> {
     let rejects_any = ending.status != AttemptStatus::Succeeded || !ending.failed_items.is_empty();
     (rejects_any && matches!(descriptor.work, protocol::Work::Rows { .. }))
         .then(|| Box::new((descriptor.clone(), takes)))
@@ -112,13 +112,13 @@ pub(super) fn of_rows(
 /// Returns the attempt as it is announced, and the descriptor of the next try if another follows: after less than
 /// `tries_max`, or on other nodes. The process is empty if none has received the mini-batch.
 pub(crate) fn conclude(
-    attempted: Attempted,
+    attempted: EndedAttempt,
     [node, process]: [&str; 2],
     ending: Ending,
     tries_max: u32,
-    now: Moment,
+    now: Timestamp,
 ) -> (Attempt, Option<Descriptor>) {
-    let Attempted {
+    let EndedAttempt {
         descriptor,
         deliveries_lost,
         prepared,
@@ -203,25 +203,25 @@ mod tests {
     use super::*;
     use crate::scheduler::tests::descriptor;
 
-    fn attempted(tries_spent: u32) -> Attempted {
+    fn attempted(tries_spent: u32) -> EndedAttempt {
         let paths = vec!["/a".into(), "/b".into()];
         let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
         let descriptor = Descriptor { tries_spent, ..descriptor(7, work) };
         let prepared = Prepared::without_reading(&descriptor).expect("local files");
         let (began, preparation) = (now(), Duration::ZERO);
-        Attempted {
+        EndedAttempt {
             descriptor,
             deliveries_lost: 2,
             prepared,
             received: began.instant,
             preparation,
             began,
-            waited: Waited::default(),
+            waited: WaitTimes::default(),
         }
     }
 
-    fn now() -> Moment {
-        Moment { instant: Instant::now(), milliseconds: 0 }
+    fn now() -> Timestamp {
+        Timestamp { instant: Instant::now(), milliseconds: 0 }
     }
 
     const WORKER: [&str; 2] = ["0", "process000"];
@@ -281,9 +281,9 @@ mod tests {
         {
             let began = now();
             let ending = Ending::failed(status, ErrorReport::default());
-            let ended = Moment { instant: began.instant + Duration::from_secs(5), ..began };
+            let ended = Timestamp { instant: began.instant + Duration::from_secs(5), ..began };
             let (attempt, _) =
-                conclude(Attempted { began, ..attempted(0) }, WORKER, ending, 3, ended);
+                conclude(EndedAttempt { began, ..attempted(0) }, WORKER, ending, 3, ended);
             assert_eq!((attempt.run_seconds, attempt.elapsed_seconds), (seconds, 5.0));
         }
     }
@@ -300,13 +300,13 @@ mod tests {
             (ProcessDied, [f64::INFINITY, 0.0], [10.0, 0.0, 0.0]),
         ] {
             let received = Instant::now();
-            let after = |seconds| Moment {
+            let after = |seconds| Timestamp {
                 instant: received + Duration::from_secs(seconds),
                 milliseconds: 0,
             };
             let (began, preparation) = (after(6), Duration::from_secs(3));
             let ending = Ending { status, load_seconds: load, run_seconds: run, ..Ending::empty() };
-            let attempted = Attempted { received, preparation, began, ..attempted(0) };
+            let attempted = EndedAttempt { received, preparation, began, ..attempted(0) };
             let (attempt, _) = conclude(attempted, WORKER, ending, 3, after(16));
             assert_eq!(attempt.phases, Phases::new(3.0, 3.0, loaded), "{status:?}");
             assert_eq!((attempt.elapsed_seconds, attempt.run_seconds), (10.0, ran), "{status:?}");

@@ -1,4 +1,4 @@
-//! Why ranges of an isolated mini-batch have failed, and the rejects that follow. Pure.
+//! The causes of failed ranges of an isolated mini-batch, and the resulting rejects. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::rejects::{shorten, shorten_error};
 const NOT_RUN_ALONE: &str = "NotRunAlone";
 
 /// A range that has failed and is not divided further.
-pub(super) struct Failed {
+pub(super) struct FailedRange {
     pub(super) items: Range<u64>,
     pub(super) cause: Arc<Cause>,
 }
@@ -59,10 +59,10 @@ pub(super) fn is_of_an_item(status: AttemptStatus) -> bool {
 
 /// Returns the rejected ranges in order.
 pub(super) fn rejected(
-    failed: BTreeMap<u64, Failed>,
+    failed: BTreeMap<u64, FailedRange>,
     detail: impl Fn(u64) -> String,
 ) -> Vec<Rejected> {
-    let rejected = failed.into_values().map(|Failed { items, cause }| Rejected {
+    let rejected = failed.into_values().map(|FailedRange { items, cause }| Rejected {
         item: items.start,
         items: items.end - items.start,
         detail: detail(items.start),

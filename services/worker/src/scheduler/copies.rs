@@ -1,7 +1,8 @@
-//! Second starts of slow mini-batches, *copies*: the reducer publishes them when processes have nothing to do.
+//! Copies of slow mini-batches, which the reducer publishes when processes are idle.
 //!
-//! A copy is a delivery of its own. It only goes to a process without work, and its failure spends no try, so a job can
-//! lose it at any time. The first start is dropped only once the reducer says that a success is committed.
+//! A copy is a delivery of its own. It goes only to an idle process, and its failure spends no try,
+//! so a job can lose it at any time. The node drops the original only once the reducer says that a
+//! success is committed.
 
 use std::time::Duration;
 
@@ -9,14 +10,14 @@ use protocol::{Descriptor, ErrorReport};
 use rustc_hash::FxHashSet;
 
 use super::mini_batch::Stage;
-use super::process::{Life, Process, Verdict};
-use super::{Action, Announcement, Moment, Scheduler};
+use super::process::{ExitKind, Process, ProcessState};
+use super::{Action, Announcement, Scheduler, Timestamp};
 use crate::lease::LeaseId;
 
-/// How long a node keeps what it does not run, a copy without an idle process or what other nodes should try first,
-/// before it lets other nodes have it.
+/// How long a node holds a postponed mini-batch before it returns it: a copy without an idle
+/// process, or a mini-batch that other nodes should try first.
 const POSTPONED_FOR: Duration = Duration::from_secs(1);
-/// Runs that are shorter have no copy yet.
+/// Shorter runs have no copy yet.
 const LONG: Duration = Duration::from_secs(2);
 
 impl Process {
@@ -24,15 +25,15 @@ impl Process {
         self.takes_work() && self.pipe.is_empty()
     }
 
-    /// Whether it may have a mini-batch at once.
+    /// Whether it may get a mini-batch at once.
     pub(super) fn is_free(&self) -> bool {
         self.is_idle() && self.wanted() > 0
     }
 }
 
 impl Scheduler {
-    /// Whether a run takes so long that its mini-batch may have been started a second time.
-    pub fn has_long_run(&self, now: Moment) -> bool {
+    /// Whether a run takes so long that its mini-batch may have been copied.
+    pub fn has_long_run(&self, now: Timestamp) -> bool {
         let is_long = |process: &Process| {
             process
                 .pipe
@@ -42,9 +43,9 @@ impl Scheduler {
         self.config.spec.speculation && self.processes.iter().any(is_long)
     }
 
-    /// Prepares copies for idle processes, and returns those that would wait, together with what other nodes should try
-    /// first.
-    pub(super) fn tend_postponed(&mut self, now: Moment) {
+    /// Prepares copies for idle processes, and returns to the queue copies without one, and
+    /// mini-batches that other nodes should try first.
+    pub(super) fn tend_postponed(&mut self, now: Timestamp) {
         if !self.mini_batches.has_postponed() {
             return;
         }
@@ -62,9 +63,9 @@ impl Scheduler {
         self.give_back_all(returned);
     }
 
-    /// Hands copies to idle processes, never to one that runs the first start. Returns how many are left, behind all
-    /// others that are ready.
-    pub(super) fn hand_over_copies(&mut self, now: Moment) -> usize {
+    /// Hands copies to idle processes, never to the one that runs the original. Returns the number
+    /// of copies left, which come after all other ready mini-batches.
+    pub(super) fn hand_over_copies(&mut self, now: Timestamp) -> usize {
         let mut left = 0;
         for lease in self.mini_batches.put_copies_last() {
             let is_fit = |process: &&Process| {
@@ -85,7 +86,7 @@ impl Scheduler {
         left
     }
 
-    /// Drops every delivery of mini-batches that were started twice and have succeeded.
+    /// Drops every delivery of copied mini-batches that have succeeded.
     pub(super) fn settled(&mut self, mini_batches: &[u64]) {
         let settled: FxHashSet<u64> = mini_batches.iter().copied().collect();
         self.drop_where(|descriptor| settled.contains(&descriptor.mini_batch));
@@ -107,8 +108,8 @@ impl Scheduler {
         let Some(mini_batch) = self.mini_batches.get(lease) else { return };
         let number = mini_batch.descriptor.mini_batch;
         match mini_batch.stage {
-            Stage::Handed { is_lease_lost: true, .. } => return,
-            Stage::Handed { process: id, sequence, .. } => {
+            Stage::PipedMiniBatch { is_lease_lost: true, .. } => return,
+            Stage::PipedMiniBatch { process: id, sequence, .. } => {
                 let Some(process) = self.processes.get_mut(id) else { return };
                 // Behind another run, it is about to be recalled.
                 if process.pipe.front().is_none_or(|front| front.sequence != sequence) {
@@ -117,7 +118,7 @@ impl Scheduler {
                 process.pipe.remove(sequence);
                 let front = process.pipe.front();
                 if !process.is_killed() {
-                    process.life = Life::Killed(Verdict::Expected);
+                    process.state = ProcessState::Killed(ExitKind::Expected);
                     self.act(Action::Kill(id));
                 }
                 self.begin(front);
@@ -133,7 +134,7 @@ impl Scheduler {
         self.act(Action::Announce(Announcement::Drop { lease }));
     }
 
-    /// Kills the processes that still run a mini-batch although the job is done.
+    /// Kills the processes that still run a copied mini-batch although the job is done.
     pub(super) fn kill_slower(&mut self) {
         let slower = self.processes.ids(|process| !process.pipe.is_empty());
         slower.into_iter().for_each(|process| self.kill(process));

@@ -9,8 +9,8 @@ use chrono::DateTime;
 use protocol::{AttemptStatus, Ending, ErrorReport, SlotPhase, Waiting};
 
 use super::mini_batch::MiniBatch;
-use super::process::{Life, Process, StacksFor, Then, Verdict};
-use super::{Action, Config, Moment, ProcessId, Scheduler, Sighting};
+use super::process::{AfterStacks, ExitKind, Process, ProcessState, StackRequest};
+use super::{Action, Config, ProcessId, ProcessSnapshot, Scheduler, Timestamp};
 use crate::node_log::user_error_name;
 
 /// After this duration of a run, the mini-batches behind it are recalled: more than twice the work that a pipe should
@@ -33,12 +33,12 @@ pub const NOTICE_AFTER_MAX: Duration = Duration::from_secs(8);
 pub const NOTICE_AGAIN: Duration = Duration::from_secs(60);
 
 impl Scheduler {
-    pub(super) fn tick(&mut self, sightings: Vec<Sighting>, now: Moment) {
+    pub(super) fn tick(&mut self, snapshots: Vec<ProcessSnapshot>, now: Timestamp) {
         self.start_due(now);
-        self.recall_behind_slow_runs(&sightings);
+        self.recall_behind_slow_runs(&snapshots);
         self.fail_slow_preparations(now);
         self.return_old(now);
-        for seen in &sightings {
+        for seen in &snapshots {
             let in_user_code =
                 matches!(seen.phase, SlotPhase::Idle | SlotPhase::Load | SlotPhase::Run);
             if in_user_code && seen.frame_incomplete_for.is_some_and(|since| since > FRAME_TIME) {
@@ -53,12 +53,12 @@ impl Scheduler {
         if let Some(front) = waiting {
             self.goes_on(front.lease, now);
         }
-        sightings.into_iter().for_each(|seen| self.watch(seen, now));
+        snapshots.into_iter().for_each(|seen| self.watch(seen, now));
     }
 
     /// Recalls the mini-batches behind slow runs, for other processes.
-    fn recall_behind_slow_runs(&mut self, sightings: &[Sighting]) {
-        for seen in sightings.iter().filter(|seen| seen.elapsed >= RECALL_AFTER) {
+    fn recall_behind_slow_runs(&mut self, snapshots: &[ProcessSnapshot]) {
+        for seen in snapshots.iter().filter(|seen| seen.elapsed >= RECALL_AFTER) {
             let Some(process) =
                 self.processes.get(seen.process).filter(|process| !process.is_killed())
             else {
@@ -79,7 +79,7 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn recall_answered(&mut self, process: ProcessId, in_time: bool, now: Moment) {
+    pub(super) fn recall_answered(&mut self, process: ProcessId, in_time: bool, now: Timestamp) {
         if let Some(process) = self.processes.get_mut(process).filter(|_| in_time) {
             let recalled = process.pipe.recall(now);
             self.mini_batches.take_back(&recalled, false);
@@ -87,7 +87,7 @@ impl Scheduler {
     }
 
     /// Fails mini-batches whose files cannot be read in time. The others do not wait for them.
-    fn fail_slow_preparations(&mut self, now: Moment) {
+    fn fail_slow_preparations(&mut self, now: Timestamp) {
         let limit = self.limit();
         let is_slow =
             |held: &MiniBatch| held.preparing_for(now.instant).is_some_and(|time| time > limit);
@@ -111,7 +111,7 @@ impl Scheduler {
     }
 
     /// Reports a mini-batch that takes long to read or to download.
-    fn notice_slow_preparation(&mut self, now: Moment) {
+    fn notice_slow_preparation(&mut self, now: Timestamp) {
         let Some(mini_batch) = self.mini_batches.preparing().next() else { return };
         let elapsed = mini_batch.preparing_for(now.instant).unwrap_or_default();
         if elapsed < self.notice_after() || !self.notices.slow_preparation(now, NOTICE_AGAIN) {
@@ -130,7 +130,7 @@ impl Scheduler {
         (self.limit() / 2).min(NOTICE_AFTER_MAX).max(Duration::from_secs(1))
     }
 
-    fn watch(&mut self, seen: Sighting, now: Moment) {
+    fn watch(&mut self, seen: ProcessSnapshot, now: Timestamp) {
         let (limit, notice_after) = (self.limit(), self.notice_after());
         let Some(process) =
             self.processes.get_mut(seen.process).filter(|process| !process.is_killed())
@@ -144,12 +144,12 @@ impl Scheduler {
             }
             return;
         }
-        let Sighting { phase, sequence, mut elapsed, .. } = seen;
+        let ProcessSnapshot { phase, sequence, mut elapsed, .. } = seen;
         if phase == SlotPhase::Starting {
             // The process has not written to the status page yet.
             elapsed = now.instant - process.started;
         }
-        if let Life::Finishing { since } = process.life {
+        if let ProcessState::Finishing { since } = process.state {
             let finishing = now.instant - since;
             // After `shutdown()` only threads and exit handlers of the script run.
             let is_over = phase == SlotPhase::Idle && finishing > EXIT_TIME && elapsed > EXIT_TIME;
@@ -166,7 +166,8 @@ impl Scheduler {
         if let Some(front) =
             process.pipe.front().filter(|front| now.instant > front.deadline(limit))
         {
-            let stacks_for = StacksFor { phase, sequence: front.sequence, then: Then::Kill };
+            let stacks_for =
+                StackRequest { phase, sequence: front.sequence, then: AfterStacks::Kill };
             return self.request_stacks(seen.process, stacks_for);
         }
         let is_busy = matches!(phase, SlotPhase::Load | SlotPhase::Run | SlotPhase::Report);
@@ -180,7 +181,7 @@ impl Scheduler {
             return;
         }
         process.noticed = Some(now.instant);
-        let stacks_for = StacksFor { phase, sequence, then: Then::Notice { elapsed } };
+        let stacks_for = StackRequest { phase, sequence, then: AfterStacks::Notice { elapsed } };
         if phase == SlotPhase::Starting {
             // The signal would end an interpreter that has not registered it yet.
             self.use_stacks(seen.process, stacks_for, String::new(), now);
@@ -189,18 +190,24 @@ impl Scheduler {
         }
     }
 
-    fn request_stacks(&mut self, id: ProcessId, stacks_for: StacksFor) {
+    fn request_stacks(&mut self, id: ProcessId, stacks_for: StackRequest) {
         let Some(process) = self.processes.get_mut(id) else { return };
         process.stacks = Some(stacks_for);
         self.act(Action::DumpStacks { process: id, patience: STACKS_TIME });
     }
 
-    fn use_stacks(&mut self, id: ProcessId, stacks_for: StacksFor, stack: String, now: Moment) {
-        let StacksFor { phase, sequence, then } = stacks_for;
+    fn use_stacks(
+        &mut self,
+        id: ProcessId,
+        stacks_for: StackRequest,
+        stack: String,
+        now: Timestamp,
+    ) {
+        let StackRequest { phase, sequence, then } = stacks_for;
         let Some(process) = self.processes.get(id) else { return };
         let handed = process.pipe.get(sequence);
         match then {
-            Then::Notice { elapsed } => {
+            AfterStacks::Notice { elapsed } => {
                 let mini_batch = handed.and_then(|handed| self.mini_batches.get(handed.lease));
                 let paused_until = handed
                     .and_then(|handed| handed.waits_until)
@@ -220,8 +227,8 @@ impl Scheduler {
                 self.act(Action::Notice { process: Some(id), waiting: Box::new(waiting) });
             }
             // The process has answered in the meantime.
-            Then::Kill if handed.is_none() => {}
-            Then::Kill => {
+            AfterStacks::Kill if handed.is_none() => {}
+            AfterStacks::Kill => {
                 let error = timeout_error(&self.config, process, phase, stack);
                 let line = format!("{}: {}", process.name, error.message);
                 let status = if phase == SlotPhase::Load {
@@ -232,7 +239,7 @@ impl Scheduler {
                 self.log("ERROR", line);
                 if let Some(process) = self.processes.get_mut(id) {
                     let ending = Ending { sequence, ..Ending::failed(status, error) };
-                    process.life = Life::Killed(Verdict::Failed(Box::new(ending)));
+                    process.state = ProcessState::Killed(ExitKind::Failed(Box::new(ending)));
                 }
                 self.act(Action::Kill(id));
             }
@@ -255,8 +262,8 @@ pub fn wait_of_node(node: &str, elapsed: Duration, now: u64, detail: String) -> 
     }
 }
 
-/// Returns what a process does whose service has asked it for a pause.
-fn paused(pause: Duration, now: Moment) -> String {
+/// Describes a process that a service has asked for a pause.
+fn paused(pause: Duration, now: Timestamp) -> String {
     let until =
         now.milliseconds.saturating_add(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
     let until =

@@ -1,22 +1,22 @@
-//! The way of mini-batches from the queue into the pipe of a process, and out of it.
+//! Moves mini-batches from the queue into the pipe of a process, and out of it.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, Rejected, Waited,
+    Attempt, AttemptStatus, Descriptor, Ending, ErrorReport, Isolate, Rejected, WaitTimes,
 };
 
 use super::attempt::of_rows;
 use super::copies::copy_lost;
 use super::mini_batch::MiniBatch;
 use super::mini_batches::MiniBatches;
-use super::pipe::Handed;
-use super::process::{Life, Verdict};
+use super::pipe::PipedMiniBatch;
+use super::process::{ExitKind, ProcessState};
 use super::rejects::{add_values, values};
 use super::{
-    Action, Announcement, Attempted, Delivered, Moment, Outcome, ProcessId, Scheduler, Sighting,
-    conclude, deliveries_lost,
+    Action, Announcement, EndedAttempt, LeasedDelivery, Outcome, ProcessId, ProcessSnapshot,
+    Scheduler, Timestamp, conclude, deliveries_lost,
 };
 use crate::lease::LeaseId;
 use crate::memory_files::MemoryFile;
@@ -44,9 +44,9 @@ impl Scheduler {
         self.act(Action::Receive { messages_max: wanted });
     }
 
-    pub(super) fn received(&mut self, deliveries: Vec<Delivered>, now: Moment) {
+    pub(super) fn received(&mut self, deliveries: Vec<LeasedDelivery>, now: Timestamp) {
         self.is_receiving = false;
-        for Delivered { lease, descriptor, receive_count, deaths, bytes } in deliveries {
+        for LeasedDelivery { lease, descriptor, receive_count, deaths, bytes } in deliveries {
             let lost = deliveries_lost(&descriptor, receive_count);
             if self.is_for_another_node(&descriptor) {
                 self.mini_batches
@@ -77,10 +77,11 @@ impl Scheduler {
     }
 
     /// Prepares waiting mini-batches, as far as memory allows.
-    pub(super) fn prepare_next(&mut self, now: Moment) {
+    pub(super) fn prepare_next(&mut self, now: Timestamp) {
         let (allowed, bytes_max) = (self.processes.allowed(), self.config.prefetch_bytes_max);
         let has_room = |held: &MiniBatches, bytes| {
-            // One at a time goes on where others hang: its timeout tells why the job makes no progress.
+            // One preparation at a time is allowed although others hang: its timeout tells why the
+            // job makes no progress.
             let is_idle = held.preparing().len() == 0 && held.ready().len() == 0;
             is_idle || (held.preparations() <= allowed && held.bytes() + bytes <= bytes_max)
         };
@@ -98,7 +99,7 @@ impl Scheduler {
         lease: LeaseId,
         descriptor: Descriptor,
         preparation: Preparation,
-        now: Moment,
+        now: Timestamp,
     ) {
         // It may have taken too long, or the lease may be lost.
         let Some(prepared) = self.mini_batches.prepared(lease, descriptor, preparation, now) else {
@@ -123,8 +124,8 @@ impl Scheduler {
                     }
                     // All its records failed before `run()`, so the mini-batch is done.
                     Preparation::Empty(prepared) | Preparation::Ready(prepared) => {
-                        let attempted = mini_batch.attempted(now, Waited::default(), now);
-                        let attempted = Attempted { prepared: *prepared, ..attempted };
+                        let attempted = mini_batch.attempted(now, WaitTimes::default(), now);
+                        let attempted = EndedAttempt { prepared: *prepared, ..attempted };
                         self.announce(lease, None, attempted, Ending::empty(), Bytes::new(), now);
                     }
                 }
@@ -133,7 +134,7 @@ impl Scheduler {
     }
 
     /// Fills the pipes. Processes share scarce mini-batches equally, so that the last ones do not queue in one process.
-    pub(super) fn hand_over(&mut self, now: Moment) {
+    pub(super) fn hand_over(&mut self, now: Timestamp) {
         if !self.stopping.is_working() || self.mini_batches.ready().len() == 0 {
             return;
         }
@@ -157,7 +158,7 @@ impl Scheduler {
     }
 
     /// Hands mini-batches to the process in a slot.
-    pub(super) fn hand_over_to(&mut self, slot: usize, leases: &[LeaseId], now: Moment) {
+    pub(super) fn hand_over_to(&mut self, slot: usize, leases: &[LeaseId], now: Timestamp) {
         let takes = self.processes.starts.takes();
         let process = self.processes.in_slot_mut(slot).filter(|_| !leases.is_empty());
         let Some(process) = process else { return };
@@ -175,7 +176,7 @@ impl Scheduler {
     }
 
     /// Starts the attempt of the first mini-batch in a pipe: its lease ends with its deadline.
-    pub(super) fn begin(&mut self, front: Option<Handed>) {
+    pub(super) fn begin(&mut self, front: Option<PipedMiniBatch>) {
         if let Some(front) = front {
             let deadline = front.deadline(self.limit()) + LEASE_GRACE;
             self.act(Action::Begin { lease: front.lease, deadline });
@@ -183,34 +184,34 @@ impl Scheduler {
     }
 
     /// Stops the work under a lost lease.
-    pub(super) fn lease_lost(&mut self, lease: LeaseId, sightings: &[Sighting]) {
+    pub(super) fn lease_lost(&mut self, lease: LeaseId, snapshots: &[ProcessSnapshot]) {
         let Some((id, sequence)) = self.mini_batches.lose_lease(lease) else { return };
         // Further back in the pipe it does no harm: without a lease, its outcome is not announced.
-        let runs = sightings.iter().any(|seen| seen.process == id && seen.sequence == sequence);
+        let runs = snapshots.iter().any(|seen| seen.process == id && seen.sequence == sequence);
         let process = self.processes.get_mut(id).filter(|process| runs && !process.is_killed());
         let Some(process) = process else { return };
         process.pipe.remove(sequence);
-        process.life = Life::Killed(Verdict::Expected);
+        process.state = ProcessState::Killed(ExitKind::Expected);
         let message = format!("{} runs a mini-batch whose lease is lost, killing it", process.name);
         self.mini_batches.remove(lease);
         self.log("WARNING", message);
         self.act(Action::Kill(id));
     }
 
-    /// Fails a mini-batch that no process has received, and that the node does not hold any more.
+    /// Fails a mini-batch that no process has received, and that has left the node.
     pub(super) fn fail_unrun(
         &mut self,
         lease: LeaseId,
         mini_batch: MiniBatch,
         status: AttemptStatus,
         error: ErrorReport,
-        now: Moment,
+        now: Timestamp,
     ) {
         let (ending, descriptor) = (Ending::failed(status, error), &mini_batch.descriptor);
         if !descriptor.copy {
             self.compare(descriptor.mini_batch, &ending, false, now);
         }
-        let attempted = mini_batch.attempted(now, Waited::default(), now);
+        let attempted = mini_batch.attempted(now, WaitTimes::default(), now);
         self.announce(lease, None, attempted, ending, Bytes::new(), now);
     }
 
@@ -218,10 +219,10 @@ impl Scheduler {
     pub(super) fn conclude(
         &mut self,
         process: ProcessId,
-        handed: Handed,
+        handed: PipedMiniBatch,
         mut ending: Ending,
         rows: Bytes,
-        now: Moment,
+        now: Timestamp,
     ) {
         let lease = handed.lease;
         if let Some(mini_batch) = self.mini_batches.get(lease).filter(|held| !held.descriptor.copy)
@@ -250,10 +251,10 @@ impl Scheduler {
         &mut self,
         lease: LeaseId,
         process: Option<ProcessId>,
-        mut attempted: Attempted,
+        mut attempted: EndedAttempt,
         ending: Ending,
         rows: Bytes,
-        now: Moment,
+        now: Timestamp,
     ) {
         let table = attempted.prepared.take_table();
         let row = attempted.only_row();
@@ -285,9 +286,9 @@ impl Scheduler {
     pub(super) fn conclude_by(
         &self,
         process: Option<ProcessId>,
-        attempted: Attempted,
+        attempted: EndedAttempt,
         ending: Ending,
-        now: Moment,
+        now: Timestamp,
     ) -> (Attempt, Option<Descriptor>) {
         let name = process
             .and_then(|process| self.processes.get(process))

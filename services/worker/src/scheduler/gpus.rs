@@ -1,8 +1,8 @@
 //! The GPUs of a node: which process has which, how they fail, and which of them are out of use. Pure.
 //!
-//! The text of a failure names its cause ([`Trouble`]). A process whose GPU no longer works for it is replaced while the
-//! others continue. The mini-batch is retried elsewhere first: by a process with another GPU of this node, else by
-//! another node ([`super::others`]).
+//! The text of a failure names its cause ([`GpuFault`]). A process whose GPU no longer works for it
+//! is replaced while the others continue. The mini-batch is retried elsewhere first: by a process
+//! with another GPU of this node, else by another node ([`super::peer_nodes`]).
 //!
 //! A GPU is taken out of use after [`FAILURES_MAX`] failures in a row of different mini-batches or starts: always if the
 //! device is gone, otherwise only if another GPU of the node has succeeded in the meantime. So a script that fails
@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use protocol::{Ending, ErrorReport, GpuSet, JobSpec};
 use rustc_hash::FxHashMap;
 
-use super::process::{Life, Process};
-use super::trouble::Trouble;
-use super::{InUse, ProcessId, Scheduler, Share};
+use super::gpu_fault::GpuFault;
+use super::process::{Process, ProcessState};
+use super::{AgentAllocation, AllocationReport, ProcessId, Scheduler};
 use crate::lease::LeaseId;
 
 /// Failures in a row after which a GPU is taken out of use.
@@ -32,11 +32,11 @@ pub(super) struct Gpus {
     processes_each: usize,
     /// GPUs that the job may use.
     owned: BTreeSet<u32>,
-    /// The number of its share of a node that jobs share; `None`: the node is its own.
-    share: Option<u64>,
+    /// The number of the allocation on a node that jobs share; `None`: the job has the whole node.
+    allocation: Option<u64>,
     /// How many processes hold each GPU.
     held: BTreeMap<u32, usize>,
-    /// The node does not know what is in use now.
+    /// The node does not know the current use.
     has_changed: bool,
     /// GPUs on which the last mini-batch or start has failed.
     failing: BTreeMap<GpuSet, Failing>,
@@ -56,21 +56,22 @@ struct Failing {
 }
 
 impl Gpus {
-    /// `count`: GPUs of the machine; `share`: what the job may have of it, if it shares the machine with others.
-    pub(super) fn new(spec: &JobSpec, count: u32, share: Option<&Share>) -> Self {
+    /// `count`: GPUs of the machine; `allocation`: that of the job, if it shares the machine with
+    /// others.
+    pub(super) fn new(spec: &JobSpec, count: u32, allocation: Option<&AgentAllocation>) -> Self {
         let mut gpus = Self {
             per_process: spec.gpus_per_process.unwrap_or(1) as usize,
             processes_each: spec.process_count_per_gpu.unwrap_or(1) as usize,
             owned: (0..count).collect(),
             ..Self::default()
         };
-        if let Some(share) = share {
-            gpus.own(share);
+        if let Some(allocation) = allocation {
+            gpus.own(allocation);
         }
         gpus
     }
 
-    /// The node wants to know of a change that is not one of GPUs.
+    /// Requests a report although no GPU has changed.
     pub(super) fn report_again(&mut self) {
         self.has_changed = true;
     }
@@ -99,10 +100,10 @@ impl Gpus {
         self.out.keys().any(|gpus| gpus.numbers().contains(&gpu))
     }
 
-    /// Takes note of the GPUs that the job has from now on.
-    pub(super) fn own(&mut self, share: &Share) {
-        self.owned = share.gpus.iter().copied().collect();
-        self.share = Some(share.number);
+    /// Sets the GPUs that the job has from now on.
+    pub(super) fn own(&mut self, allocation: &AgentAllocation) {
+        self.owned = allocation.gpus.iter().copied().collect();
+        self.allocation = Some(allocation.number);
         self.has_changed = true;
     }
 
@@ -113,15 +114,18 @@ impl Gpus {
 
     /// Returns the GPUs for a process without one of its own, on a node that jobs share.
     pub(super) fn common(&self) -> Option<Vec<u32>> {
-        self.share.map(|_| self.owned.iter().copied().collect())
+        self.allocation.map(|_| self.owned.iter().copied().collect())
     }
 
     /// Returns the GPUs of the job and those of its processes, if that has changed since the last call.
-    pub(super) fn in_use(&mut self, of_processes: impl Iterator<Item = u32>) -> Option<InUse> {
-        let number = self.share.filter(|_| self.has_changed)?;
+    pub(super) fn in_use(
+        &mut self,
+        of_processes: impl Iterator<Item = u32>,
+    ) -> Option<AllocationReport> {
+        let number = self.allocation.filter(|_| self.has_changed)?;
         let gpus = self.owned.iter().copied().chain(of_processes).collect();
         let failing = self.out.keys().flat_map(GpuSet::numbers).copied().collect();
-        let in_use = InUse { number, gpus, failing, ..InUse::default() };
+        let in_use = AllocationReport { number, gpus, failing, ..AllocationReport::default() };
         self.has_changed = false;
         Some(in_use)
     }
@@ -138,10 +142,11 @@ impl Gpus {
         }
     }
 
-    /// Whether a machine with this many GPUs has too few in use for a process, or the job has no others to hope for.
+    /// Whether a machine with this many GPUs has too few working ones for a process, or the job
+    /// cannot get others.
     pub(super) fn are_hopeless(&self, count: u32) -> bool {
         let out: usize = self.out.keys().map(|gpus| gpus.numbers().len()).sum();
-        self.share.is_none() || out + self.per_process > count as usize
+        self.allocation.is_none() || out + self.per_process > count as usize
     }
 
     /// Whether a process that loses these GPUs gets no others.
@@ -159,7 +164,7 @@ impl Gpus {
     fn failing(
         &mut self,
         gpus: &GpuSet,
-        trouble: Trouble,
+        trouble: GpuFault,
         mini_batch: Option<u64>,
         cause: &str,
     ) -> bool {
@@ -168,8 +173,8 @@ impl Gpus {
             failing.in_a_row += 1;
         }
         failing.last = mini_batch;
-        let is_bad =
-            failing.in_a_row >= FAILURES_MAX && (trouble == Trouble::Device || failing.others_work);
+        let is_bad = failing.in_a_row >= FAILURES_MAX
+            && (trouble == GpuFault::Device || failing.others_work);
         self.has_changed |= is_bad;
         is_bad && self.out.insert(gpus.clone(), cause.to_owned()).is_none()
     }
@@ -208,12 +213,14 @@ impl Scheduler {
         let text = format!("{}: {}", error.category, error.message);
         let Some((gpus, trouble, is_out)) = self.gpu_trouble(id, mini_batch, &text) else { return };
         self.avoid(mini_batch, gpus.clone());
-        let Some(process) =
-            self.processes.get_mut(id).filter(|process| matches!(process.life, Life::Working))
+        let Some(process) = self
+            .processes
+            .get_mut(id)
+            .filter(|process| matches!(process.state, ProcessState::Working))
         else {
             return;
         };
-        process.condition.gpu_failed(gpus, trouble, is_out);
+        process.health.gpu_failed(gpus, trouble, is_out);
         if process.is_worn_out() {
             self.recall(id);
         }
@@ -232,7 +239,7 @@ impl Scheduler {
     pub(super) fn lost_gpus(&self, id: ProcessId, ending: &Ending) -> Option<&GpuSet> {
         let (gpus, error) = (self.processes.get(id)?.gpus.as_ref()?, ending.error.as_ref()?);
         let texts = [&error.category, &error.message, &error.printed];
-        texts.into_iter().any(|text| Trouble::of(text) == Some(Trouble::Device)).then_some(gpus)
+        texts.into_iter().any(|text| GpuFault::of(text) == Some(GpuFault::Device)).then_some(gpus)
     }
 
     /// Takes the GPUs of a process out of use if the text of a failure says so often enough.
@@ -241,10 +248,10 @@ impl Scheduler {
         id: ProcessId,
         mini_batch: Option<u64>,
         text: &str,
-    ) -> Option<(GpuSet, Trouble, bool)> {
+    ) -> Option<(GpuSet, GpuFault, bool)> {
         let gpus = self.processes.get(id)?.gpus.clone()?;
-        let trouble = Trouble::of(text)?;
-        let named = |line: &&str| Trouble::of(line).is_some();
+        let trouble = GpuFault::of(text)?;
+        let named = |line: &&str| GpuFault::of(line).is_some();
         let cause =
             text.lines().find(named).unwrap_or(text).trim().trim_end_matches('.').to_owned();
         let is_out = self.gpus.failing(&gpus, trouble, mini_batch, &cause);
@@ -264,14 +271,16 @@ impl Scheduler {
     }
 
     /// Wears out the processes that share GPUs which are out of use now.
-    fn wear_out_others(&mut self, id: ProcessId, gpus: &GpuSet, trouble: Trouble) {
-        let may_work = |process: &Process| matches!(process.life, Life::Starting | Life::Working);
+    fn wear_out_others(&mut self, id: ProcessId, gpus: &GpuSet, trouble: GpuFault) {
+        let may_work = |process: &Process| {
+            matches!(process.state, ProcessState::Starting | ProcessState::Working)
+        };
         let others = |process: &Process| {
             process.id != id && process.gpus.as_ref() == Some(gpus) && may_work(process)
         };
         for other in self.processes.ids(others) {
             if let Some(process) = self.processes.get_mut(other) {
-                process.condition.gpu_failed(gpus.clone(), trouble, true);
+                process.health.gpu_failed(gpus.clone(), trouble, true);
                 self.recall(other);
             }
         }
@@ -283,10 +292,10 @@ impl Scheduler {
         }
     }
 
-    /// Whether a process of this node has other GPUs, or will have.
+    /// Whether a process of this node has or will have other GPUs.
     pub(super) fn has_other_gpus_than(&self, gpus: &GpuSet) -> bool {
         let has_others = |process: &Process| {
-            let may_work = matches!(process.life, Life::Starting | Life::Working);
+            let may_work = matches!(process.state, ProcessState::Starting | ProcessState::Working);
             may_work && process.gpus.as_ref().is_some_and(|others| others != gpus)
         };
         self.processes.iter().any(has_others)
@@ -380,7 +389,7 @@ mod tests {
         gpus.give_back(Some(&second));
         assert_eq!((gpus.take(), gpus.take()), (Some(second), None));
         (0..3).for_each(|mini_batch| {
-            _ = gpus.failing(&first, Trouble::Device, Some(mini_batch), "gone")
+            _ = gpus.failing(&first, GpuFault::Device, Some(mini_batch), "gone")
         });
         gpus.give_back(Some(&first));
         assert_eq!(gpus.take(), None, "both are out of use, and a single GPU is too few");
@@ -415,7 +424,7 @@ mod tests {
         );
         for (mini_batch, is_out) in [(4, false), (4, false), (5, false), (6, true), (7, false)] {
             assert_eq!(
-                gpus.failing(&first, Trouble::Device, Some(mini_batch), "gone"),
+                gpus.failing(&first, GpuFault::Device, Some(mini_batch), "gone"),
                 is_out,
                 "mini-batch {mini_batch}"
             );
@@ -434,17 +443,18 @@ mod tests {
     fn script_that_fails_on_every_gpu_takes_none_out_of_use() {
         let mut gpus = gpus(1, 1, 2);
         for mini_batch in 0..9 {
-            assert!(!gpus.failing(&one(0), Trouble::Context, Some(mini_batch), "assert"));
-            assert!(!gpus.failing(&one(1), Trouble::Memory, Some(mini_batch), "full"));
+            assert!(!gpus.failing(&one(0), GpuFault::Context, Some(mini_batch), "assert"));
+            assert!(!gpus.failing(&one(1), GpuFault::Memory, Some(mini_batch), "full"));
         }
         gpus.succeeded(&one(1), 20);
-        assert!(gpus.failing(&one(0), Trouble::Context, Some(9), "assert"), "the other GPU works");
+        assert!(gpus.failing(&one(0), GpuFault::Context, Some(9), "assert"), "the other GPU works");
     }
 
     #[test]
     fn gpus_of_other_jobs_are_not_taken() {
-        let share = |gpus: &[u32], number| Share { processes: 2, gpus: gpus.to_vec(), number };
-        let mut gpus = Gpus::new(&JobSpec::example(), 4, Some(&share(&[2, 3], 1)));
+        let allocation =
+            |gpus: &[u32], number| AgentAllocation { processes: 2, gpus: gpus.to_vec(), number };
+        let mut gpus = Gpus::new(&JobSpec::example(), 4, Some(&allocation(&[2, 3], 1)));
         let taken = [gpus.take(), gpus.take(), gpus.take()];
         assert_eq!(taken, [Some(one(2)), Some(one(3)), None], "GPUs 0 and 1 are not of this job");
         assert_eq!(gpus.common(), Some(vec![2, 3]), "processes of one job share its GPUs");
@@ -453,7 +463,7 @@ mod tests {
         };
         assert_eq!(in_use(&mut gpus, &[2, 3]), Some((1, BTreeSet::from([2, 3]))));
         assert_eq!(in_use(&mut gpus, &[2, 3]), None, "nothing has changed");
-        gpus.own(&share(&[3], 2));
+        gpus.own(&allocation(&[3], 2));
         assert!(gpus.owns(3) && !gpus.owns(2));
         assert_eq!(
             in_use(&mut gpus, &[2, 3]),
@@ -468,7 +478,7 @@ mod tests {
     fn success_forgives() {
         let mut gpus = gpus(1, 1, 1);
         for mini_batch in 0..9 {
-            assert!(!gpus.failing(&one(0), Trouble::Device, Some(mini_batch), "gone"));
+            assert!(!gpus.failing(&one(0), GpuFault::Device, Some(mini_batch), "gone"));
             if mini_batch % 2 == 1 {
                 gpus.succeeded(&one(0), mini_batch);
             }

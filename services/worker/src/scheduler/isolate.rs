@@ -1,4 +1,4 @@
-//! Which mini-batches are isolated, and what follows from each range.
+//! Decides which mini-batches are isolated, and handles the result of each range.
 
 use std::time::Duration;
 
@@ -7,15 +7,16 @@ use protocol::{
     AttemptStatus, Ending, FailedRun, Isolate, OutputAction, OutputFormat, Payload, Warning, Work,
 };
 
-use super::isolation::{Isolated, Isolation};
+use super::isolation::{Isolation, IsolationOutcome};
 use super::mini_batch::{MiniBatch, Stage};
-use super::pipe::Handed;
-use super::{Action, Moment, Outcome, ProcessId, Scheduler};
+use super::pipe::PipedMiniBatch;
+use super::{Action, Outcome, ProcessId, Scheduler, Timestamp};
 use crate::lease::LeaseId;
 
 /// Mini-batches in a row of which no range succeeds, after which a node isolates no more.
 const HOPELESS_MAX: u32 = 3;
-/// Runs of ranges in a row that fail, after which it does the same: many mini-batches may be isolated side by side.
+/// Failed runs of ranges in a row, after which a node isolates no more: many mini-batches may be
+/// isolated side by side.
 const VAIN_RUNS_MAX: u32 = 256;
 
 /// Whether an attempt was ended by the script, or by one of its items.
@@ -46,7 +47,8 @@ impl Isolations {
         self.hopeless >= HOPELESS_MAX || self.vain_runs >= VAIN_RUNS_MAX || self.are_items_doubted()
     }
 
-    /// Whether a process should give a mini-batch up after a few failed items. The next success ends the doubt.
+    /// Whether a process should give up a mini-batch after a few failed items. The next success
+    /// resets this.
     pub(super) fn are_items_doubted(&self) -> bool {
         self.given_up >= HOPELESS_MAX
     }
@@ -126,11 +128,11 @@ impl Scheduler {
     pub(super) fn isolate(
         &mut self,
         process: ProcessId,
-        handed: Handed,
+        handed: PipedMiniBatch,
         divides: bool,
         ending: Ending,
         rows: Bytes,
-        now: Moment,
+        now: Timestamp,
     ) {
         let lease = handed.lease;
         let lost_gpus = self.lost_gpus(process, &ending);
@@ -177,10 +179,10 @@ impl Scheduler {
     fn begin_isolation(
         &mut self,
         process: ProcessId,
-        handed: Handed,
+        handed: PipedMiniBatch,
         divides: bool,
         ending: Ending,
-        now: Moment,
+        now: Timestamp,
     ) {
         let Some(mini_batch) = self.mini_batches.get(handed.lease) else { return };
         let number = mini_batch.descriptor.mini_batch;
@@ -199,7 +201,7 @@ impl Scheduler {
     }
 
     /// Lets a mini-batch that is ready run only the items that an earlier round has rejected.
-    pub(super) fn begin_rejected(&mut self, lease: LeaseId, now: Moment) {
+    pub(super) fn begin_rejected(&mut self, lease: LeaseId, now: Timestamp) {
         let spec = &self.config.spec;
         let (division, tries) = (spec.isolate, spec.run_max_try);
         let until = now.instant + Duration::from_secs(spec.ranges_seconds_max());
@@ -209,7 +211,7 @@ impl Scheduler {
     }
 
     /// Hands ranges to the processes that have run others of the same mini-batch, and so have its items at hand.
-    pub(super) fn hand_over_ranges(&mut self, now: Moment) {
+    pub(super) fn hand_over_ranges(&mut self, now: Timestamp) {
         for position in 0..self.mini_batches.isolated().len() {
             let lease = self.mini_batches.isolated()[position];
             let Some(MiniBatch { stage: Stage::Ready(_), isolation: Some(isolation), .. }) =
@@ -243,7 +245,12 @@ impl Scheduler {
     }
 
     /// Ends the isolation of a mini-batch that might not end before the longest lease that the queue allows.
-    pub(super) fn cut_isolation(&mut self, lease: LeaseId, mut mini_batch: MiniBatch, now: Moment) {
+    pub(super) fn cut_isolation(
+        &mut self,
+        lease: LeaseId,
+        mut mini_batch: MiniBatch,
+        now: Timestamp,
+    ) {
         if let Some(isolation) = &mut mini_batch.isolation {
             isolation.abandon("the queue does not let a node keep a mini-batch any longer");
             self.end_isolation(lease, mini_batch, None, now);
@@ -256,7 +263,7 @@ impl Scheduler {
         lease: LeaseId,
         mut mini_batch: MiniBatch,
         process: Option<ProcessId>,
-        now: Moment,
+        now: Timestamp,
     ) {
         let Some(isolation) = mini_batch.isolation.take() else { return };
         let (began, waited, only_kept) = (isolation.began, isolation.waited, isolation.only_kept());
@@ -264,7 +271,7 @@ impl Scheduler {
         let isolated =
             isolation.finish(|item| mini_batch.descriptor.item_detail(item), by_position, now);
         let saved = isolated.has_succeeded();
-        let Isolated { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } =
+        let IsolationOutcome { ending, rows, pieces, rejected, warnings_total, extra_runs, ended } =
             isolated;
         let mut attempted = mini_batch.attempted(began, waited, now);
         let (table, passed) = (attempted.prepared.take_table(), attempted.prepared.passed);
@@ -295,7 +302,7 @@ impl Scheduler {
         self.log(if saved { "INFO" } else { "WARNING" }, message);
         if !saved && let Some(process) = process.and_then(|process| self.processes.get_mut(process))
         {
-            process.condition.failed();
+            process.health.failed();
         }
         if !only_kept {
             self.isolations.hopeless =

@@ -7,16 +7,18 @@
 //! Nothing of this is announced: the mini-batch keeps its lease, ends with one attempt, and starts from its last try again
 //! on another node if this one dies.
 //!
-//! One bad item among `n` costs at most `2 * log2(n)` runs of together twice the size of the mini-batch, and two more after a
-//! wrong suspect; three if the suspect is right. A range is divided without a run of its own if it must hold a bad item,
-//! because what it is a part of has failed and the items before it have not; or if it probably does, by the distances
-//! between the last bad items (`gaps`) and by what runs cost (`run_cost`). What is left of ranges behind their bad items is
-//! joined to ranges of that length. Isolation ends early if it has no chance or takes too long. It has no chance if the first
-//! items fail alone, and so do probes from the middle of the largest ranges that are left: the first items may be the only
-//! bad ones.
+//! One bad item among `n` costs at most `2 * log2(n)` runs of together twice the size of the
+//! mini-batch, and two more after a wrong suspect; three if the suspect is right. A range is split
+//! without a run if it must contain a bad item, because the range that contains it has failed and
+//! the items before it have not. It is also split if it probably contains one, by the distances
+//! between the last bad items (`gaps`) and the cost of runs (`run_cost`). The remainders of ranges
+//! behind their bad items are joined to ranges of that length. Isolation ends early if it is
+//! hopeless or takes too long. It is hopeless if the first items fail alone, and so do probes from
+//! the middle of the largest remaining ranges: the first items may be the only bad ones.
 //!
-//! A mini-batch that runs its rejected items again is isolated from the beginning: its ranges are those that an earlier round
-//! has rejected, each with all its tries, and the results of the other items are there. Pure.
+//! A mini-batch that runs its rejected items again is isolated from the beginning: its ranges are
+//! those that an earlier round has rejected, each with all its tries, and the results of the other
+//! items exist. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,36 +27,36 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use protocol::{
-    AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, Rejected, Waited,
+    AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, Rejected, WaitTimes,
     Warning,
 };
 
-use super::causes::{Cause, Failed, is_of_an_item, rejected};
+use super::causes::{Cause, FailedRange, is_of_an_item, rejected};
 use super::gaps::Gaps;
-use super::good::Good;
-use super::pipe::Handed;
+use super::pipe::PipedMiniBatch;
 use super::ranges::{Pending, RangeKind, Suspects};
 use super::rejects::shorten_error;
 use super::run_cost::RunCost;
-use super::{Moment, ProcessId};
+use super::successful_rows::SuccessfulRows;
+use super::{ProcessId, Timestamp};
 
 /// Single items that fail before anything succeeds, after which single items from elsewhere are run.
 const FIRST_ITEMS: u32 = 8;
-/// As many again, after which the mini-batch fails as a whole: the cause is probably the script, or something that it
-/// needs.
+/// Twice as many, after which the mini-batch fails as a whole: the cause is probably the script, or
+/// a dependency of it.
 const HOPELESS_ITEMS: u32 = 2 * FIRST_ITEMS;
-/// What is known of items that an earlier round has rejected before they have run again.
+/// The cause of items that an earlier round has rejected, before they run again.
 const EARLIER: &str = "an earlier round of the job has rejected the items";
 /// Warnings that an attempt carries.
 const WARNINGS_MAX: usize = 10;
 
-/// A mini-batch that is being isolated.
+/// The isolation of a mini-batch.
 pub(super) struct Isolation {
     division: Isolate,
     /// How its last try ended, and when.
     whole: Ending,
-    pub(super) began: Moment,
-    ended: Moment,
+    pub(super) began: Timestamp,
+    ended: Timestamp,
     /// The process that has run the last range, or the mini-batch: it has the items at hand. `None`: none has yet.
     pub(super) process: Option<ProcessId>,
     /// When ranges that have not been run are rejected: later by each wait for a service, or for the limits of the job.
@@ -69,9 +71,9 @@ pub(super) struct Isolation {
     ranges_of_round: u32,
     /// These ranges, in a job of rejected items: it has no other items of the mini-batch. Else empty.
     all_items: Vec<(u64, u64)>,
-    good: Good,
+    good: SuccessfulRows,
     /// By the first item.
-    rejected: BTreeMap<u64, Failed>,
+    rejected: BTreeMap<u64, FailedRange>,
     gaps: Gaps,
     run_cost: RunCost,
     /// When the range to run next began, later by its waits; `None`: unknown.
@@ -81,7 +83,7 @@ pub(super) struct Isolation {
     items_failed: u32,
     runs: u32,
     /// How long the last try and the ranges waited.
-    pub(super) waited: Waited,
+    pub(super) waited: WaitTimes,
     load_seconds: f64,
     run_seconds: f64,
     process_seconds: f64,
@@ -90,7 +92,7 @@ pub(super) struct Isolation {
 }
 
 /// The outcome of an isolation, as the mini-batch announces it.
-pub(super) struct Isolated {
+pub(super) struct IsolationOutcome {
     /// The sum of all ranges that succeeded, or how the last try ended if none did.
     pub(super) ending: Ending,
     pub(super) rows: Bytes,
@@ -101,10 +103,10 @@ pub(super) struct Isolated {
     pub(super) warnings_total: u64,
     pub(super) extra_runs: u32,
     /// When the attempt ended.
-    pub(super) ended: Moment,
+    pub(super) ended: Timestamp,
 }
 
-impl Isolated {
+impl IsolationOutcome {
     /// Whether a part of the mini-batch was saved.
     pub(super) fn has_succeeded(&self) -> bool {
         self.ending.status == AttemptStatus::Succeeded
@@ -119,7 +121,7 @@ impl Isolation {
         division: Isolate,
         whole: Ending,
         process: ProcessId,
-        [began, ended]: [Moment; 2],
+        [began, ended]: [Timestamp; 2],
         until: Instant,
     ) -> Self {
         let cause = Cause::of(
@@ -145,7 +147,7 @@ impl Isolation {
         rows: Bytes,
         division: Isolate,
         tries: u32,
-        now: Moment,
+        now: Timestamp,
         until: Instant,
     ) -> Self {
         let error = ErrorReport { message: EARLIER.to_owned(), ..ErrorReport::default() };
@@ -162,7 +164,7 @@ impl Isolation {
         if kept.aside {
             isolation.all_items.clone_from(&kept.ranges);
         }
-        isolation.good = Good::kept(kept, rows);
+        isolation.good = SuccessfulRows::kept(kept, rows);
         isolation
     }
 
@@ -171,7 +173,7 @@ impl Isolation {
         division: Isolate,
         whole: Ending,
         process: Option<ProcessId>,
-        [began, ended]: [Moment; 2],
+        [began, ended]: [Timestamp; 2],
         until: Instant,
     ) -> Self {
         Self {
@@ -185,7 +187,7 @@ impl Isolation {
             again: None,
             ranges_of_round: 0,
             all_items: Vec::new(),
-            good: Good::default(),
+            good: SuccessfulRows::default(),
             rejected: BTreeMap::new(),
             gaps: Gaps::of(items),
             run_cost: RunCost::default(),
@@ -193,7 +195,7 @@ impl Isolation {
             suspects: Suspects::Untested,
             items_failed: 0,
             runs: 0,
-            waited: Waited::default(),
+            waited: WaitTimes::default(),
             load_seconds: known(whole.load_seconds),
             run_seconds: whole.run_seconds,
             process_seconds: whole.process_seconds,
@@ -219,9 +221,9 @@ impl Isolation {
         self.position().is_some_and(|position| self.pending[position].kind == RangeKind::Kept)
     }
 
-    /// Takes the start of the range to run next, which has ended, and the time that it has waited for a service, or for
-    /// the limits of the job: no item is at fault.
-    pub(super) fn handed(&mut self, handed: &Handed) {
+    /// Records the start of the range to run next, which has ended, and its waits for a service or
+    /// for the limits of the job, for which no item is at fault.
+    pub(super) fn handed(&mut self, handed: &PipedMiniBatch) {
         if self.process.is_none() {
             // It has waited for a process.
             self.until += handed.began.instant.saturating_duration_since(self.began.instant);
@@ -236,7 +238,7 @@ impl Isolation {
         self.probe.or(self.pending.len().checked_sub(1))
     }
 
-    /// Takes the result of the range that was to be run next, and which run that was.
+    /// Handles the result of the range that was to run next, and the run that produced it.
     pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, run: FailedRun, now: Instant) {
         let Some(position) = self.position() else { return };
         let Pending { items, kind, cause: kept, tries_left, .. } = self.pending.remove(position);
@@ -303,7 +305,8 @@ impl Isolation {
             && ending.returned.saturating_add(named) < count
     }
 
-    /// Notes what the run of a range has cost. Loading counts no more than it must: the first range loads the items of all.
+    /// Records the cost of a run of a range. Loading counts as little as possible: the first range
+    /// loads the items of all.
     fn measure(&mut self, items: &Range<u64>, ending: &Ending, now: Instant) {
         let Some(began) = self.range_began.take() else { return };
         let seconds = now.saturating_duration_since(began).as_secs_f64()
@@ -348,8 +351,9 @@ impl Isolation {
         }
     }
 
-    /// Joins the next range, while it is short, with the range behind it. Both must be what is left of ranges whose bad
-    /// items are known: with the others, it may be a range that has failed.
+    /// Joins the next range, while it is short, with the range behind it. Both must be remainders
+    /// of ranges whose bad items are known: joined with others, it might equal a range that has
+    /// failed.
     fn join_next(&mut self) {
         while let [.., behind, next] = &self.pending[..]
             && next.items.end == behind.items.start
@@ -373,7 +377,7 @@ impl Isolation {
         self.gaps.length(start, least, self.run_cost.in_vain_items(), self.runs)
     }
 
-    /// Whether the failure of the range that this is a part of follows from a bad item that is known.
+    /// Whether a known bad item explains the failure of the range that contains this one.
     fn is_explained(&self, pending: &Pending) -> bool {
         pending.cause.is_of_an_item() && self.has_rejected_in(&pending.part_of)
     }
@@ -438,7 +442,7 @@ impl Isolation {
     }
 
     fn reject(&mut self, items: Range<u64>, cause: Arc<Cause>) {
-        self.rejected.insert(items.start, Failed { items, cause });
+        self.rejected.insert(items.start, FailedRange { items, cause });
     }
 
     /// Divides a range around a suspect, which counts from its first item, or into halves.
@@ -471,7 +475,8 @@ impl Isolation {
             .extend(parts.map(|(items, is_last)| Pending::part(items, is_last, part_of, cause)));
     }
 
-    /// Runs the next range again, because it has failed through no fault of its items. Returns whether it may: once.
+    /// Runs the next range again, because its failure is not the fault of its items. Returns
+    /// `false` the second time.
     pub(super) fn again(&mut self) -> bool {
         let next = self.next();
         if self.again == next {
@@ -486,7 +491,7 @@ impl Isolation {
     pub(super) fn give_up(&mut self) {
         self.pending.clear();
         self.probe = None;
-        self.good = Good::default();
+        self.good = SuccessfulRows::default();
     }
 
     /// Rejects the ranges that have not been run, each with the failure of the range that it is a part of.
@@ -499,7 +504,7 @@ impl Isolation {
         self.probe = None;
         let rest = self.pending.drain(..).map(|Pending { items, cause, kind, .. }| {
             let cause = if kind == RangeKind::Kept { cause } else { cause.of_a_whole(reason) };
-            (items.start, Failed { items, cause })
+            (items.start, FailedRange { items, cause })
         });
         self.rejected.extend(rest);
     }
@@ -544,8 +549,8 @@ impl Isolation {
         mut self,
         detail: impl Fn(u64) -> String,
         by_position: bool,
-        now: Moment,
-    ) -> Isolated {
+        now: Timestamp,
+    ) -> IsolationOutcome {
         let extra_runs = self.runs.saturating_sub(self.ranges_of_round);
         if self.good.has_other_columns && by_position {
             // As one mini-batch, they would have had the columns of all.
@@ -574,7 +579,7 @@ impl Isolation {
             self.reject_the_rest();
             let rejected = if names { rejected(self.rejected, detail) } else { Vec::new() };
             let (ending, ended) = (self.whole, self.ended);
-            return Isolated {
+            return IsolationOutcome {
                 warnings_total: ending.warnings.len() as u64,
                 ending,
                 rows: Bytes::new(),
@@ -616,7 +621,7 @@ impl Isolation {
             ..Ending::empty()
         };
         let (rows, pieces) = self.good.into_rows(&rejected);
-        Isolated {
+        IsolationOutcome {
             ending,
             rows,
             pieces,

@@ -4,11 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use protocol::{Descriptor, ErrorReport, MiniBatchFrame, Takes, Waited};
+use protocol::{Descriptor, ErrorReport, MiniBatchFrame, TableForm, WaitTimes};
 
 use super::isolation::Isolation;
 use super::process::ProcessId;
-use super::{Attempted, Moment};
+use super::{EndedAttempt, Timestamp};
 use crate::prepare::Prepared;
 
 /// A mini-batch under a lease of this node.
@@ -37,7 +37,12 @@ pub(super) enum Stage {
     /// It waits for a process.
     Ready(Box<Prepared>),
     /// It is in the pipe of a process, which runs the first one. Once its lease is lost, its outcome is not announced.
-    Handed { process: ProcessId, sequence: u64, prepared: Box<Prepared>, is_lease_lost: bool },
+    PipedMiniBatch {
+        process: ProcessId,
+        sequence: u64,
+        prepared: Box<Prepared>,
+        is_lease_lost: bool,
+    },
 }
 
 impl MiniBatch {
@@ -78,7 +83,7 @@ impl MiniBatch {
         match &self.stage {
             Stage::Waiting { .. } | Stage::Postponed { .. } => 0,
             Stage::Preparing { bytes, .. } => *bytes,
-            Stage::Ready(prepared) | Stage::Handed { prepared, .. } => prepared.bytes,
+            Stage::Ready(prepared) | Stage::PipedMiniBatch { prepared, .. } => prepared.bytes,
         }
     }
 
@@ -106,23 +111,28 @@ impl MiniBatch {
         }
     }
 
-    /// Returns what is prepared of it.
+    /// Returns its prepared argument.
     pub(super) fn prepared(&self) -> Option<&Prepared> {
         match &self.stage {
-            Stage::Ready(prepared) | Stage::Handed { prepared, .. } => Some(prepared),
+            Stage::Ready(prepared) | Stage::PipedMiniBatch { prepared, .. } => Some(prepared),
             _ => None,
         }
     }
 
     /// Returns its attempt, which ends now. Its preparation may have failed, or have taken too long.
-    pub(super) fn attempted(self, began: Moment, waited: Waited, now: Moment) -> Attempted {
+    pub(super) fn attempted(
+        self,
+        began: Timestamp,
+        waited: WaitTimes,
+        now: Timestamp,
+    ) -> EndedAttempt {
         let preparation = self.preparing_for(now.instant).unwrap_or(self.preparation);
         let Self { descriptor, deliveries_lost, received, stage, .. } = self;
         let prepared = match stage {
-            Stage::Ready(prepared) | Stage::Handed { prepared, .. } => *prepared,
+            Stage::Ready(prepared) | Stage::PipedMiniBatch { prepared, .. } => *prepared,
             _ => Prepared::unreadable(&descriptor),
         };
-        Attempted { descriptor, deliveries_lost, prepared, received, preparation, began, waited }
+        EndedAttempt { descriptor, deliveries_lost, prepared, received, preparation, began, waited }
     }
 
     /// Moves it into a pipe, as the script takes it. Returns the frame for the process, and the memory file of its table. From the try
@@ -133,7 +143,7 @@ impl MiniBatch {
         sequence: u64,
         named_from: Option<u32>,
         doubted: bool,
-        takes: Takes,
+        takes: TableForm,
     ) -> (MiniBatchFrame, Option<Arc<OwnedFd>>) {
         let stage = std::mem::replace(&mut self.stage, Stage::Waiting { bytes: 0 });
         let Stage::Ready(prepared) = stage else { unreachable!("it is ready") };
@@ -158,14 +168,13 @@ impl MiniBatch {
             payload: prepared.payload.clone(),
         };
         let file = prepared.file.as_ref().map(|file| file.file.clone());
-        self.stage = Stage::Handed { process, sequence, prepared, is_lease_lost: false };
+        self.stage = Stage::PipedMiniBatch { process, sequence, prepared, is_lease_lost: false };
         (frame, file)
     }
 }
 
-/// Returns the number of deliveries of a mini-batch that were lost with their node: those recorded in its descriptor,
-/// and those before this one that the queue has counted.
-/// Those of a second start cost nothing.
+/// Returns the number of deliveries of a mini-batch that were lost with their node: those recorded
+/// in its descriptor, and those before this one that the queue has counted. A copy loses none.
 pub fn deliveries_lost(descriptor: &Descriptor, receive_count: u32) -> u32 {
     if descriptor.copy {
         return descriptor.deliveries_lost;

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use protocol::{Descriptor, Kept, MiniBatchFrame, Takes};
+use protocol::{Descriptor, Kept, MiniBatchFrame, TableForm};
 use rustc_hash::FxHashMap;
 
-use super::Moment;
+use super::Timestamp;
 use super::isolation::Isolation;
 use super::mini_batch::{MiniBatch, Stage};
-use super::pipe::Handed;
+use super::pipe::PipedMiniBatch;
 use super::process::{Process, ProcessId};
 use crate::lease::LeaseId;
 use crate::prepare::{Preparation, Prepared};
@@ -27,16 +27,16 @@ use crate::prepare::{Preparation, Prepared};
 #[derive(Default)]
 pub(super) struct MiniBatches {
     held: FxHashMap<LeaseId, MiniBatch>,
-    /// Those in each stage before a process has them, in order.
+    /// The leases in each stage before a process holds the mini-batch, in order.
     waiting: VecDeque<LeaseId>,
     postponed: VecDeque<LeaseId>,
     preparing: VecDeque<LeaseId>,
     ready: VecDeque<LeaseId>,
-    /// Those that run in ranges, in the order in which this began.
+    /// The mini-batches that run in ranges, in the order of their beginning.
     isolated: Vec<LeaseId>,
     /// How many are copies.
     copies: usize,
-    /// The sum of their memory, which is asked for with every preparation.
+    /// The sum of their memory, which every preparation needs.
     bytes: u64,
     /// Abandoned preparations that still run, with the memory that they may occupy: they took too long, or the node
     /// lost their lease. A file system that hangs must not get more and more readers.
@@ -74,7 +74,7 @@ impl MiniBatches {
         self.preparing.len() + self.abandoned.len()
     }
 
-    /// Whether it holds any that no process has.
+    /// Whether the node holds a mini-batch that no process holds.
     pub(super) fn has_unstarted(&self) -> bool {
         self.has_postponed() || self.unstarted() > 0
     }
@@ -121,7 +121,7 @@ impl MiniBatches {
             Stage::Postponed { .. } => Some(&mut self.postponed),
             Stage::Preparing { .. } => Some(&mut self.preparing),
             Stage::Ready(_) => Some(&mut self.ready),
-            Stage::Handed { .. } => None,
+            Stage::PipedMiniBatch { .. } => None,
         }
     }
 
@@ -161,7 +161,7 @@ impl MiniBatches {
         &mut self,
         fetches_checkpoints: bool,
         has_room: impl FnOnce(&Self, u64) -> bool,
-        now: Moment,
+        now: Timestamp,
     ) -> Option<(LeaseId, Box<Descriptor>, Option<Instant>)> {
         loop {
             let lease = self.waiting.front().copied()?;
@@ -196,7 +196,7 @@ impl MiniBatches {
         lease: LeaseId,
         descriptor: Descriptor,
         preparation: Preparation,
-        now: Moment,
+        now: Timestamp,
     ) -> Option<Result<(), Preparation>> {
         self.bytes -= self.abandoned.remove(&lease).unwrap_or(0);
         let mini_batch = self.held.get_mut(&lease)?;
@@ -241,8 +241,8 @@ impl MiniBatches {
         process: &mut Process,
         named_from: Option<u32>,
         doubted: bool,
-        takes: Takes,
-        now: Moment,
+        takes: TableForm,
+        now: Timestamp,
     ) -> (Vec<MiniBatchFrame>, Vec<Arc<OwnedFd>>) {
         let (mut frames, mut files) = (Vec::with_capacity(leases.len()), Vec::new());
         for lease in leases {
@@ -266,13 +266,14 @@ impl MiniBatches {
 
     /// Makes mini-batches that have left a pipe the next ones to hand over, in the same order, unless their leases are
     /// lost. `was_interrupted`: the process has ended, and may have worked on them.
-    pub(super) fn take_back(&mut self, handed: &[Handed], was_interrupted: bool) {
-        for Handed { lease, .. } in handed.iter().rev() {
+    pub(super) fn take_back(&mut self, handed: &[PipedMiniBatch], was_interrupted: bool) {
+        for PipedMiniBatch { lease, .. } in handed.iter().rev() {
             match self.held.get_mut(lease) {
                 None => {}
-                Some(MiniBatch { stage: Stage::Handed { is_lease_lost: true, .. }, .. }) => {
-                    drop(self.remove(*lease))
-                }
+                Some(MiniBatch {
+                    stage: Stage::PipedMiniBatch { is_lease_lost: true, .. },
+                    ..
+                }) => drop(self.remove(*lease)),
                 Some(mini_batch) => {
                     mini_batch.descriptor.was_interrupted |= was_interrupted;
                     self.wait_again(*lease);
@@ -285,12 +286,14 @@ impl MiniBatches {
     pub(super) fn wait_again(&mut self, lease: LeaseId) {
         let Some(mini_batch) = self.held.get_mut(&lease) else { return };
         let stage = std::mem::replace(&mut mini_batch.stage, Stage::Waiting { bytes: 0 });
-        let Stage::Handed { prepared, .. } = stage else { unreachable!("it was in a pipe") };
+        let Stage::PipedMiniBatch { prepared, .. } = stage else {
+            unreachable!("it was in a pipe")
+        };
         mini_batch.stage = Stage::Ready(prepared);
         self.ready.push_front(lease);
     }
 
-    /// Takes what an earlier round has kept of a mini-batch that is ready.
+    /// Takes the rows that an earlier round has kept of a mini-batch that is ready.
     pub(super) fn take_kept(&mut self, lease: LeaseId) -> Option<(Kept, Bytes)> {
         match &mut self.held.get_mut(&lease)?.stage {
             Stage::Ready(prepared) => prepared.kept.take(),
@@ -331,7 +334,7 @@ impl MiniBatches {
     /// Notes that a lease is lost, and removes its mini-batch unless it is in a pipe: returns in which, and the number of
     /// the hand-over.
     pub(super) fn lose_lease(&mut self, lease: LeaseId) -> Option<(ProcessId, u64)> {
-        if let Stage::Handed { process, sequence, is_lease_lost, .. } =
+        if let Stage::PipedMiniBatch { process, sequence, is_lease_lost, .. } =
             &mut self.held.get_mut(&lease)?.stage
         {
             *is_lease_lost = true;
@@ -341,7 +344,7 @@ impl MiniBatches {
         None
     }
 
-    /// Removes and returns those that are meant of the ones that no process has.
+    /// Removes and returns the mini-batches that match and that no process holds.
     pub(super) fn take(
         &mut self,
         is_meant: impl Fn(&MiniBatch) -> bool,
@@ -358,9 +361,9 @@ impl MiniBatches {
         taken.into_iter().filter_map(|lease| Some((lease, self.forget(lease)?))).collect()
     }
 
-    /// Removes and returns those that no process has, except one.
+    /// Removes and returns the mini-batches that no process holds, except one.
     pub(super) fn take_except(&mut self, kept: Option<LeaseId>) -> Vec<(LeaseId, MiniBatch)> {
-        let mut leases = self.leases(|held| !matches!(held.stage, Stage::Handed { .. }));
+        let mut leases = self.leases(|held| !matches!(held.stage, Stage::PipedMiniBatch { .. }));
         leases.retain(|lease| Some(*lease) != kept);
         leases.into_iter().filter_map(|lease| Some((lease, self.remove(lease)?))).collect()
     }

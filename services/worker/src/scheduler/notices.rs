@@ -1,10 +1,11 @@
-//! Which notices about this job are due: each function says whether one is, and notes that it is given. Pure.
+//! Decides which notices about this job are due: each function returns whether one is, and records
+//! that it is given. Pure.
 
 use std::time::{Duration, Instant};
 
-use super::Moment;
+use super::Timestamp;
 
-/// What users, the reducer and the node have been told.
+/// The notices that users, the reducer and the node have received.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     /// When a slow preparation was last reported.
@@ -16,8 +17,8 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// That a preparation is slow, again after this time.
-    pub(super) fn slow_preparation(&mut self, now: Moment, again: Duration) -> bool {
+    /// Whether to report that a preparation is slow, again after this time.
+    pub(super) fn slow_preparation(&mut self, now: Timestamp, again: Duration) -> bool {
         let is_due = self.preparation.is_none_or(|told| now.instant - told > again);
         if is_due {
             self.preparation = Some(now.instant);
@@ -25,8 +26,8 @@ impl Notices {
         is_due
     }
 
-    /// That a mini-batch goes on, always after a pause.
-    pub(super) fn progress(&mut self, now: Moment, pause: Duration) -> bool {
+    /// Whether to report that a mini-batch makes progress, always after a pause.
+    pub(super) fn progress(&mut self, now: Timestamp, pause: Duration) -> bool {
         let told = self.progress.get_or_insert(now.instant);
         let is_due = now.instant.saturating_duration_since(*told) >= pause;
         if is_due {
@@ -35,12 +36,12 @@ impl Notices {
         is_due
     }
 
-    /// That the limit of memory is too low, once.
+    /// Whether to report that the limit of memory is too low, once.
     pub(super) fn low_memory_limit(&mut self) -> bool {
         !std::mem::replace(&mut self.has_told_memory, true)
     }
 
-    /// That the first attempt has ended here.
+    /// Whether to report that the first attempt has ended here.
     pub(super) fn first_attempt(&mut self) -> bool {
         !std::mem::replace(&mut self.has_ended_one, true)
     }

@@ -1,12 +1,12 @@
-//! Pauses of the node: its disk is full, or a store does not answer. No script and no input is to blame, so a pause costs no try.
-//! The node takes no more mini-batches of the job for a while, returns those that it has not prepared, for other nodes,
-//! and says why.
+//! Pauses the node while its disk is full, or a store does not answer. Neither a script nor an
+//! input is to blame, so a pause costs no try. The node takes no more mini-batches of the job for a
+//! while, returns those that it has not prepared, for other nodes, and says why.
 
 use std::time::{Duration, Instant};
 
 use super::deadlines::wait_of_node;
 use super::mini_batch::{MiniBatch, Stage};
-use super::{Action, Moment, ProcessId, Scheduler};
+use super::{Action, ProcessId, Scheduler, Timestamp};
 use crate::lease::LeaseId;
 
 /// From a failure until the node tries again.
@@ -23,16 +23,16 @@ pub(super) struct Pause {
 
 impl Scheduler {
     /// Whether the node waits before it takes mini-batches again.
-    pub(super) fn is_paused(&self, now: Moment) -> bool {
+    pub(super) fn is_paused(&self, now: Timestamp) -> bool {
         self.pause.until.is_some_and(|until| now.instant < until)
     }
 
-    /// Whether a full disk is the business of others as well, and they may free it.
+    /// Whether other jobs use the disk, and may free it.
     pub(super) fn shares_disk(&self) -> bool {
-        self.config.share.is_some()
+        self.config.allocation.is_some()
     }
 
-    /// A mini-batch was read, or a process has started.
+    /// Ends the pause: a mini-batch was read, or a process has started.
     pub(super) fn go_on(&mut self) {
         self.pause = Pause::default();
     }
@@ -43,14 +43,14 @@ impl Scheduler {
         lease: LeaseId,
         mini_batch: MiniBatch,
         message: String,
-        now: Moment,
+        now: Timestamp,
     ) {
         self.begin_pause(message, now);
         self.give_back(lease, mini_batch.unspent());
     }
 
     /// A process could not start because the disk is full.
-    pub(super) fn no_room_to_start(&mut self, process: ProcessId, message: String, now: Moment) {
+    pub(super) fn no_room_to_start(&mut self, process: ProcessId, message: String, now: Timestamp) {
         self.begin_pause(message, now);
         if !self.stopping.may_start() {
             return self.stop_if_alone();
@@ -60,7 +60,7 @@ impl Scheduler {
         }
     }
 
-    fn begin_pause(&mut self, message: String, now: Moment) {
+    fn begin_pause(&mut self, message: String, now: Timestamp) {
         let since = *self.pause.failing_since.get_or_insert(now.instant);
         if !self.is_paused(now) {
             self.log("ERROR", message.clone());

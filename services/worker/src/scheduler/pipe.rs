@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use protocol::Waited;
+use protocol::WaitTimes;
 
-use super::Moment;
+use super::Timestamp;
 use crate::lease::LeaseId;
 
 /// Work that a pipe should hold, in seconds.
@@ -18,11 +18,11 @@ const PIPE_MAX: usize = 256;
 const MEAN_WEIGHT: f64 = 0.2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Handed {
+pub(super) struct PipedMiniBatch {
     pub(super) sequence: u64,
     pub(super) lease: LeaseId,
     /// When its attempt started: it was handed over, and the mini-batch before it had ended.
-    pub(super) began: Moment,
+    pub(super) began: Timestamp,
     /// Time that it waits for a service that limits its rate.
     pub(super) rate_limited: Duration,
     /// Time that it waits for the limits of the job.
@@ -31,7 +31,7 @@ pub(super) struct Handed {
     pub(super) waits_until: Option<Instant>,
 }
 
-impl Handed {
+impl PipedMiniBatch {
     /// Returns the end of its attempt. Waiting for a service, or for the limits of the job, does not count towards the limit.
     pub(super) fn deadline(&self, limit: Duration) -> Instant {
         self.began.instant + limit + self.waited()
@@ -43,9 +43,9 @@ impl Handed {
     }
 
     /// Returns the same in the form of an attempt.
-    pub(super) fn waits(&self) -> Waited {
+    pub(super) fn waits(&self) -> WaitTimes {
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Waited {
+        WaitTimes {
             limits_milliseconds: milliseconds(self.limited),
             services_milliseconds: milliseconds(self.rate_limited),
         }
@@ -54,7 +54,7 @@ impl Handed {
 
 #[derive(Debug, Default)]
 pub(super) struct Pipe {
-    handed: VecDeque<Handed>,
+    handed: VecDeque<PipedMiniBatch>,
     last_sequence: u64,
     mean_seconds: Option<f64>,
 }
@@ -86,9 +86,9 @@ impl Pipe {
     }
 
     /// Adds a mini-batch, and returns the number of the hand-over.
-    pub(super) fn hand_over(&mut self, lease: LeaseId, now: Moment) -> u64 {
+    pub(super) fn hand_over(&mut self, lease: LeaseId, now: Timestamp) -> u64 {
         self.last_sequence += 1;
-        self.handed.push_back(Handed {
+        self.handed.push_back(PipedMiniBatch {
             sequence: self.last_sequence,
             lease,
             began: now,
@@ -105,8 +105,8 @@ impl Pipe {
         &mut self,
         sequence: u64,
         seconds: Option<f64>,
-        now: Moment,
-    ) -> Option<Handed> {
+        now: Timestamp,
+    ) -> Option<PipedMiniBatch> {
         let answered = self.skipped(sequence)?;
         if let Some(seconds) = seconds {
             let mean = self.mean_seconds.unwrap_or(seconds);
@@ -119,7 +119,7 @@ impl Pipe {
     }
 
     /// Removes a recalled hand-over that the process has skipped, if it is the first.
-    pub(super) fn skipped(&mut self, sequence: u64) -> Option<Handed> {
+    pub(super) fn skipped(&mut self, sequence: u64) -> Option<PipedMiniBatch> {
         self.handed.pop_front_if(|first| first.sequence == sequence)
     }
 
@@ -127,7 +127,7 @@ impl Pipe {
         Some(self.handed.get(1)?.sequence..self.last_sequence + 1)
     }
 
-    pub(super) fn recall(&mut self, now: Moment) -> Vec<Handed> {
+    pub(super) fn recall(&mut self, now: Timestamp) -> Vec<PipedMiniBatch> {
         let Some(front) = self.handed.front() else { return Vec::new() };
         // Slow runs often follow each other, so the next one is handed over alone too.
         let so_far = now.instant.duration_since(front.began.instant).as_secs_f64();
@@ -135,13 +135,13 @@ impl Pipe {
         self.handed.drain(1..).collect()
     }
 
-    pub(super) fn remove(&mut self, sequence: u64) -> Option<Handed> {
+    pub(super) fn remove(&mut self, sequence: u64) -> Option<PipedMiniBatch> {
         let position = self.handed.iter().position(|handed| handed.sequence == sequence)?;
         self.handed.remove(position)
     }
 
     /// Returns the first hand-over, which the process works on.
-    pub(super) fn front(&self) -> Option<Handed> {
+    pub(super) fn front(&self) -> Option<PipedMiniBatch> {
         self.handed.front().copied()
     }
 
@@ -150,8 +150,8 @@ impl Pipe {
         &mut self,
         sequence: u64,
         time: Duration,
-        now: Moment,
-    ) -> Option<Handed> {
+        now: Timestamp,
+    ) -> Option<PipedMiniBatch> {
         let front = self.handed.front_mut().filter(|front| front.sequence == sequence)?;
         front.rate_limited += time;
         front.waits_until =
@@ -160,22 +160,22 @@ impl Pipe {
     }
 
     /// Adds a wait for the limits of the job to the first hand-over, which it returns.
-    pub(super) fn limited(&mut self, time: Duration) -> Option<Handed> {
+    pub(super) fn limited(&mut self, time: Duration) -> Option<PipedMiniBatch> {
         let front = self.handed.front_mut()?;
         front.limited += time;
         Some(*front)
     }
 
     /// Returns the last hand-over.
-    pub(super) fn back(&self) -> Option<Handed> {
+    pub(super) fn back(&self) -> Option<PipedMiniBatch> {
         self.handed.back().copied()
     }
 
-    pub(super) fn get(&self, sequence: u64) -> Option<Handed> {
+    pub(super) fn get(&self, sequence: u64) -> Option<PipedMiniBatch> {
         self.handed.iter().find(|handed| handed.sequence == sequence).copied()
     }
 
-    pub(super) fn take(&mut self) -> Vec<Handed> {
+    pub(super) fn take(&mut self) -> Vec<PipedMiniBatch> {
         std::mem::take(&mut self.handed).into()
     }
 }
@@ -184,8 +184,8 @@ impl Pipe {
 mod tests {
     use super::*;
 
-    fn now() -> Moment {
-        Moment { instant: Instant::now(), milliseconds: 0 }
+    fn now() -> Timestamp {
+        Timestamp { instant: Instant::now(), milliseconds: 0 }
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
         let (mut pipe, now) = (Pipe::default(), now());
         pipe.hand_over(70, now);
         pipe.hand_over(71, now);
-        let later = Moment { instant: now.instant + Duration::from_secs(3), ..now };
+        let later = Timestamp { instant: now.instant + Duration::from_secs(3), ..now };
         pipe.answered(1, Some(3.0), later).expect("the first");
         assert_eq!(pipe.front().map(|front| front.began), Some(later));
     }
@@ -222,7 +222,7 @@ mod tests {
             pipe.hand_over(lease, now);
         }
         assert_eq!(pipe.behind(), Some(3..12));
-        let later = Moment { instant: now.instant + Duration::from_millis(60), ..now };
+        let later = Timestamp { instant: now.instant + Duration::from_millis(60), ..now };
         let recalled: Vec<_> = pipe.recall(later).iter().map(|handed| handed.lease).collect();
         assert_eq!(recalled, (11..20).collect::<Vec<_>>());
         assert_eq!((pipe.handed.len(), pipe.depth(), pipe.wanted()), (1, 1, 0));

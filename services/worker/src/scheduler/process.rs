@@ -1,14 +1,14 @@
-//! A Python process: its life, and the mini-batches in its pipe.
+//! A Python process: its state, and the mini-batches in its pipe.
 
 use std::time::{Duration, Instant};
 
 use protocol::{AttemptStatus, Ending, GpuSet, SlotPhase};
 
-use super::condition::{Condition, WearLimits};
 use super::pipe::Pipe;
+use super::process_health::{ProcessHealth, WearLimits};
 
-/// Names one process of a node: the slot, which its successor takes over, and the number among all processes that the
-/// node has ever started.
+/// Identifies a process of a node by its slot, which its successor takes over, and by its number
+/// among all processes that the node has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessId {
     pub slot: usize,
@@ -24,9 +24,9 @@ impl ProcessId {
 pub(super) struct Process {
     pub(super) id: ProcessId,
     pub(super) name: String,
-    pub(super) life: Life,
+    pub(super) state: ProcessState,
     pub(super) pipe: Pipe,
-    pub(super) condition: Condition,
+    pub(super) health: ProcessHealth,
     /// The job may have fewer processes now, and no other follows this one.
     pub(super) is_surplus: bool,
     /// The GPUs that it is assigned.
@@ -35,18 +35,18 @@ pub(super) struct Process {
     pub(super) sees: Vec<u32>,
     /// A GPU of it is to go to another job.
     pub(super) is_displaced: bool,
-    /// What users should know about it when it ends.
+    /// A notice for users at its end.
     pub(super) notice: String,
     /// Exit status, or minus the signal.
     pub(super) code: i32,
     pub(super) started: Instant,
     /// When a long phase was last reported.
     pub(super) noticed: Option<Instant>,
-    pub(super) stacks: Option<StacksFor>,
+    pub(super) stacks: Option<StackRequest>,
 }
 
 /// The state of a process between its start and its end.
-pub(super) enum Life {
+pub(super) enum ProcessState {
     /// `init()` has not returned.
     Starting,
     /// It has reported that the script or `init()` failed, and exits.
@@ -56,13 +56,13 @@ pub(super) enum Life {
     /// It was asked to call `shutdown()` and to exit.
     Finishing { since: Instant },
     /// It was killed: a mini-batch took too long, or damaged the connection, or none is to blame.
-    Killed(Verdict),
+    Killed(ExitKind),
     /// It has ended, and the agent examines it.
-    Ended(Verdict),
+    Ended(ExitKind),
 }
 
-/// The meaning of the end of a process.
-pub(super) enum Verdict {
+/// The kind of an exit of a process.
+pub(super) enum ExitKind {
     /// A mini-batch failed, with an error if the engine killed the process.
     Failed(Box<Ending>),
     /// The process did not start, for this reason if the engine killed it.
@@ -75,14 +75,14 @@ pub(super) enum Verdict {
 
 /// A request for the stacks of a process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StacksFor {
+pub(super) struct StackRequest {
     pub(super) phase: SlotPhase,
     pub(super) sequence: u64,
-    pub(super) then: Then,
+    pub(super) then: AfterStacks,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Then {
+pub(super) enum AfterStacks {
     /// Report that the phase takes long.
     Notice { elapsed: Duration },
     /// Kill the process: the hand-over has exceeded its limit.
@@ -100,9 +100,9 @@ impl Process {
         Self {
             id,
             name: id.name(),
-            life: Life::Starting,
+            state: ProcessState::Starting,
             pipe: Pipe::default(),
-            condition: Condition::new(limits),
+            health: ProcessHealth::new(limits),
             is_surplus: false,
             gpus,
             sees,
@@ -120,46 +120,50 @@ impl Process {
         self.gpus.iter().flat_map(GpuSet::numbers).chain(&self.sees)
     }
 
-    /// Takes note that `init()` has returned or failed.
-    pub(super) fn init_ended(&mut self, life: Life) {
-        match self.life {
-            Life::Starting => self.life = life,
+    /// Records that `init()` has returned or failed.
+    pub(super) fn init_ended(&mut self, state: ProcessState) {
+        match self.state {
+            ProcessState::Starting => self.state = state,
             // Count one failed start, not two.
-            Life::Killed(Verdict::NotStarted { .. }) => self.life = Life::Killed(Verdict::Expected),
+            ProcessState::Killed(ExitKind::NotStarted { .. }) => {
+                self.state = ProcessState::Killed(ExitKind::Expected)
+            }
             _ => {}
         }
     }
 
     pub(super) fn is_killed(&self) -> bool {
-        matches!(self.life, Life::Killed(_) | Life::Ended(_))
+        matches!(self.state, ProcessState::Killed(_) | ProcessState::Ended(_))
     }
 
     pub(super) fn is_worn_out(&self) -> bool {
-        self.condition.wear().is_some()
+        self.health.wear().is_some()
     }
 
     pub(super) fn takes_work(&self) -> bool {
-        matches!(self.life, Life::Working)
+        matches!(self.state, ProcessState::Working)
             && !self.is_worn_out()
             && !self.is_surplus
             && !self.is_displaced
     }
 
-    /// Returns the meaning of its end while the node works. `phase` and `sequence` are its last ones.
-    pub(super) fn verdict(&mut self, phase: SlotPhase, sequence: u64) -> Verdict {
+    /// Returns the kind of its exit while the node works. `phase` and `sequence` are its last ones.
+    pub(super) fn exit_kind(&mut self, phase: SlotPhase, sequence: u64) -> ExitKind {
         let in_mini_batch = matches!(phase, SlotPhase::Load | SlotPhase::Run | SlotPhase::Report);
-        match std::mem::replace(&mut self.life, Life::Ended(Verdict::Expected)) {
-            Life::Starting => Verdict::NotStarted { reason: None },
-            Life::Killed(verdict) => verdict,
-            Life::Working | Life::Finishing { .. } if in_mini_batch => {
-                Verdict::Failed(Box::new(Ending {
+        match std::mem::replace(&mut self.state, ProcessState::Ended(ExitKind::Expected)) {
+            ProcessState::Starting => ExitKind::NotStarted { reason: None },
+            ProcessState::Killed(exit_kind) => exit_kind,
+            ProcessState::Working | ProcessState::Finishing { .. } if in_mini_batch => {
+                ExitKind::Failed(Box::new(Ending {
                     sequence,
                     status: AttemptStatus::ProcessDied,
                     ..Ending::empty()
                 }))
             }
-            Life::Working => Verdict::DiedIdle,
-            Life::InitFailed | Life::Finishing { .. } | Life::Ended(_) => Verdict::Expected,
+            ProcessState::Working => ExitKind::DiedIdle,
+            ProcessState::InitFailed | ProcessState::Finishing { .. } | ProcessState::Ended(_) => {
+                ExitKind::Expected
+            }
         }
     }
 }

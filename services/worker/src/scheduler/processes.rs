@@ -5,20 +5,21 @@ use std::time::{Duration, Instant};
 
 use protocol::GpuSet;
 
-use super::condition::WearLimits;
 use super::gpus::Gpus;
-use super::process::{Life, Process, ProcessId};
-use super::starts::{Next, Starts};
-use super::{Config, Moment};
+use super::process::{Process, ProcessId, ProcessState};
+use super::process_health::WearLimits;
+use super::starts::{StartDecision, Starts};
+use super::{Config, Timestamp};
 
 /// The processes of a node, of which the job may have some.
 pub(super) struct Processes {
     slots: Vec<Slot>,
     /// The number of the next process.
     next_number: u32,
-    /// How many the job may have now.
+    /// The number that the job may have now.
     allowed: usize,
-    /// That has become less, so the node may hold more mini-batches than they will soon need.
+    /// This number has shrunk, so the node may hold more mini-batches than the processes will soon
+    /// need.
     has_shrunk: bool,
     wear_limits: WearLimits,
     /// The results of all starts.
@@ -60,18 +61,21 @@ impl Slot {
         }
     }
 
-    /// Returns how much is lost if it is given up: a process with work is worth the most.
+    /// Returns the loss if the slot is given up: a process with work is worth the most.
     fn worth(&self) -> (u8, bool, u8) {
         let Some(process) = self.process() else { return (0, false, 0) };
-        let life = match process.life {
-            Life::Starting => 0,
-            Life::Working if process.pipe.is_empty() => 1,
-            Life::Working => 2,
-            Life::InitFailed | Life::Finishing { .. } | Life::Killed(_) | Life::Ended(_) => {
+        let state = match process.state {
+            ProcessState::Starting => 0,
+            ProcessState::Working if process.pipe.is_empty() => 1,
+            ProcessState::Working => 2,
+            ProcessState::InitFailed
+            | ProcessState::Finishing { .. }
+            | ProcessState::Killed(_)
+            | ProcessState::Ended(_) => {
                 return (1, false, 0);
             }
         };
-        (2, !process.is_displaced, life)
+        (2, !process.is_displaced, state)
     }
 }
 
@@ -82,9 +86,9 @@ impl Processes {
             slots: (0..processes).map(|_| Slot::default()).collect(),
             next_number: config.first_process,
             allowed: config
-                .share
+                .allocation
                 .as_ref()
-                .map_or(processes, |share| processes.min(share.processes as usize)),
+                .map_or(processes, |allocation| processes.min(allocation.processes as usize)),
             has_shrunk: false,
             wear_limits: WearLimits::of(&config.spec),
             starts: Starts::default(),
@@ -121,10 +125,10 @@ impl Processes {
     pub(super) fn succeeded(&mut self, id: ProcessId) {
         let others =
             self.slots.iter_mut().filter_map(Slot::process_mut).filter(|process| process.id != id);
-        others.for_each(|process| process.condition.other_succeeded());
+        others.for_each(|process| process.health.other_succeeded());
     }
 
-    /// Returns those that are meant.
+    /// Returns the ids of the processes that match.
     pub(super) fn ids(&self, is_meant: impl Fn(&Process) -> bool) -> Vec<ProcessId> {
         self.iter().filter(|process| is_meant(process)).map(|process| process.id).collect()
     }
@@ -151,7 +155,7 @@ impl Processes {
         slot: usize,
         gpus: Option<GpuSet>,
         sees: Vec<u32>,
-        now: Moment,
+        now: Timestamp,
     ) -> ProcessId {
         let id = ProcessId { slot, number: self.next_number };
         self.next_number += 1;
@@ -171,7 +175,7 @@ impl Processes {
     }
 
     /// Whether the time of the next start in a slot has come.
-    pub(super) fn is_due(&self, slot: usize, now: Moment) -> bool {
+    pub(super) fn is_due(&self, slot: usize, now: Timestamp) -> bool {
         matches!(self.slots[slot], Slot::Starts(at) if at <= now.instant)
     }
 
@@ -184,8 +188,9 @@ impl Processes {
     }
 
     /// Decides for an empty slot, with the pause before the start.
-    pub(super) fn next_start(&self) -> (Next, Option<Duration>) {
-        let starting = self.iter().filter(|process| matches!(process.life, Life::Starting)).count();
+    pub(super) fn next_start(&self) -> (StartDecision, Option<Duration>) {
+        let starting =
+            self.iter().filter(|process| matches!(process.state, ProcessState::Starting)).count();
         (self.starts.next(self.allowed.max(1) as u32, starting), self.starts.pause())
     }
 
@@ -202,7 +207,7 @@ impl Processes {
         self.used() >= self.allowed
     }
 
-    /// Notes how many the job may have from now on. Returns whether it has had another number.
+    /// Sets the number that the job may have. Returns whether it has changed.
     pub(super) fn allow(&mut self, processes: u32) -> bool {
         let allowed = self.slots.len().min(processes as usize);
         std::mem::replace(&mut self.allowed, allowed) != allowed
@@ -233,7 +238,7 @@ impl Processes {
         std::mem::take(&mut self.has_shrunk)
     }
 
-    /// Lets the first surplus process that is meant stay. Returns whether there is one.
+    /// Keeps the first surplus process that matches. Returns whether one did.
     pub(super) fn keep(&mut self, is_meant: impl Fn(&Process) -> bool) -> bool {
         let surplus = self.slots.iter_mut().filter_map(Slot::process_mut);
         let kept = surplus.into_iter().find(|process| process.is_surplus && is_meant(process));
@@ -244,7 +249,7 @@ impl Processes {
         self.slots.iter().position(|slot| matches!(slot, Slot::Empty))
     }
 
-    /// Marks those with a GPU that the job has no longer. Returns those that were not marked before.
+    /// Marks the processes with a GPU that the job has lost. Returns the newly marked ones.
     pub(super) fn displace(&mut self, gpus: &Gpus) -> Vec<ProcessId> {
         let mut displaced = Vec::new();
         for process in self.slots.iter_mut().filter_map(Slot::process_mut) {

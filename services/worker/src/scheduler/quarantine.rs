@@ -1,19 +1,21 @@
-//! Mini-batches that may kill their node run alone on it.
+//! Runs mini-batches that may kill their node alone on it.
 //!
-//! The queue counts the deliveries of everything that a dead node held, so this count blames mini-batches that only waited,
-//! or ran beside the guilty one, in this job or another. Once several deliveries of a mini-batch were lost, it is in
-//! *quarantine*: it runs while the node holds nothing else. So if the node dies, the mini-batch is guilty, and nothing else
-//! is lost with it. The node remembers such deaths on its disk, and after the second one the mini-batch fails. Between them the
-//! job waits, so that other jobs have the node in the meantime. Where no disk remembers, the count of deliveries ends it.
+//! The queue counts the deliveries of everything that a dead node held, so this count blames
+//! mini-batches that only waited, or ran beside the guilty one, in this job or another. Once
+//! several deliveries of a mini-batch were lost, it is in *quarantine*: it runs while the node
+//! holds nothing else. So if the node dies, the mini-batch is guilty, and nothing else is lost with
+//! it. The node remembers such deaths on its disk, and after the second one the mini-batch fails.
+//! Between them the job waits, so that other jobs have the node in the meantime. Where no disk
+//! survives, `lost_delivery_max` ends it.
 
 use std::time::{Duration, Instant};
 
 use protocol::{Descriptor, ErrorReport};
 
 use super::mini_batch::{MiniBatch, Stage, lost_too_often};
-use super::{Action, Moment, Scheduler};
+use super::{Action, Scheduler, Timestamp};
 use crate::lease::LeaseId;
-use crate::solitude::Access;
+use crate::node_lock::Access;
 
 /// Lost deliveries that put a mini-batch into quarantine, or fewer if the job allows fewer.
 const QUARANTINE_LOST: u32 = 3;
@@ -40,7 +42,7 @@ impl Quarantine {
 }
 
 impl Scheduler {
-    /// Whether the job needs the node for itself.
+    /// Whether the job needs exclusive use of the node.
     pub fn wants_to_be_alone(&self) -> bool {
         self.quarantine.held.is_some()
     }
@@ -50,7 +52,7 @@ impl Scheduler {
         self.mini_batches.len() > 0
     }
 
-    /// Notes what the job may do beside others on this node.
+    /// Sets the access of the job to this node.
     pub fn access(&mut self, access: Access) {
         self.quarantine.access = access;
     }
@@ -89,7 +91,7 @@ impl Scheduler {
         lease: LeaseId,
         mini_batch: MiniBatch,
         deaths: u32,
-        now: Moment,
+        now: Timestamp,
     ) {
         let waits = now.instant.saturating_duration_since(self.quarantine.began) < PAUSE * deaths;
         if !waits && self.quarantine.held.is_some() {
@@ -138,7 +140,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether no mini-batch needs the node for itself.
+    /// Whether no mini-batch needs exclusive use of the node.
     pub(super) fn may_work_beside_others(&self) -> bool {
         self.quarantine.held.is_none() && self.quarantine.access != Access::Denied
     }
@@ -147,7 +149,7 @@ impl Scheduler {
         self.quarantine.held == Some(lease)
     }
 
-    /// Notes that what ran alone has not killed the node.
+    /// Records that the mini-batch that ran alone has not killed the node.
     pub(super) fn end_alone(&mut self) {
         if let Some(mini_batch) = self.quarantine.running.take() {
             self.act(Action::EndAlone { mini_batch });

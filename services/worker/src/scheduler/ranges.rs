@@ -8,7 +8,7 @@ use super::causes::Cause;
 /// A range to run.
 pub(super) struct Pending {
     pub(super) items: Range<u64>,
-    /// The range that it is a part of, which has failed, or must hold a bad item.
+    /// The range that contains it, which has failed, or must contain a bad item.
     pub(super) part_of: Range<u64>,
     pub(super) is_last_part: bool,
     /// The failure of that range.
@@ -54,7 +54,7 @@ impl Pending {
     }
 }
 
-/// What is known of a range, mostly from the exception of the range that it is a part of.
+/// The known facts about a range, mostly from the exception of the range that contains it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RangeKind {
     Ordinary,
@@ -62,7 +62,7 @@ pub(super) enum RangeKind {
     Suspect,
     /// Before that item.
     BeforeSuspect,
-    /// It has failed, and only what the script has handed back of it may still count.
+    /// It has failed, and only its checkpoints may still count.
     Kept,
 }
 

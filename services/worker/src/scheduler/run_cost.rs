@@ -1,18 +1,18 @@
-//! What a run of a range costs by itself, beside its items, as measured. Pure.
+//! Measures the cost of a run of a range by itself, beside its items. Pure.
 //!
 //! A quick script with small items, such as rows, spends the time of hundreds of items on each run: its ranges should be
 //! long. Where an item takes a second, a run costs nothing, and ranges should be short, because the good items of a range
 //! that fails are run again.
 
-/// How many items of a quick script that has failed cost as much as a run by itself: what counts before runs were measured.
+/// The cost of a run by itself, in items of a quick script, before any run was measured.
 const USUAL: f64 = 256.0;
 /// Largest such number: items cost next to nothing.
 const MOST: f64 = 1e9;
 
-/// The runs of the ranges of a mini-batch, by what they tell.
+/// The runs of the ranges of a mini-batch, by kind.
 #[derive(Debug, Default)]
 pub(super) struct RunCost {
-    /// Runs of one item, whatever became of them.
+    /// Runs of one item, successful or not.
     alone: Runs,
     /// Successful runs of more items.
     good: Runs,
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_nothing_tell_nothing() {
+    fn times_of_zero_give_no_estimate() {
         assert_close(&measured(0.0, 0.0, 0.0), USUAL);
         let mut cost = measured(0.001, 0.001, 0.0);
         cost.succeeded(500, -3.0);

@@ -1,4 +1,4 @@
-//! Whether another Python process starts after one whose `init()` failed. Pure.
+//! Decides whether another Python process starts after one whose `init()` failed. Pure.
 //!
 //! A node does not retry failures that would recur. Before its first success:
 //!
@@ -6,12 +6,13 @@
 //! - a script that fails alike in every process ends the node when all of them have failed, and at least two: a node
 //!   with one process starts a second one for confirmation. Until then nothing starts, because a process that is still
 //!   in `init()` may succeed, and then the others may too;
-//! - if a network, a server or a full machine caused the failure, the node starts processes until three failures in a
-//!   row for each process, as the original did. It does the same after its first success.
+//! - if a network, a server or a full machine caused the failure, the node starts processes until
+//!   three failures in a row for each process, as Azure ML does. It does the same after its first
+//!   success.
 
 use std::time::Duration;
 
-use protocol::{Chance, ErrorReport, Takes};
+use protocol::{ErrorReport, RestartChance, TableForm};
 
 /// Failures in a row, per process, after which a node gives up.
 const FAILURES_PER_PROCESS: u32 = 3;
@@ -28,7 +29,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     has_succeeded: bool,
-    takes: Takes,
+    takes: TableForm,
     failed: u32,
     /// The last failure, for comparison and for people.
     kind: String,
@@ -44,7 +45,7 @@ pub(super) struct Starts {
 
 /// The decision for an empty slot.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum StartDecision {
     Start,
     /// Other processes are still starting; their results decide.
     Wait,
@@ -54,22 +55,22 @@ pub(super) enum Next {
 
 impl Starts {
     /// Notes that `init()` of a process has returned, and how the script gets the rows of a table.
-    pub(super) fn succeeded(&mut self, takes: Takes) {
+    pub(super) fn succeeded(&mut self, takes: TableForm) {
         let (idle_deaths, last_death) = (self.idle_deaths, std::mem::take(&mut self.last_death));
         *self = Self { has_succeeded: true, takes, idle_deaths, last_death, ..Self::default() };
     }
 
     /// How the script gets the rows of a table.
-    pub(super) fn takes(&self) -> Takes {
+    pub(super) fn takes(&self) -> TableForm {
         self.takes
     }
 
-    pub(super) fn failed(&mut self, process: &str, chance: Chance, error: &ErrorReport) {
+    pub(super) fn failed(&mut self, process: &str, chance: RestartChance, error: &ErrorReport) {
         // Equal failures differ in the paths of their process.
         let kind = format!("{}: {}", error.category, error.message).replace(process, "processNNN");
-        self.are_equal =
-            chance != Chance::Likely && (self.failed == 0 || self.are_equal && self.kind == kind);
-        self.cannot_heal |= chance == Chance::Never;
+        self.are_equal = chance != RestartChance::Likely
+            && (self.failed == 0 || self.are_equal && self.kind == kind);
+        self.cannot_heal |= chance == RestartChance::Never;
         self.failed += 1;
         (self.kind, self.sentence) = (kind, error.sentence());
     }
@@ -92,24 +93,27 @@ impl Starts {
     }
 
     /// Decides for an empty slot. `processes`: how many the node runs; `starting`: how many of them are in `init()`.
-    pub(super) fn next(&self, processes: u32, starting: usize) -> Next {
+    pub(super) fn next(&self, processes: u32, starting: usize) -> StartDecision {
         if self.idle_deaths >= IDLE_DEATHS_PER_PROCESS * processes {
             let (deaths, last) = (self.idle_deaths, &self.last_death);
-            return Next::GiveUp(format!(
+            return StartDecision::GiveUp(format!(
                 "{deaths} processes in a row ended between two mini-batches; {last}"
             ));
         }
         if !self.has_succeeded {
             if self.cannot_heal {
-                return Next::GiveUp(format!("the script cannot start: {}", self.sentence));
+                return StartDecision::GiveUp(format!(
+                    "the script cannot start: {}",
+                    self.sentence
+                ));
             }
             if self.are_equal && self.failed > 0 {
                 if starting > 0 {
-                    return Next::Wait;
+                    return StartDecision::Wait;
                 }
                 if self.failed >= EQUAL_FAILURES {
                     let (all, what) = (self.failed, &self.sentence);
-                    return Next::GiveUp(format!(
+                    return StartDecision::GiveUp(format!(
                         "the script cannot start: {what} All {all} starts failed alike."
                     ));
                 }
@@ -117,12 +121,12 @@ impl Starts {
         }
         if self.failed >= FAILURES_PER_PROCESS * processes {
             let failed = self.failed;
-            return Next::GiveUp(format!(
+            return StartDecision::GiveUp(format!(
                 "{failed} starts in a row failed, the last one with: {}",
                 self.sentence
             ));
         }
-        Next::Start
+        StartDecision::Start
     }
 }
 
@@ -130,7 +134,7 @@ impl Starts {
 mod tests {
     use super::*;
 
-    fn fail(starts: &mut Starts, chance: Chance, what: &str) {
+    fn fail(starts: &mut Starts, chance: RestartChance, what: &str) {
         starts.failed(
             "process000",
             chance,
@@ -138,63 +142,69 @@ mod tests {
         );
     }
 
-    fn after(failures: &[(Chance, &str)]) -> Starts {
+    fn after(failures: &[(RestartChance, &str)]) -> Starts {
         let mut starts = Starts::default();
         failures.iter().for_each(|(chance, what)| fail(&mut starts, *chance, what));
         starts
     }
 
-    fn gives_up(next: &Next) -> bool {
-        matches!(next, Next::GiveUp(_))
+    fn gives_up(next: &StartDecision) -> bool {
+        matches!(next, StartDecision::GiveUp(_))
     }
 
     #[test]
     fn wrong_code_gives_up_immediately() {
-        let next = after(&[(Chance::Never, "SyntaxError: x.")]).next(8, 7);
-        assert_eq!(next, Next::GiveUp("the script cannot start: SyntaxError: x.".into()));
+        let next = after(&[(RestartChance::Never, "SyntaxError: x.")]).next(8, 7);
+        assert_eq!(next, StartDecision::GiveUp("the script cannot start: SyntaxError: x.".into()));
     }
 
     #[test]
     fn equal_failures_of_all_processes_give_up() {
-        let failure = (Chance::Perhaps, "KeyError: x.");
-        assert_eq!(after(&[failure]).next(2, 1), Next::Wait, "the other process may succeed");
+        let failure = (RestartChance::Perhaps, "KeyError: x.");
+        assert_eq!(
+            after(&[failure]).next(2, 1),
+            StartDecision::Wait,
+            "the other process may succeed"
+        );
         let next = after(&[failure, failure]).next(2, 0);
         assert_eq!(
             next,
-            Next::GiveUp("the script cannot start: KeyError: x. All 2 starts failed alike.".into())
+            StartDecision::GiveUp(
+                "the script cannot start: KeyError: x. All 2 starts failed alike.".into()
+            )
         );
     }
 
     #[test]
     fn single_process_confirms_the_failure_once() {
-        let failure = (Chance::Perhaps, "KeyError: x.");
-        assert_eq!(after(&[failure]).next(1, 0), Next::Start);
+        let failure = (RestartChance::Perhaps, "KeyError: x.");
+        assert_eq!(after(&[failure]).next(1, 0), StartDecision::Start);
         assert!(gives_up(&after(&[failure, failure]).next(1, 0)));
     }
 
     #[test]
     fn different_or_healing_failures_are_retried_three_times_per_process() {
-        for chance in [Chance::Likely, Chance::Perhaps] {
+        for chance in [RestartChance::Likely, RestartChance::Perhaps] {
             let failures: Vec<_> =
                 (0..6).map(|number| (chance, format!("failure {number}"))).collect();
             let failures: Vec<_> =
                 failures.iter().map(|(chance, what)| (*chance, what.as_str())).collect();
-            assert_eq!(after(&failures[..5]).next(2, 0), Next::Start);
+            assert_eq!(after(&failures[..5]).next(2, 0), StartDecision::Start);
             assert!(gives_up(&after(&failures).next(2, 0)));
         }
-        let likely = [(Chance::Likely, "timed out"); 5];
-        assert_eq!(after(&likely).next(2, 1), Next::Start);
+        let likely = [(RestartChance::Likely, "timed out"); 5];
+        assert_eq!(after(&likely).next(2, 1), StartDecision::Start);
     }
 
     #[test]
     fn equal_failures_after_a_success_are_retried() {
-        let mut starts = after(&[(Chance::Perhaps, "KeyError: x.")]);
-        starts.succeeded(Takes::Frame);
+        let mut starts = after(&[(RestartChance::Perhaps, "KeyError: x.")]);
+        starts.succeeded(TableForm::Frame);
         for _ in 0..2 {
-            fail(&mut starts, Chance::Perhaps, "KeyError: x.");
+            fail(&mut starts, RestartChance::Perhaps, "KeyError: x.");
         }
-        assert_eq!((starts.next(1, 0), starts.pause()), (Next::Start, Some(4 * PAUSE)));
-        fail(&mut starts, Chance::Perhaps, "KeyError: x.");
+        assert_eq!((starts.next(1, 0), starts.pause()), (StartDecision::Start, Some(4 * PAUSE)));
+        fail(&mut starts, RestartChance::Perhaps, "KeyError: x.");
         assert!(gives_up(&starts.next(1, 0)));
     }
 
@@ -205,7 +215,7 @@ mod tests {
             let message = format!("no module x in scratch/{process}");
             starts.failed(
                 process,
-                Chance::Perhaps,
+                RestartChance::Perhaps,
                 &ErrorReport { message, ..ErrorReport::default() },
             );
         }
@@ -215,23 +225,23 @@ mod tests {
     #[test]
     fn idle_deaths_give_up_unless_a_mini_batch_is_answered() {
         let mut starts = Starts::default();
-        starts.succeeded(Takes::Frame);
+        starts.succeeded(TableForm::Frame);
         for _ in 0..5 {
             starts.died_idle("it crashed.".into());
-            starts.succeeded(Takes::Frame);
+            starts.succeeded(TableForm::Frame);
         }
-        assert_eq!(starts.next(2, 0), Next::Start);
+        assert_eq!(starts.next(2, 0), StartDecision::Start);
         starts.died_idle("it crashed.".into());
         let cause = "6 processes in a row ended between two mini-batches; it crashed.";
-        assert_eq!(starts.next(2, 0), Next::GiveUp(cause.into()));
+        assert_eq!(starts.next(2, 0), StartDecision::GiveUp(cause.into()));
         starts.answered();
-        assert_eq!((starts.next(2, 0), starts.pause()), (Next::Start, None));
+        assert_eq!((starts.next(2, 0), starts.pause()), (StartDecision::Start, None));
     }
 
     #[test]
     fn pauses_double_up_to_a_limit() {
         let pauses: Vec<_> =
-            (0..9).map(|count| after(&vec![(Chance::Likely, "x"); count]).pause()).collect();
+            (0..9).map(|count| after(&vec![(RestartChance::Likely, "x"); count]).pause()).collect();
         let milliseconds = [100, 200, 400, 800, 1600, 3200, 5000, 5000];
         let expected = milliseconds.map(|milliseconds| Some(Duration::from_millis(milliseconds)));
         assert_eq!(pauses[0], None);

@@ -1,4 +1,5 @@
-//! The end of an agent: it returns unstarted mini-batches immediately, and waits a while for running ones.
+//! Ends an agent: it returns unstarted mini-batches immediately, and waits a while for running
+//! ones.
 
 use std::time::Instant;
 
@@ -6,8 +7,8 @@ use protocol::{Descriptor, ResultEvent};
 
 use super::deadlines::SHUTDOWN_TIME;
 use super::mini_batch::{MiniBatch, Stage};
-use super::process::Life;
-use super::{Action, Announcement, Moment, Scheduler, Stop};
+use super::process::ProcessState;
+use super::{Action, Announcement, Scheduler, Stop, Timestamp};
 use crate::lease::LeaseId;
 
 /// Whether the agent works, and why it stops.
@@ -47,7 +48,7 @@ impl Stopping {
 }
 
 impl Scheduler {
-    pub(super) fn stop(&mut self, stop: Stop, now: Moment) {
+    pub(super) fn stop(&mut self, stop: Stop, now: Timestamp) {
         if !self.stopping.stop.raise(stop) {
             return;
         }
@@ -74,7 +75,7 @@ impl Scheduler {
     }
 
     /// Returns whether the agent can close.
-    pub fn is_over(&self, now: Moment) -> bool {
+    pub fn is_over(&self, now: Timestamp) -> bool {
         let too_late = self.stopping.deadline.is_some_and(|deadline| now.instant > deadline);
         self.stopping.stop == Stop::Kill
             || (self.stopping.is_orderly() && (too_late || self.processes.have_ended()))
@@ -97,7 +98,7 @@ impl Scheduler {
     }
 
     /// Returns mini-batches that might not end before the longest lease that the queue allows.
-    pub(super) fn return_old(&mut self, now: Moment) {
+    pub(super) fn return_old(&mut self, now: Timestamp) {
         let Some(lease_max) = self.config.lease_max else { return };
         let limit = self.limit();
         let is_old = |mini_batch: &MiniBatch| {
@@ -147,8 +148,9 @@ impl Scheduler {
     pub(super) fn give_up(&mut self, cause: String) {
         self.log("ERROR", cause.clone());
         self.stopping.gave_up = Some(cause);
-        let starting =
-            self.processes.ids(|process| matches!(process.life, Life::Starting | Life::InitFailed));
+        let starting = self.processes.ids(|process| {
+            matches!(process.state, ProcessState::Starting | ProcessState::InitFailed)
+        });
         starting.into_iter().for_each(|process| self.kill(process));
         self.stop_if_alone();
     }

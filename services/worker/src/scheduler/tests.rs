@@ -1,15 +1,15 @@
 //! Tests of each decision, as events and the resulting actions.
 
+mod allocation;
 mod copies;
 mod ends;
-mod fit;
 mod gpus;
 mod isolate;
 mod isolation;
 mod items;
 mod kept;
-mod others;
 mod pause;
+mod peer_nodes;
 mod quarantine;
 mod wear;
 mod work;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, Block, BlockRange, Chance, Descriptor, Ending, ErrorReport, JobSpec,
-    Payload, Phases, ProcessEvent, SlotPhase, Work,
+    Attempt, AttemptStatus, Block, BlockRange, Descriptor, Ending, ErrorReport, JobSpec, Payload,
+    Phases, ProcessEvent, RestartChance, SlotPhase, Work,
 };
 
 use super::process::Process;
@@ -32,7 +32,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 struct Node {
     scheduler: Scheduler,
-    now: Moment,
+    now: Timestamp,
     /// Phase, hand-over and duration of the phase of the process in each slot.
     doing: Vec<(SlotPhase, u64, Duration)>,
     requested: Vec<usize>,
@@ -48,7 +48,7 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
         spec: Arc::new(JobSpec::example()),
         node: "0".into(),
         processes,
-        share: None,
+        allocation: None,
         first_process: 0,
         gpus: 0,
         prefetch_bytes_max: 100,
@@ -58,10 +58,11 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
         is_alone: false,
     };
     change(&mut config);
-    let started = config.share.as_ref().map_or(processes, |share| share.processes);
-    let now = Moment { instant: Instant::now(), milliseconds: 1_000_000 };
+    let started = config.allocation.as_ref().map_or(processes, |allocation| allocation.processes);
+    let now = Timestamp { instant: Instant::now(), milliseconds: 1_000_000 };
     let doing = vec![(SlotPhase::Init, 0, Duration::ZERO); processes as usize];
-    let gpus = config.share.as_ref().map_or(config.gpus, |share| share.gpus.len() as u32);
+    let gpus =
+        config.allocation.as_ref().map_or(config.gpus, |allocation| allocation.gpus.len() as u32);
     let asks_for_gpus = config.spec.asks_for_gpus();
     let mut node = Node { scheduler: Scheduler::new(config, now), now, doing, requested: vec![] };
     if asks_for_gpus {
@@ -100,8 +101,8 @@ pub(crate) fn descriptor(mini_batch: u64, work: Work) -> Descriptor {
     Descriptor::new("job", mini_batch, work)
 }
 
-pub(super) fn delivered(number: u64) -> Delivered {
-    Delivered {
+pub(super) fn delivered(number: u64) -> LeasedDelivery {
+    LeasedDelivery {
         lease: number,
         descriptor: descriptor(number, Work::Rank),
         receive_count: 1,
@@ -111,7 +112,7 @@ pub(super) fn delivered(number: u64) -> Delivered {
 }
 
 /// Returns a table, which must be read.
-pub(super) fn table(number: u64, bytes: u64) -> Delivered {
+pub(super) fn table(number: u64, bytes: u64) -> LeasedDelivery {
     let block = Block {
         path: "/t.csv".into(),
         version: None,
@@ -122,11 +123,11 @@ pub(super) fn table(number: u64, bytes: u64) -> Delivered {
         number,
         Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] },
     );
-    Delivered { bytes, ..Delivered { descriptor, ..delivered(number) } }
+    LeasedDelivery { bytes, ..LeasedDelivery { descriptor, ..delivered(number) } }
 }
 
 pub(super) fn read(number: u64, bytes: u64) -> Event {
-    let Delivered { lease, descriptor, .. } = table(number, bytes);
+    let LeasedDelivery { lease, descriptor, .. } = table(number, bytes);
     let prepared = Prepared { bytes, ..Prepared::new(Payload::Rank, 3) };
     Event::Prepared {
         lease,
@@ -175,8 +176,12 @@ fn examined_with(process: u32, has_checkpoints: bool) -> Event {
         message: "it died".into(),
         ..ErrorReport::default()
     };
-    let findings =
-        Findings { death, early: "it crashed".into(), chance: Chance::Perhaps, has_checkpoints };
+    let findings = ExitReport {
+        death,
+        early: "it crashed".into(),
+        chance: RestartChance::Perhaps,
+        has_checkpoints,
+    };
     Event::Examined { process: id(process), findings: findings.into() }
 }
 
@@ -287,16 +292,16 @@ impl Node {
                 init_seconds: 0.1,
                 import_seconds: 0.0,
                 python_version: "3".into(),
-                takes: protocol::Takes::Frame,
+                takes: protocol::TableForm::Frame,
             },
         ));
         self.doing[process as usize % 2] = (SlotPhase::Idle, 0, Duration::ZERO);
     }
 
-    fn sightings(&self) -> Vec<Sighting> {
+    fn snapshots(&self) -> Vec<ProcessSnapshot> {
         let see = |process: &Process| {
             let (phase, sequence, elapsed) = self.doing[process.id.slot];
-            Sighting {
+            ProcessSnapshot {
                 process: process.id,
                 phase,
                 sequence,
@@ -317,16 +322,16 @@ impl Node {
     /// Lets time pass, and returns the resulting actions.
     fn tick(&mut self, time: Duration) -> String {
         self.pass(time);
-        let sightings = self.sightings();
-        self.after(Event::Tick(sightings))
+        let snapshots = self.snapshots();
+        self.after(Event::Tick(snapshots))
     }
 
     fn stacks(&mut self, process: u32, stacks: &str) -> String {
-        let mut sightings = self.sightings();
-        for seen in sightings.iter_mut().filter(|seen| seen.process == id(process)) {
+        let mut snapshots = self.snapshots();
+        for seen in snapshots.iter_mut().filter(|seen| seen.process == id(process)) {
             seen.stacks = Some(stacks.into());
         }
-        self.after(Event::Tick(sightings))
+        self.after(Event::Tick(snapshots))
     }
 
     fn runs(&mut self, process: u32, sequence: u64) {
@@ -334,7 +339,7 @@ impl Node {
     }
 
     fn lost(&mut self, lease: LeaseId) -> String {
-        let sightings = self.sightings();
-        self.after(Event::LeasesLost { leases: vec![lease], sightings })
+        let snapshots = self.snapshots();
+        self.after(Event::LeasesLost { leases: vec![lease], snapshots })
     }
 }

@@ -18,9 +18,10 @@ use protocol::{
     ProcessEvent, ResultEvent, Round, Work, decode_records, encode_record,
 };
 use reducer::MiniBatchState;
-use reducer::parts::Knowledge;
+use reducer::simulation_api::LedgerView;
 use worker::scheduler::{
-    Action, Announcement, Config, Delivered, Event, Moment, Outcome, ProcessId, Scheduler, Stop,
+    Action, Announcement, Config, Event, LeasedDelivery, Outcome, ProcessId, Scheduler, Stop,
+    Timestamp,
 };
 
 /// Tries of a mini-batch.
@@ -32,8 +33,8 @@ static SPEC: LazyLock<Arc<JobSpec>> = LazyLock::new(|| {
     let (run_max_try, lost_delivery_max) = (u32::from(TRIES_MAX), u32::from(LOST_MAX));
     Arc::new(JobSpec { run_max_try, lost_delivery_max, ..JobSpec::example() })
 });
-static NOW: LazyLock<Moment> =
-    LazyLock::new(|| Moment { instant: Instant::now(), milliseconds: 0 });
+static NOW: LazyLock<Timestamp> =
+    LazyLock::new(|| Timestamp { instant: Instant::now(), milliseconds: 0 });
 
 /// A message of the task queue: what differs between descriptors of one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -209,12 +210,12 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
             init_seconds: 0.0,
             import_seconds: 0.0,
             python_version: "3".into(),
-            takes: protocol::Takes::Frame,
+            takes: protocol::TableForm::Frame,
         };
         scheduler.handle(frame(ready, Bytes::new()), now);
     }
     scheduler.schedule(now, false);
-    let delivered = Delivered {
+    let delivered = LeasedDelivery {
         lease: 1,
         descriptor: descriptor(task),
         receive_count: u32::from(count),
@@ -317,7 +318,7 @@ fn segments(ledger: &[Vec<Record>]) -> Vec<Bytes> {
 pub fn next_segment(known: &[Vec<Record>], received: &[Record]) -> Vec<Record> {
     remember(&SEGMENTS, &(known.to_vec(), received.to_vec()), || {
         let messages: Vec<Bytes> = received.iter().map(|record| bytes_of(*record)).collect();
-        let known = Knowledge::read(segments(known)).expect("a ledger");
+        let known = LedgerView::read(segments(known)).expect("a ledger");
         records_of(&known.next_segment(&messages).expect("messages"))
     })
 }
@@ -342,7 +343,7 @@ pub struct View {
 /// Returns what a ledger tells a reducer about a job with this many mini-batches.
 pub fn view(ledger: &[Vec<Record>], mini_batches: u8) -> Rc<View> {
     remember(&VIEWS, ledger, || {
-        let known = Knowledge::read(segments(ledger)).expect("a ledger");
+        let known = LedgerView::read(segments(ledger)).expect("a ledger");
         let tally = known.tally();
         let states: Vec<_> =
             (0..mini_batches).map(|mini_batch| tally.state(u64::from(mini_batch))).collect();

@@ -46,28 +46,28 @@ fn receipt_is_valid_once_and_on_its_connection() {
 #[test]
 fn broker_sends_what_is_held_and_requested() {
     let leases = leases(0);
-    assert_eq!(leases.fit(), Fit::Right);
+    assert_eq!(leases.fit(), ConsumerChange::Right);
     let wish = leases.want(8);
-    assert_eq!(leases.fit(), Fit::More(8));
+    assert_eq!(leases.fit(), ConsumerChange::More(8));
     let set = leases.add_consumer(8);
-    assert_eq!(leases.fit(), Fit::Right);
+    assert_eq!(leases.fit(), ConsumerChange::Right);
     (1..=8).for_each(|tag| arrive(&leases, tag, set));
     assert_eq!(leases.take(8).len(), 8);
     drop(wish);
-    assert_eq!(leases.fit(), Fit::Idle, "a consumer without a receiver ends");
+    assert_eq!(leases.fit(), ConsumerChange::Idle, "a consumer without a receiver ends");
     let wish = leases.want(2);
-    assert_eq!(leases.fit(), Fit::More(2));
+    assert_eq!(leases.fit(), ConsumerChange::More(2));
     leases.add_consumer(2);
-    assert_eq!(leases.fit(), Fit::Right);
+    assert_eq!(leases.fit(), ConsumerChange::Right);
     drop(wish);
     arrive(&leases, 9, set);
-    assert_eq!(leases.fit(), Fit::Idle);
+    assert_eq!(leases.fit(), ConsumerChange::Idle);
     leases.want_no_more();
-    assert_eq!(leases.fit(), Fit::Stop);
+    assert_eq!(leases.fit(), ConsumerChange::Stop);
     leases.remove_consumers();
-    assert_eq!(leases.fit(), Fit::Idle, "the message that has arrived returns");
+    assert_eq!(leases.fit(), ConsumerChange::Idle, "the message that has arrived returns");
     assert_eq!(leases.take_arrived().len(), 1);
-    assert_eq!(leases.fit(), Fit::Right);
+    assert_eq!(leases.fit(), ConsumerChange::Right);
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn settled_message_makes_room_for_another() {
     let set = leases.add_consumer(4);
     (1..=4).for_each(|tag| arrive(&leases, tag, set));
     leases.take(3);
-    assert_eq!(leases.fit(), Fit::More(3));
+    assert_eq!(leases.fit(), ConsumerChange::More(3));
     leases.settle(&receipts(1..=3));
-    assert_eq!(leases.fit(), Fit::Right);
+    assert_eq!(leases.fit(), ConsumerChange::Right);
     assert!(leases.may_arrive());
 }
 
@@ -93,14 +93,14 @@ fn consumers_that_get_too_many_messages_are_replaced() {
     drop(wish);
     leases.settle(&receipts(1..=8));
     let _wish = leases.want(2);
-    assert_eq!(leases.fit(), Fit::Replace, "the broker would send ten");
+    assert_eq!(leases.fit(), ConsumerChange::Replace, "the broker would send ten");
     assert_eq!(leases.remove_consumers(), set);
-    assert_eq!(leases.fit(), Fit::More(2));
+    assert_eq!(leases.fit(), ConsumerChange::More(2));
     let next = leases.add_consumer(2);
     assert_ne!(next, set);
     leases.settle(&receipts(9..=10));
     arrive(&leases, 11, next);
-    assert_eq!(leases.fit(), Fit::Right, "what the former consumers got makes no room");
+    assert_eq!(leases.fit(), ConsumerChange::Right, "what the former consumers got makes no room");
 }
 
 #[test]
@@ -108,12 +108,12 @@ fn many_consumers_become_one() {
     let leases = leases(0);
     for tag in 1..=CONSUMERS_MAX as u64 {
         let _wish = leases.want(1);
-        assert_eq!(leases.fit(), Fit::More(1));
+        assert_eq!(leases.fit(), ConsumerChange::More(1));
         arrive(&leases, tag, leases.add_consumer(1));
         leases.take(1);
     }
     let _wish = leases.want(1);
-    assert_eq!(leases.fit(), Fit::Replace);
+    assert_eq!(leases.fit(), ConsumerChange::Replace);
     leases.remove_consumers();
-    assert_eq!(leases.fit(), Fit::More(1));
+    assert_eq!(leases.fit(), ConsumerChange::More(1));
 }

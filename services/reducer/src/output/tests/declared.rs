@@ -14,7 +14,7 @@ async fn parquet_has_the_declared_columns() {
     let mut job = parquet_job(vec![
         (
             0,
-            Outcome::Inline(stream(vec![
+            RowSource::Inline(stream(vec![
                 ("day", texts(["2026-01-31", "1969-12-31"])),
                 ("count", floats),
                 ("at", texts(["1970-01-01T00:00:01", "1970-01-01T02:00:00+02:00"])),
@@ -22,7 +22,7 @@ async fn parquet_has_the_declared_columns() {
         ),
         (
             1,
-            Outcome::Inline(stream(vec![
+            RowSource::Inline(stream(vec![
                 ("total", integers(vec![7, 8])),
                 ("count", integers(vec![2, 3])),
             ])),
@@ -69,7 +69,7 @@ async fn declared_instants_of_several_zones_are_those_of_utc() {
     };
     let results = ["Europe/Berlin", "Europe/Lisbon"]
         .map(in_zone)
-        .map(|at| Outcome::Inline(stream(vec![("at", at)])));
+        .map(|at| RowSource::Inline(stream(vec![("at", at)])));
     let mut job = parquet_job((0..).zip(results).collect()).await;
     let column =
         ResultColumn { name: "at".to_owned(), kind: ColumnKind::Timestamp, nullable: false };
@@ -89,7 +89,7 @@ async fn values_of_any_without_a_common_type_are_texts() {
         Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>([Some([Some(1), None])])),
         integers(vec![7]),
     ];
-    let results = values.into_iter().map(|any| Outcome::Inline(stream(vec![("any", any)])));
+    let results = values.into_iter().map(|any| RowSource::Inline(stream(vec![("any", any)])));
     let mut job = parquet_job((0..).zip(results).collect()).await;
     let column = ResultColumn { name: "any".to_owned(), kind: ColumnKind::Any, nullable: false };
     job.output.row_schema = Some(ResultSchema::Columns(vec![column]));

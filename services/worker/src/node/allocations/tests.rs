@@ -44,8 +44,8 @@ impl Played {
                     };
                     said.push(format!("{}: {step}", visit.0));
                 }
-                Action::Share { visit, share } => {
-                    let Share { processes, gpus, .. } = share;
+                Action::Allocate { visit, allocation } => {
+                    let AgentAllocation { processes, gpus, .. } = allocation;
                     let gpus =
                         if gpus.is_empty() { String::new() } else { format!(" with {gpus:?}") };
                     said.push(format!("{}: has {processes}{gpus}", visit.0));
@@ -93,7 +93,7 @@ impl Played {
     }
 
     fn looked_up(&mut self, visit: u64) -> String {
-        let found = Ok(Found::Open(Box::new(JobSpec::example())));
+        let found = Ok(JobLookup::Open(Box::new(JobSpec::example())));
         self.after(Event::LookedUp { visit: VisitId(visit), found })
     }
 
@@ -105,10 +105,10 @@ impl Played {
     }
 
     fn uses(&mut self, visit: u64, processes: usize, gpus: &[u32]) -> String {
-        let number = self.allocations.visits[&VisitId(visit)].share.number;
+        let number = self.allocations.visits[&VisitId(visit)].agent_allocation.number;
         let gpus = gpus.iter().copied().collect();
-        let in_use = InUse { number, processes, gpus, ..InUse::default() };
-        self.after(Event::InUse { visit: VisitId(visit), in_use })
+        let in_use = AllocationReport { number, processes, gpus, ..AllocationReport::default() };
+        self.after(Event::AllocationReport { visit: VisitId(visit), in_use })
     }
 
     fn worked(&mut self, visit: u64, worked: Result<usize, AgentFailed>) -> String {
@@ -162,7 +162,7 @@ fn job_that_is_given_again_while_it_leaves_goes_on() {
 
 #[test]
 fn ended_job_is_finished_and_canceled_job_is_killed() {
-    for (over, stop) in [(Over::Ended, "0: stop Finish"), (Over::Canceled, "0: stop Kill")] {
+    for (over, stop) in [(JobEnd::Ended, "0: stop Finish"), (JobEnd::Canceled, "0: stop Kill")] {
         let mut played = Played::new();
         played.give(&[("job", 2, &[])]);
         played.begin(0);
@@ -228,9 +228,9 @@ fn job_without_a_working_gpu_says_which_of_them_fail() {
     let mut played = Played::new();
     played.give(&[("job", 1, &[0])]);
     played.begin(0);
-    let number = played.allocations.visits[&VisitId(0)].share.number;
-    let in_use = InUse { number, failing: [0].into(), ..InUse::default() };
-    assert_eq!(played.after(Event::InUse { visit: VisitId(0), in_use }), "");
+    let number = played.allocations.visits[&VisitId(0)].agent_allocation.number;
+    let in_use = AllocationReport { number, failing: [0].into(), ..AllocationReport::default() };
+    assert_eq!(played.after(Event::AllocationReport { visit: VisitId(0), in_use }), "");
     let expected = Running { failing_gpus: [0].into(), ..Running::default() };
     assert_eq!(played.allocations.state().jobs["job"], expected);
 }
@@ -251,12 +251,12 @@ fn job_that_cannot_be_prepared_is_left_to_others() {
     let mut played = Played::new();
     let failed = |obstacle| Event::Provisioned {
         visit: VisitId(0),
-        result: Err(Unprovisioned { reason: "no disk".to_owned(), obstacle }),
+        result: Err(ProvisioningFailure { reason: "no disk".to_owned(), obstacle }),
     };
     played.give(&[("job", 2, &[])]);
     played.looked_up(0);
     played.after(Event::Opened { visit: VisitId(0), opened: Ok(Some(())) });
-    assert_eq!(played.after(failed(Obstacle::Lasting)), "0: tell no disk");
+    assert_eq!(played.after(failed(ProvisioningObstacle::Lasting)), "0: tell no disk");
     assert_eq!(played.done(0), "0: close");
     assert_eq!(played.allocations.state().unable["job"], "no disk");
     assert_eq!(played.tick(REST / 2), "");
@@ -274,7 +274,7 @@ fn job_that_cannot_be_prepared_is_left_to_others() {
 fn job_of_another_format_is_left_to_others() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
-    let found = Ok(Found::Foreign("format 2".to_owned()));
+    let found = Ok(JobLookup::Foreign("format 2".to_owned()));
     assert_eq!(
         played.after(Event::LookedUp { visit: VisitId(0), found }),
         "0: tell format 2, 0: has 2"
@@ -287,7 +287,7 @@ fn job_of_another_format_is_left_to_others() {
 fn silent_store_is_asked_again_and_reported_after_three_failures() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
-    let unanswered = Event::LookedUp { visit: VisitId(0), found: Err(Unanswered) };
+    let unanswered = Event::LookedUp { visit: VisitId(0), found: Err(NoAnswer) };
     assert_eq!(played.after(unanswered), "0: close");
     assert!(played.allocations.state().unable.is_empty(), "the store may be silent for all");
     for visit in 1..=FAILURES_MAX {
@@ -295,8 +295,10 @@ fn silent_store_is_asked_again_and_reported_after_three_failures() {
         assert!(played.tick(REST).contains(&format!("{visit}: LookUp")));
         played.looked_up(visit);
         played.after(Event::Opened { visit: VisitId(visit), opened: Ok(Some(())) });
-        let result =
-            Err(Unprovisioned { reason: "silent".to_owned(), obstacle: Obstacle::SilentStore });
+        let result = Err(ProvisioningFailure {
+            reason: "silent".to_owned(),
+            obstacle: ProvisioningObstacle::SilentStore,
+        });
         let after = played.after(Event::Provisioned { visit: VisitId(visit), result });
         assert_eq!(
             after,
@@ -322,7 +324,7 @@ fn agent_that_gives_up_or_fails_is_not_started_again_at_once() {
 fn job_that_is_over_is_not_asked_for_again() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
-    let over = Event::LookedUp { visit: VisitId(0), found: Ok(Found::Over("it has ended")) };
+    let over = Event::LookedUp { visit: VisitId(0), found: Ok(JobLookup::Over("it has ended")) };
     assert_eq!(played.after(over), "0: close");
     assert_eq!(played.tick(Duration::from_secs(60)), "");
     played.give(&[]);
@@ -370,7 +372,7 @@ fn idle_node_ends() {
     assert_eq!(played.allocations.ended(), Ended::Idle);
 }
 
-/// What may happen to a node: a schedule, or an answer to one of the open steps.
+/// An event of a node: a schedule, or an answer to one of the open steps.
 #[derive(Clone, Debug)]
 enum Happens {
     Given(Vec<(usize, u32, Vec<u32>)>),
@@ -396,7 +398,7 @@ proptest! {
     fn visits_and_gpus_stay_apart(all in prop::collection::vec(happens(), 1..60)) {
         let mut played = Played::new();
         let mut open: Vec<(VisitId, Step)> = Vec::new();
-        // What each agent may use, by what it has been told: an agent leaves GPUs only when it says so.
+        // The GPUs that each agent may use: an agent leaves GPUs only when it reports so.
         let mut told: BTreeMap<VisitId, (u64, BTreeSet<u32>)> = BTreeMap::new();
         let mut stopping = false;
         let events = all.into_iter().map(Some).chain(std::iter::repeat_n(None, 200));
@@ -441,20 +443,20 @@ proptest! {
                     let (visit, step) = open.remove(which % open.len());
                     match step {
                         Step::LookUp if well => {
-                            Event::LookedUp { visit, found: Ok(Found::Open(Box::new(JobSpec::example()))) }
+                            Event::LookedUp { visit, found: Ok(JobLookup::Open(Box::new(JobSpec::example()))) }
                         }
-                        Step::LookUp => Event::LookedUp { visit, found: Err(Unanswered) },
-                        Step::OpenQueues => Event::Opened { visit, opened: if well { Ok(Some(())) } else { Err(Unanswered) } },
+                        Step::LookUp => Event::LookedUp { visit, found: Err(NoAnswer) },
+                        Step::OpenQueues => Event::Opened { visit, opened: if well { Ok(Some(())) } else { Err(NoAnswer) } },
                         Step::Provision(_) => {
-                            let failed = Unprovisioned { reason: "bad".to_owned(), obstacle: Obstacle::Lasting };
+                            let failed = ProvisioningFailure { reason: "bad".to_owned(), obstacle: ProvisioningObstacle::Lasting };
                             Event::Provisioned { visit, result: if well { Ok(()) } else { Err(failed) } }
                         }
                         Step::Work if !stopping && well => {
-                            // The agent continues, and has applied its share.
+                            // The agent continues, and has applied its allocation.
                             open.push((visit, Step::Work));
                             let (number, gpus) = told[&visit].clone();
-                            let processes = played.allocations.visits[&visit].share.processes as usize;
-                            Event::InUse { visit, in_use: InUse { number, processes, gpus, ..InUse::default() } }
+                            let processes = played.allocations.visits[&visit].agent_allocation.processes as usize;
+                            Event::AllocationReport { visit, in_use: AllocationReport { number, processes, gpus, ..AllocationReport::default() } }
                         }
                         Step::Work => {
                             told.remove(&visit);
@@ -470,15 +472,15 @@ proptest! {
                 match action {
                     Action::Do { visit, step } => {
                         if step == Step::Work {
-                            let share = &played.allocations.visits[&visit].share;
-                            told.insert(visit, (share.number, share.gpus.iter().copied().collect()));
+                            let agent_allocation = &played.allocations.visits[&visit].agent_allocation;
+                            told.insert(visit, (agent_allocation.number, agent_allocation.gpus.iter().copied().collect()));
                         }
                         open.push((visit, step));
                     }
-                    Action::Share { visit, share } => {
+                    Action::Allocate { visit, allocation } => {
                         if let Some((number, gpus)) = told.get_mut(&visit) {
-                            *number = share.number;
-                            *gpus = share.gpus.iter().copied().collect();
+                            *number = allocation.number;
+                            *gpus = allocation.gpus.iter().copied().collect();
                         }
                     }
                     Action::Close(visit) => {

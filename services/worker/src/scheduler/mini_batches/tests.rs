@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use protocol::{AttemptStatus, Ending, ErrorReport, Isolate, JobSpec};
 
 use super::*;
-use crate::scheduler::condition::WearLimits;
+use crate::scheduler::process_health::WearLimits;
 use crate::scheduler::tests::{delivered, id, read, table};
-use crate::scheduler::{Delivered, Event};
+use crate::scheduler::{Event, LeasedDelivery};
 
 const LEASES: u64 = 12;
 
@@ -45,12 +45,12 @@ impl MiniBatches {
 struct Held {
     mini_batches: MiniBatches,
     processes: [Process; 2],
-    now: Moment,
+    now: Timestamp,
 }
 
 impl Held {
     fn new() -> Self {
-        let now = Moment { instant: std::time::Instant::now(), milliseconds: 0 };
+        let now = Timestamp { instant: std::time::Instant::now(), milliseconds: 0 };
         let limits = WearLimits::of(&JobSpec::example());
         let processes =
             [0, 1].map(|number| Process::starting(id(number), None, vec![], limits, now.instant));
@@ -63,7 +63,7 @@ impl Held {
         let pipe = &mut self.processes[process].pipe;
         match what {
             0 | 1 if held.get(lease).is_none() && !held.abandoned.contains_key(&lease) => {
-                let Delivered { descriptor, .. } =
+                let LeasedDelivery { descriptor, .. } =
                     if lease.is_multiple_of(2) { table(lease, 1) } else { delivered(lease) };
                 let descriptor = Descriptor { copy: what == 1, ..descriptor };
                 held.add(lease, MiniBatch::received(descriptor, 0, now.instant, 1));
@@ -91,7 +91,7 @@ impl Held {
                     &mut self.processes[process],
                     None,
                     false,
-                    protocol::Takes::Frame,
+                    protocol::TableForm::Frame,
                     now,
                 );
             }
@@ -122,10 +122,11 @@ impl Held {
 
     fn check(&self) {
         self.mini_batches.check();
-        let handed = self.mini_batches.leases(|held| matches!(held.stage, Stage::Handed { .. }));
+        let handed =
+            self.mini_batches.leases(|held| matches!(held.stage, Stage::PipedMiniBatch { .. }));
         let in_pipe = |lease: &LeaseId| match self.mini_batches.get(*lease).map(|held| &held.stage)
         {
-            Some(Stage::Handed { process, sequence, .. }) => {
+            Some(Stage::PipedMiniBatch { process, sequence, .. }) => {
                 self.processes[process.slot].pipe.get(*sequence)
             }
             _ => None,

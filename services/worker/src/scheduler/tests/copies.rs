@@ -12,9 +12,9 @@ fn speculating(processes: u32, mini_batches: u64) -> Node {
 }
 
 /// Returns a second start under another lease.
-fn copy(mini_batch: u64, lease: LeaseId) -> Delivered {
+fn copy(mini_batch: u64, lease: LeaseId) -> LeasedDelivery {
     let descriptor = Descriptor { copy: true, ..descriptor(mini_batch, Work::Rank) };
-    Delivered { lease, descriptor, receive_count: 1, deaths: 0, bytes: 0 }
+    LeasedDelivery { lease, descriptor, receive_count: 1, deaths: 0, bytes: 0 }
 }
 
 fn outcome(node: &mut Node, event: Event) -> Box<Outcome> {
@@ -101,10 +101,10 @@ fn isolating_beside_a_copy() -> Node {
         let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
         Descriptor { copy, ..descriptor(0, work) }
     };
-    let first = Delivered { descriptor: files(false), ..delivered(0) };
+    let first = LeasedDelivery { descriptor: files(false), ..delivered(0) };
     assert_eq!(node.after(Event::Received(vec![first])), "0 gets 0");
     assert_eq!(
-        node.after(Event::Received(vec![Delivered { descriptor: files(true), ..copy(0, 9) }])),
+        node.after(Event::Received(vec![LeasedDelivery { descriptor: files(true), ..copy(0, 9) }])),
         "1 gets 0"
     );
     assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..1]");
@@ -161,7 +161,7 @@ fn first_success_drops_the_copy() {
 #[test]
 fn copy_of_a_lost_delivery_is_not_run() {
     let mut node = speculating(2, 1);
-    let again = Delivered { receive_count: 2, ..copy(0, 9) };
+    let again = LeasedDelivery { receive_count: 2, ..copy(0, 9) };
     let lost = outcome(&mut node, Event::Received(vec![again]));
     assert_eq!((lost.attempt.copy, lost.attempt.deliveries_lost, lost.next_try), (true, 0, None));
 }

@@ -23,7 +23,7 @@ fn three_idle_deaths_per_process_end_the_node() {
             init_seconds: 0.1,
             import_seconds: 0.0,
             python_version: "3".into(),
-            takes: protocol::Takes::Frame,
+            takes: protocol::TableForm::Frame,
         };
         node.after(Event::Frame { process, frame: ready, rows: Bytes::new() });
         let exited =
@@ -86,16 +86,17 @@ fn frame_without_an_end_damages_the_connection() {
     {
         let mut node = working(1, 1);
         node.doing[0] = (phase, 1, Duration::ZERO);
-        let mut sightings = node.sightings();
-        sightings[0].frame_incomplete_for = Some(Duration::from_secs(seconds));
-        assert_eq!(node.after(Event::Tick(sightings)), expected, "{phase:?} for {seconds} s");
+        let mut snapshots = node.snapshots();
+        snapshots[0].frame_incomplete_for = Some(Duration::from_secs(seconds));
+        assert_eq!(node.after(Event::Tick(snapshots)), expected, "{phase:?} for {seconds} s");
     }
 }
 
 #[test]
 fn script_that_cannot_start_ends_the_node_immediately() {
     let mut node = starting(2);
-    let failed = ProcessEvent::InitFailed { error: ErrorReport::default(), chance: Chance::Never };
+    let failed =
+        ProcessEvent::InitFailed { error: ErrorReport::default(), chance: RestartChance::Never };
     node.after(frame(0, failed));
     assert_eq!(node.after(exited(0, SlotPhase::Import, 0)), "forget 0, kill 1");
     let actions = node.after(exited(1, SlotPhase::Import, 0));
@@ -118,7 +119,7 @@ fn process_that_cannot_be_spawned_is_a_failed_start() {
     let mut node = starting(1);
     let not_started = |number| {
         let (process, message) = (ProcessId { slot: 0, number }, "x".to_owned());
-        Event::NotStarted { process, message, chance: Chance::Likely }
+        Event::NotStarted { process, message, chance: RestartChance::Likely }
     };
     assert_eq!(node.after(not_started(0)), "");
     assert_eq!(node.tick(Duration::from_millis(50)), "");
@@ -213,7 +214,7 @@ fn kill_ends_immediately_and_returns_all_mini_batches() {
 #[test]
 fn returned_descriptor_keeps_its_lost_deliveries() {
     let mut node = starting(1);
-    node.after(Event::Received(vec![Delivered { receive_count: 3, ..delivered(0) }]));
+    node.after(Event::Received(vec![LeasedDelivery { receive_count: 3, ..delivered(0) }]));
     let held = node.scheduler.close();
     assert_eq!(held[0].1.deliveries_lost, 2);
     assert_eq!(held[0].1.tries_spent, 0);

@@ -92,7 +92,7 @@ fn mini_batch_without_another_gpu_goes_to_another_node_first() {
         let delivered = delivered(0);
         let descriptor =
             Descriptor { tries_spent: 1, failed_on: vec!["0".into()], ..delivered.descriptor };
-        Event::Received(vec![Delivered { descriptor, ..delivered }])
+        Event::Received(vec![LeasedDelivery { descriptor, ..delivered }])
     };
     let members =
         || protocol::Members { working: [("1".to_owned(), 0)].into(), ..Default::default() };
@@ -118,7 +118,7 @@ fn fail_first(node: &mut Node, number: u32, mini_batch: u64) -> String {
             init_seconds: 0.1,
             import_seconds: 0.0,
             python_version: "3".into(),
-            takes: protocol::Takes::Frame,
+            takes: protocol::TableForm::Frame,
         };
         node.after(frame(ready));
         let actions = node.after(Event::Received(vec![delivered(mini_batch)]));
@@ -167,7 +167,7 @@ fn end_of_the_process_tells_which_gpu_is_out_of_use() {
     let mut notices = Vec::new();
     for number in 0..3 {
         let process = ProcessId { slot: 0, number };
-        let frame = ProcessEvent::InitFailed { error: error(GONE), chance: Chance::Likely };
+        let frame = ProcessEvent::InitFailed { error: error(GONE), chance: RestartChance::Likely };
         node.after(Event::Frame { process, frame, rows: Bytes::new() });
         node.scheduler.handle(
             Event::Exited { process, code: 72, phase: SlotPhase::Init, sequence: 0, ran: None },

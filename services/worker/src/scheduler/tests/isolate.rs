@@ -1,6 +1,6 @@
 //! Mini-batches whose tries are spent and that are run again in ranges.
 
-use protocol::{Attempt, Isolate, Waited};
+use protocol::{Attempt, Isolate, WaitTimes};
 
 use super::*;
 
@@ -21,10 +21,10 @@ pub(super) fn with_isolation(processes: u32, change: impl FnOnce(&mut Config)) -
     node
 }
 
-pub(super) fn of_files(number: u64, files: usize) -> Delivered {
+pub(super) fn of_files(number: u64, files: usize) -> LeasedDelivery {
     let paths = (0..files).map(|file| format!("/in/{file}").as_str().into()).collect();
     let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
-    Delivered { descriptor: descriptor(number, work), ..delivered(number) }
+    LeasedDelivery { descriptor: descriptor(number, work), ..delivered(number) }
 }
 
 /// Returns an answer with these rows, one for each item.
@@ -178,7 +178,7 @@ fn range_that_kills_its_process_is_divided_in_the_next_one() {
         import_seconds: 0.1,
         init_seconds: 0.1,
         python_version: "3".into(),
-        takes: protocol::Takes::Frame,
+        takes: protocol::TableForm::Frame,
     };
     let process = ProcessId { slot: 0, number: 1 };
     assert_eq!(
@@ -371,7 +371,7 @@ fn isolation_does_not_end_because_its_ranges_wait() {
         assert_eq!(node.after(with_rows(0, 4, "g\n")), "0 gets 0[7..8]");
         let (attempt, _) = announced(&mut node, with_rows(0, 5, "h\n"));
         assert_eq!((attempt.failed(), rejected_items(&attempt)), (0, vec![]));
-        let Waited { limits_milliseconds, services_milliseconds } = attempt.waited;
+        let WaitTimes { limits_milliseconds, services_milliseconds } = attempt.waited;
         assert_eq!(
             u128::from(limits_milliseconds + services_milliseconds),
             (33 * LIMIT).as_millis()

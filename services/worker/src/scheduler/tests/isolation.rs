@@ -6,12 +6,12 @@ use proptest::collection::btree_set;
 use proptest::prelude::*;
 use protocol::{FailedItems, FailedRun, Isolate};
 
-use super::super::isolation::{Isolated, Isolation};
-use super::super::pipe::Handed;
+use super::super::isolation::{Isolation, IsolationOutcome};
+use super::super::pipe::PipedMiniBatch;
 use super::*;
 
-fn moment() -> Moment {
-    Moment { instant: Instant::now(), milliseconds: 0 }
+fn moment() -> Timestamp {
+    Timestamp { instant: Instant::now(), milliseconds: 0 }
 }
 
 fn run() -> FailedRun {
@@ -23,12 +23,12 @@ fn fails() -> Ending {
 }
 
 /// Returns the isolation of a mini-batch with this number of items and this end of its last try.
-fn isolation(items: u64, whole: Ending, now: Moment) -> Isolation {
+fn isolation(items: u64, whole: Ending, now: Timestamp) -> Isolation {
     Isolation::new(0..items, Isolate::Items, whole, id(0), [now, now], now.instant + LIMIT)
 }
 
 /// Isolates items of which some are bad, in a process that does not know which it works on.
-fn isolate(items: u64, bad: &BTreeSet<u64>) -> Isolated {
+fn isolate(items: u64, bad: &BTreeSet<u64>) -> IsolationOutcome {
     isolate_with(items, bad, |_| None)
 }
 
@@ -37,7 +37,7 @@ fn isolate_with(
     items: u64,
     bad: &BTreeSet<u64>,
     suspect: impl Fn(Range<u64>) -> Option<u64>,
-) -> Isolated {
+) -> IsolationOutcome {
     isolate_in(&Script::default(), items, bad, suspect).0
 }
 
@@ -57,7 +57,7 @@ fn isolate_in(
     items: u64,
     bad: &BTreeSet<u64>,
     suspect: impl Fn(Range<u64>) -> Option<u64>,
-) -> (Isolated, u64) {
+) -> (IsolationOutcome, u64) {
     let mut now = moment();
     let fails = |range: Range<u64>| {
         let suspect = suspect(range.clone()).map(|item| item.wrapping_sub(range.start));
@@ -77,7 +77,7 @@ fn isolate_in(
             first_bad.filter(|_| !script.is_eager).map_or(count, |bad| bad - range.start + 1);
         let took = script.run + script.item * worked_on as u32;
         if took > Duration::ZERO {
-            let handed = Handed { began: now, ..handed() };
+            let handed = PipedMiniBatch { began: now, ..handed() };
             now.instant += took;
             isolation.handed(&handed);
         }
@@ -102,9 +102,9 @@ fn isolate_in(
     (isolation.finish(|item| item.to_string(), true, now), in_vain)
 }
 
-fn handed() -> Handed {
+fn handed() -> PipedMiniBatch {
     let (rate_limited, limited, waits_until) = (Duration::ZERO, Duration::ZERO, None);
-    Handed { sequence: 1, lease: 0, began: moment(), rate_limited, limited, waits_until }
+    PipedMiniBatch { sequence: 1, lease: 0, began: moment(), rate_limited, limited, waits_until }
 }
 
 /// The first bad item of a range: the one that a script works on when it fails.

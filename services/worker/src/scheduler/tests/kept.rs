@@ -116,7 +116,7 @@ fn item_whose_result_was_handed_back_before_its_process_died_succeeds() {
         import_seconds: 0.1,
         init_seconds: 0.1,
         python_version: "3".into(),
-        takes: protocol::Takes::Frame,
+        takes: protocol::TableForm::Frame,
     };
     let process = ProcessId { slot: 0, number: 1 };
     assert_eq!(

@@ -6,12 +6,12 @@ const NO_ROOM: &str = "the disk is full";
 
 fn shared(processes: u32) -> Node {
     starting_with(processes, |config| {
-        config.share = Some(Share { number: 1, processes, gpus: vec![] });
+        config.allocation = Some(AgentAllocation { number: 1, processes, gpus: vec![] });
     })
 }
 
 fn no_room(number: u64) -> Event {
-    let Delivered { lease, descriptor, .. } = table(number, 1);
+    let LeasedDelivery { lease, descriptor, .. } = table(number, 1);
     Event::Prepared {
         lease,
         descriptor: descriptor.into(),
@@ -76,7 +76,7 @@ fn full_disk_of_a_node_without_other_jobs_fails_as_ever() {
 }
 
 fn unreachable(number: u64) -> Event {
-    let Delivered { lease, descriptor, .. } = table(number, 1);
+    let LeasedDelivery { lease, descriptor, .. } = table(number, 1);
     Event::Prepared {
         lease,
         descriptor: descriptor.into(),

@@ -1,14 +1,14 @@
 //! Mini-batches that may kill their node.
 
 use super::*;
-use crate::solitude::Access;
+use crate::node_lock::Access;
 
 /// Returns a delivery of a mini-batch of which this many were lost, and with which alone the node has died so often.
-fn lost(mini_batch: u64, lost: u32, deaths: u32) -> Delivered {
-    Delivered { receive_count: lost + 1, deaths, ..delivered(mini_batch) }
+fn lost(mini_batch: u64, lost: u32, deaths: u32) -> LeasedDelivery {
+    LeasedDelivery { receive_count: lost + 1, deaths, ..delivered(mini_batch) }
 }
 
-fn receive(node: &mut Node, delivered: &[Delivered]) -> String {
+fn receive(node: &mut Node, delivered: &[LeasedDelivery]) -> String {
     node.after(Event::Received(delivered.to_vec()))
 }
 

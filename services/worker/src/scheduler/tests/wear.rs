@@ -124,7 +124,7 @@ fn limit_below_the_memory_of_a_fresh_process_is_reported_once_and_replaces_nothi
         init_seconds: 0.1,
         import_seconds: 0.0,
         python_version: "3".into(),
-        takes: protocol::Takes::Frame,
+        takes: protocol::TableForm::Frame,
     };
     for process in 0..2 {
         node.after(measured(process, 300));

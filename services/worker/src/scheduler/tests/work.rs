@@ -1,6 +1,6 @@
 //! The way of a mini-batch through the node, and timeouts.
 
-use protocol::Waited;
+use protocol::WaitTimes;
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn node_requests_twice_what_its_processes_hold_and_once_at_a_time() {
         init_seconds: 0.1,
         import_seconds: 0.0,
         python_version: "3".into(),
-        takes: protocol::Takes::Frame,
+        takes: protocol::TableForm::Frame,
     };
     assert_eq!(node.after(frame(0, ready)), "0 gets 0");
     assert_eq!(node.requested, [4], "it holds enough");
@@ -41,8 +41,8 @@ fn node_whose_announcements_are_behind_takes_no_work_but_enforces_timeouts_and_s
     assert_eq!(behind(&mut node, done(0, 1)), "0 Succeeded");
     node.runs(1, 1);
     node.pass(LIMIT + Duration::from_secs(1));
-    let sightings = node.sightings();
-    assert_eq!(behind(&mut node, Event::Tick(sightings)), "stacks of 1");
+    let snapshots = node.snapshots();
+    assert_eq!(behind(&mut node, Event::Tick(snapshots)), "stacks of 1");
     assert_eq!(node.requested, [0; 0], "it requests nothing");
     assert_eq!(
         node.after(Event::Tick(vec![])),
@@ -57,7 +57,7 @@ fn mini_batch_that_another_node_has_lost_runs_next() {
     let mut node = working(1, 3);
     node.after(Event::Received(vec![
         delivered(3),
-        Delivered { receive_count: 2, ..delivered(4) },
+        LeasedDelivery { receive_count: 2, ..delivered(4) },
         delivered(5),
     ]));
     assert_eq!(node.after(raised(0, 1)), "0 RunRaised, again, 0 gets 4 1 2 3 5");
@@ -79,7 +79,7 @@ fn waits_and_preparations_are_measured() {
     for (number, (tries_spent, waited)) in (0..).zip([(1, 4.0), (2, 0.0)]) {
         node.pass(seconds(4));
         let next = Descriptor { tries_spent, ..descriptor(0, Work::Rank) };
-        node.after(Event::Received(vec![Delivered { descriptor: next, ..delivered(number) }]));
+        node.after(Event::Received(vec![LeasedDelivery { descriptor: next, ..delivered(number) }]));
         node.pass(seconds(1));
         let attempt = node.attempt(if number == 0 { raised(0, 2) } else { done(0, 3) });
         assert_eq!(
@@ -166,17 +166,17 @@ fn preparations_that_hang_count_until_they_end() {
     assert_eq!(node.after(Event::Tick(vec![])), "");
     assert_eq!(node.after(read(0, 1)), "", "its reader has ended, too late");
     assert_eq!(node.after(read(1, 1)), "prepare 3");
-    node.after(Event::LeasesLost { leases: vec![2, 3], sightings: vec![] });
+    node.after(Event::LeasesLost { leases: vec![2, 3], snapshots: vec![] });
     assert_eq!(node.after(Event::Tick(vec![])), "", "2 and 3 are still being read, and 4 is");
 }
 
 #[test]
 fn mini_batch_lost_too_often_is_not_started() {
     let mut node = working(1, 0);
-    node.scheduler.access(crate::solitude::Access::Exclusive);
+    node.scheduler.access(crate::node_lock::Access::Exclusive);
     for (receive_count, expected) in [(11, "0 begins alone, 0 gets 0"), (12, "0 LostTooOften")] {
         let actions =
-            node.after(Event::Received(vec![Delivered { receive_count, ..delivered(0) }]));
+            node.after(Event::Received(vec![LeasedDelivery { receive_count, ..delivered(0) }]));
         assert!(actions.starts_with(expected), "{actions}");
         node.after(done(0, 1));
     }
@@ -286,7 +286,10 @@ fn wait_for_the_limits_of_the_job_does_not_count_and_is_reported() {
         "not killed"
     );
     let attempt = node.attempt(done(0, 1));
-    assert_eq!(attempt.waited, Waited { limits_milliseconds: 100_000, services_milliseconds: 0 });
+    assert_eq!(
+        attempt.waited,
+        WaitTimes { limits_milliseconds: 100_000, services_milliseconds: 0 }
+    );
     assert!(attempt.warnings.is_empty());
 }
 

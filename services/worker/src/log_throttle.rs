@@ -1,33 +1,36 @@
-//! Log lines that may come by the million: the first ones of each kind are written, and then one a minute, with the number
-//! of those that were left out. Pure: moments in.
+//! Limits log lines that may come by the million: writes the first lines of each kind, and then one
+//! a minute, with the number of those that it left out. Pure: the caller passes the time.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Lines of a kind that are all written.
+/// The first lines of a kind, which are all written.
 const FIRST: u64 = 10;
-/// From one line to the next after those.
+/// Time between two lines after those.
 const EVERY: Duration = Duration::from_secs(60);
 /// Kinds that are counted separately. A sender of invalid messages may invent any number of kinds.
 const KINDS_MAX: usize = 100;
 
-/// The lines so far.
+/// The number of lines of each kind.
 #[derive(Debug, Default)]
-pub struct FewLines(HashMap<String, Count>);
+pub struct LogThrottle(HashMap<String, KindCount>);
 
 #[derive(Debug)]
-struct Count {
+struct KindCount {
     written: u64,
     left_out: u64,
     last: Instant,
 }
 
-impl FewLines {
-    /// Returns the line as it is to be written; `None`: it is left out.
+impl LogThrottle {
+    /// Returns the line to write; `None`: it is left out.
     pub fn next(&mut self, kind: &str, line: &str, now: Instant) -> Option<String> {
         let name = if self.0.len() < KINDS_MAX || self.0.contains_key(kind) { kind } else { "" };
-        let kind =
-            self.0.entry(name.to_owned()).or_insert(Count { written: 0, left_out: 0, last: now });
+        let kind = self.0.entry(name.to_owned()).or_insert(KindCount {
+            written: 0,
+            left_out: 0,
+            last: now,
+        });
         if kind.written >= FIRST && now - kind.last < EVERY {
             kind.left_out += 1;
             return None;
@@ -47,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_million_lines_are_few() {
-        let (mut lines, begin) = (FewLines::default(), Instant::now());
+        let (mut lines, begin) = (LogThrottle::default(), Instant::now());
         let mut written = Vec::new();
         for number in 0..1_000_000_u32 {
             let now = begin + Duration::from_millis(1) * number / 10;
@@ -67,7 +70,7 @@ mod tests {
 
     #[test]
     fn kinds_without_number_share_their_lines() {
-        let (mut lines, now) = (FewLines::default(), Instant::now());
+        let (mut lines, now) = (LogThrottle::default(), Instant::now());
         let written = (0..10_000)
             .filter(|number| lines.next(&format!("job {number}"), "line", now).is_some())
             .count();

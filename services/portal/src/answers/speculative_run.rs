@@ -4,7 +4,7 @@
 //! and the state of the mini-batch what became of it.
 
 use engine::MiniBatchState;
-use engine::history::Attempted;
+use engine::history::AttemptSummary;
 use futures::{StreamExt, stream};
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ const READS_AT_ONCE: usize = 16;
 /// What became of a second start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SecondStart {
+pub enum SpeculativeRun {
     /// It succeeded first. The first start was stopped.
     Won,
     /// The first start succeeded first. This one was stopped, or had failed.
@@ -33,20 +33,20 @@ pub async fn of(
     view: &View,
     number: u64,
     state: MiniBatchState,
-    attempts: &[Attempted],
-) -> Option<SecondStart> {
-    let is_copied = attempts.iter().any(Attempted::is_copy) || was_copied(view, number).await;
+    attempts: &[AttemptSummary],
+) -> Option<SpeculativeRun> {
+    let is_copied = attempts.iter().any(AttemptSummary::is_copy) || was_copied(view, number).await;
     is_copied.then(|| match state {
         MiniBatchState::Succeeded
             if attempts.iter().any(|attempt| attempt.is_copy() && attempt.counts()) =>
         {
-            SecondStart::Won
+            SpeculativeRun::Won
         }
-        MiniBatchState::Succeeded => SecondStart::Stopped,
+        MiniBatchState::Succeeded => SpeculativeRun::Stopped,
         MiniBatchState::Pending | MiniBatchState::Retrying if view.state().may_have_processes() => {
-            SecondStart::Open
+            SpeculativeRun::Open
         }
-        _ => SecondStart::Failed,
+        _ => SpeculativeRun::Failed,
     })
 }
 
@@ -106,7 +106,12 @@ mod tests {
         ];
         assert_eq!(
             all,
-            [Some(SecondStart::Stopped), Some(SecondStart::Won), Some(SecondStart::Open), None]
+            [
+                Some(SpeculativeRun::Stopped),
+                Some(SpeculativeRun::Won),
+                Some(SpeculativeRun::Open),
+                None
+            ]
         );
     }
 }

@@ -1,20 +1,20 @@
-//! What the text of a failure says about the GPU.
+//! Reads the fault of a GPU from the text of a failure.
 
-/// The cause of a failure, as far as its text names one.
+/// A fault of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum GpuFault {
     /// The memory of the GPU is full: because of the data, or of what the process has kept.
     Memory,
     /// The process can no longer use the GPU, mostly because of an error in the script.
     Context,
-    /// The GPU or its driver is gone.
+    /// The GPU or its driver is lost.
     Device,
 }
 
 /// Texts of CUDA, ROCm and libraries above them, in lower case. The first row that matches counts.
-const TROUBLES: [(Trouble, &[&str]); 3] = [
+const TROUBLES: [(GpuFault, &[&str]); 3] = [
     (
-        Trouble::Memory,
+        GpuFault::Memory,
         &[
             "cuda out of memory",
             "hip out of memory",
@@ -31,7 +31,7 @@ const TROUBLES: [(Trouble, &[&str]); 3] = [
         ],
     ),
     (
-        Trouble::Device,
+        GpuFault::Device,
         &[
             "no cuda-capable device",
             "no cuda gpus are available",
@@ -54,7 +54,7 @@ const TROUBLES: [(Trouble, &[&str]); 3] = [
         ],
     ),
     (
-        Trouble::Context,
+        GpuFault::Context,
         &[
             "cuda error",
             "cuda_error_",
@@ -68,8 +68,8 @@ const TROUBLES: [(Trouble, &[&str]); 3] = [
     ),
 ];
 
-impl Trouble {
-    /// Returns the trouble that the text of a failure describes.
+impl GpuFault {
+    /// Returns the fault that the text of a failure describes.
     pub(super) fn of(text: &str) -> Option<Self> {
         let text = text.to_ascii_lowercase();
         let is_named = |texts: &[&str]| texts.iter().any(|named| text.contains(named));
@@ -82,53 +82,56 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_libraries_are_told_apart() {
+    fn texts_of_libraries_are_distinguished() {
         let cases = [
             (
                 "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-                Some(Trouble::Memory),
+                Some(GpuFault::Memory),
             ),
             (
                 "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be …",
-                Some(Trouble::Memory),
+                Some(GpuFault::Memory),
             ),
             (
                 "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
-                Some(Trouble::Memory),
+                Some(GpuFault::Memory),
             ),
             (
                 "OutOfMemoryError: Out of memory allocating 4,398,046,511,104 bytes (allocated so far: 0)",
-                Some(Trouble::Memory),
+                Some(GpuFault::Memory),
             ),
             (
                 "ResourceExhaustedError: OOM when allocating tensor on … by allocator GPU_0_bfc",
-                Some(Trouble::Memory),
+                Some(GpuFault::Memory),
             ),
             (
                 "RuntimeException: Failed to allocate memory for requested buffer of size 4096",
-                Some(Trouble::Memory),
+                Some(GpuFault::Memory),
             ),
-            ("RuntimeError: CUDA error: device-side assert triggered", Some(Trouble::Context)),
+            ("RuntimeError: CUDA error: device-side assert triggered", Some(GpuFault::Context)),
             (
                 "RuntimeError: CUDA error: an illegal memory access was encountered",
-                Some(Trouble::Context),
+                Some(GpuFault::Context),
             ),
             (
                 "CUDARuntimeError: cudaErrorLaunchFailure: unspecified launch failure",
-                Some(Trouble::Context),
+                Some(GpuFault::Context),
             ),
-            ("RuntimeError: No CUDA GPUs are available", Some(Trouble::Device)),
-            ("RuntimeError: CUDA error: no CUDA-capable device is detected", Some(Trouble::Device)),
+            ("RuntimeError: No CUDA GPUs are available", Some(GpuFault::Device)),
+            (
+                "RuntimeError: CUDA error: no CUDA-capable device is detected",
+                Some(GpuFault::Device),
+            ),
             (
                 "RuntimeError: CUDA error: uncorrectable ECC error encountered",
-                Some(Trouble::Device),
+                Some(GpuFault::Device),
             ),
-            ("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.", Some(Trouble::Device)),
+            ("NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus.", Some(GpuFault::Device)),
             ("ValueError: the oxide index maxid is not known", None),
             ("MemoryError: out of memory", None),
         ];
         for (text, expected) in cases {
-            assert_eq!(Trouble::of(text), expected, "{text}");
+            assert_eq!(GpuFault::of(text), expected, "{text}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use protocol::Schedule;
 use storage::SeenWorker;
 
-use crate::presence::Moment;
+use crate::job_liveness::Timestamp;
 
 /// A worker that has a job and did not renew its entry for this long is silent: two and a half periods.
 const SILENCE: Duration = Duration::from_secs(5 * storage::WORKER_PERIOD_AT_WORK.as_secs() / 2);
@@ -20,11 +20,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// The workers of a target, as one process has seen them.
 #[derive(Debug, Default)]
-pub(crate) struct Attendance {
+pub(crate) struct WorkerLiveness {
     workers: HashMap<String, Worker>,
     /// The last sign of a worker for each job.
-    signs: HashMap<String, Moment>,
-    looked_at: Option<Moment>,
+    signs: HashMap<String, Timestamp>,
+    looked_at: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Worker {
     silent: Duration,
 }
 
-impl Attendance {
+impl WorkerLiveness {
     /// Takes note of the entries of workers, as they are now by the clock of the store (milliseconds since the epoch).
     /// Returns the silent ones. `last`: the last schedule, whose authors may have known of more.
     pub fn looked(
@@ -43,7 +43,7 @@ impl Attendance {
         seen: &[SeenWorker],
         last: &Schedule,
         by_store: u64,
-        now: Moment,
+        now: Timestamp,
     ) -> BTreeSet<String> {
         let pause =
             self.looked_at.map_or(Duration::ZERO, |at| now.instant - at.instant).min(PAUSE_MAX);
@@ -76,7 +76,7 @@ impl Attendance {
     }
 
     /// Returns the last sign of a worker for each job.
-    pub fn signs(&self) -> impl Iterator<Item = (&str, Moment)> {
+    pub fn signs(&self) -> impl Iterator<Item = (&str, Timestamp)> {
         self.signs.iter().map(|(job_id, sign)| (&**job_id, *sign))
     }
 }
@@ -89,9 +89,9 @@ mod tests {
 
     /// A target with one worker and one job, which looks once a second.
     struct Played {
-        attendance: Attendance,
+        worker_liveness: WorkerLiveness,
         last: Schedule,
-        now: Moment,
+        now: Timestamp,
         by_store: u64,
         seen_at: u64,
         jobs: &'static [&'static str],
@@ -101,9 +101,9 @@ mod tests {
         fn new() -> Self {
             let job = ScheduledJob { job_id: "job".to_owned(), ..ScheduledJob::default() };
             let last = Schedule { jobs: vec![job], ..Schedule::default() };
-            let now = Moment::now();
+            let now = Timestamp::now();
             Self {
-                attendance: Attendance::default(),
+                worker_liveness: WorkerLiveness::default(),
                 last,
                 now,
                 by_store: 10_000,
@@ -126,7 +126,7 @@ mod tests {
                 self.jobs.iter().map(|job| ((*job).to_owned(), Running::default())).collect();
             let state = NodeState { name: "a".to_owned(), jobs, ..NodeState::default() };
             let seen = [SeenWorker { state, seen_at: self.seen_at }];
-            let silent = self.attendance.looked(&seen, &self.last, self.by_store, self.now);
+            let silent = self.worker_liveness.looked(&seen, &self.last, self.by_store, self.now);
             assert!(silent.iter().all(|name| name == "a"));
             !silent.is_empty()
         }
@@ -136,7 +136,7 @@ mod tests {
         }
 
         fn age_of_the_sign(&self) -> Option<u64> {
-            let (_, sign) = self.attendance.signs().next()?;
+            let (_, sign) = self.worker_liveness.signs().next()?;
             Some((self.now.instant - sign.instant).as_secs())
         }
     }

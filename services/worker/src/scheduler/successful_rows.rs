@@ -8,7 +8,7 @@ use protocol::{Ending, Kept, Rejected};
 
 /// The results, in the order of the items.
 #[derive(Default)]
-pub(super) struct Good {
+pub(super) struct SuccessfulRows {
     pub(super) ranges: u32,
     pub(super) returned: u64,
     pub(super) items_kept: u64,
@@ -23,7 +23,7 @@ pub(super) struct Good {
     is_undivided: bool,
 }
 
-impl Good {
+impl SuccessfulRows {
     /// Begins with the results that an earlier round has kept.
     pub(super) fn kept(kept: Kept, mut rows: Bytes) -> Self {
         let mut good = Self { columns: kept.columns, returned: kept.succeeded, ..Self::default() };

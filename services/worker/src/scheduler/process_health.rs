@@ -1,8 +1,9 @@
-//! When a process is worn out: after a number of runs or failures, above a limit of memory, or without its GPU. Pure.
+//! Decides when a process is worn out: after a number of runs or failures, above a limit of memory,
+//! or without its GPU. Pure.
 
 use protocol::{GpuSet, JobSpec, Wear};
 
-use super::trouble::Trouble;
+use super::gpu_fault::GpuFault;
 
 /// Failed mini-batches after which a process is replaced, because its state may be corrupt.
 pub(super) const FAILURES_MAX: u32 = 10;
@@ -24,9 +25,9 @@ impl WearLimits {
     }
 }
 
-/// What a process has done and occupies.
+/// The runs, failures and memory of a process.
 #[derive(Debug)]
-pub(super) struct Condition {
+pub(super) struct ProcessHealth {
     limits: WearLimits,
     /// Mini-batches that it has answered.
     runs: u64,
@@ -38,12 +39,13 @@ pub(super) struct Condition {
     gpu_full: u32,
     /// Resident memory, as last measured.
     bytes: u64,
-    /// It exceeded the limit of memory before its first run, so a new process would be no smaller.
+    /// The process exceeded the limit of memory before its first run, so a new process would be no
+    /// smaller.
     is_exempt: bool,
     wear: Option<Wear>,
 }
 
-impl Condition {
+impl ProcessHealth {
     pub(super) fn new(limits: WearLimits) -> Self {
         Self {
             limits,
@@ -116,9 +118,9 @@ impl Condition {
 
     /// Notes a failure of its GPUs. What the process has kept may fill their memory, so the second such failure in
     /// a row wears it out, and any other failure at once.
-    pub(super) fn gpu_failed(&mut self, gpus: GpuSet, trouble: Trouble, is_out: bool) {
-        self.gpu_full += u32::from(trouble == Trouble::Memory);
-        if is_out || trouble != Trouble::Memory || self.gpu_full > 1 {
+    pub(super) fn gpu_failed(&mut self, gpus: GpuSet, trouble: GpuFault, is_out: bool) {
+        self.gpu_full += u32::from(trouble == GpuFault::Memory);
+        if is_out || trouble != GpuFault::Memory || self.gpu_full > 1 {
             self.wear.get_or_insert(Wear::Gpu { gpus });
         }
     }

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use engine::history::{Attempted, History, MARKED_TOGETHER, Origin};
+use engine::history::{AttemptSummary, History, MARKED_TOGETHER, Origin};
 use protocol::Phases;
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use serde::Serialize;
 pub const SLOWEST_MAX: usize = 20;
 
 /// `None`: it is not known of this attempt.
-type Duration = fn(&Attempted) -> Option<f32>;
+type Duration = fn(&AttemptSummary) -> Option<f32>;
 
 /// The durations of an attempt.
 const DURATIONS: [(&str, Duration); 8] = [
@@ -21,7 +21,7 @@ const DURATIONS: [(&str, Duration); 8] = [
     ("prepared", |attempt| measured(attempt).map(|phases| phases.prepared_seconds)),
     ("loaded", |attempt| measured(attempt).map(|phases| phases.loaded_seconds)),
     ("run", |attempt| Some(attempt.run_seconds)),
-    ("reported", Attempted::reported_seconds),
+    ("reported", AttemptSummary::reported_seconds),
     // Loaded and reported, where nothing tells them apart.
     ("overhead", |attempt| {
         measured(attempt)
@@ -31,7 +31,7 @@ const DURATIONS: [(&str, Duration); 8] = [
     ("cpu", |attempt| Some(attempt.process_seconds)),
 ];
 
-fn measured(attempt: &Attempted) -> Option<Phases> {
+fn measured(attempt: &AttemptSummary) -> Option<Phases> {
     Some(attempt.phases).filter(|phases| phases.are_known())
 }
 
@@ -52,7 +52,7 @@ type Slow = (Reverse<u32>, u64);
 
 /// Statistics of the attempts of one history.
 #[derive(Debug, Default)]
-pub struct Measured {
+pub struct AttemptStatistics {
     origin: Origin,
     version: u32,
     /// Attempts that it has added.
@@ -62,7 +62,7 @@ pub struct Measured {
     slowest: Vec<Vec<Slow>>,
 }
 
-impl Measured {
+impl AttemptStatistics {
     /// Adds what the history has recorded since the last call.
     pub fn update(&mut self, history: &History) {
         // The report of attempts replaces the ledger.
@@ -148,7 +148,7 @@ impl Sorted {
 fn slowest_in(history: &History, range: Range<u64>) -> Vec<Slow> {
     let range = range.start..range.end.min(history.mini_batches());
     // Non-negative numbers sort like their bits.
-    let bits = |attempt: &Attempted| attempt.elapsed_seconds.max(0.0).to_bits();
+    let bits = |attempt: &AttemptSummary| attempt.elapsed_seconds.max(0.0).to_bits();
     let mut all: Vec<Slow> =
         range.filter_map(|number| Some((Reverse(bits(history.shown(number)?)), number))).collect();
     if all.len() > SLOWEST_MAX {
@@ -167,8 +167,8 @@ mod tests {
     use super::*;
     use crate::fixtures::{history, segment, tried};
 
-    fn of(history: &History) -> Measured {
-        let mut measured = Measured::default();
+    fn of(history: &History) -> AttemptStatistics {
+        let mut measured = AttemptStatistics::default();
         measured.update(history);
         measured
     }
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn growing_history_gives_the_same_as_a_whole_one() {
         let mut growing = History::default();
-        let mut kept = Measured::default();
+        let mut kept = AttemptStatistics::default();
         for round in 0_u64..20 {
             let numbers = (0..700).map(|n| (round * 700 + n) * 7919 % 14_000);
             let attempts: Vec<_> =

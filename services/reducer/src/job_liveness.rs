@@ -11,14 +11,14 @@ use tokio::time::Instant;
 
 /// One moment on two clocks.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct Timestamp {
     /// For durations.
     pub instant: Instant,
     /// Wall clock, in milliseconds since 1970, for people.
     pub epoch_milliseconds: u64,
 }
 
-impl Moment {
+impl Timestamp {
     /// Reads both clocks.
     pub fn now() -> Self {
         Self { instant: Instant::now(), epoch_milliseconds: milliseconds_since_epoch() }
@@ -42,7 +42,7 @@ impl Moment {
 
 /// The signs of life of the workers of a job.
 #[derive(Debug)]
-pub(crate) struct Presence {
+pub(crate) struct JobLiveness {
     silence: Duration,
     /// Time of the last sign; before the first sign, the start of listening.
     heard: Instant,
@@ -51,14 +51,14 @@ pub(crate) struct Presence {
     attended: Duration,
 }
 
-impl Presence {
+impl JobLiveness {
     /// Starts to listen. A worker counts as absent after `silence`.
-    pub fn new(silence: Duration, now: Moment) -> Self {
+    pub fn new(silence: Duration, now: Timestamp) -> Self {
         Self { silence, heard: now.instant, heard_at: None, attended: Duration::ZERO }
     }
 
     /// Records a sign of a worker at this moment, which may be some time ago.
-    pub fn heard(&mut self, at: Moment) {
+    pub fn heard(&mut self, at: Timestamp) {
         self.heard_at = self.heard_at.max(Some(at.epoch_milliseconds));
         if at.instant <= self.heard {
             return;
@@ -80,17 +80,17 @@ impl Presence {
     }
 
     /// Whether all workers count as absent.
-    pub fn is_silent(&self, now: Moment) -> bool {
+    pub fn is_silent(&self, now: Timestamp) -> bool {
         now.instant >= self.silent_at()
     }
 
     /// Returns the wall clock of the last sign if all workers count as absent; `None` if none has ever given a sign.
-    pub fn silent_since(&self, now: Moment) -> Option<u64> {
+    pub fn silent_since(&self, now: Timestamp) -> Option<u64> {
         self.heard_at.filter(|_| self.is_silent(now))
     }
 
     /// Returns the total time with at least one worker, the time since its last sign included.
-    pub fn attended_until(&self, now: Moment) -> Duration {
+    pub fn attended_until(&self, now: Timestamp) -> Duration {
         let is_there = self.has_heard() && !self.is_silent(now);
         self.attended
             + if is_there {
@@ -112,48 +112,48 @@ mod tests {
 
     const SILENCE: Duration = Duration::from_secs(5);
 
-    fn seconds(now: &mut Moment, seconds: u64) -> Moment {
+    fn seconds(now: &mut Timestamp, seconds: u64) -> Timestamp {
         *now = now.after(Duration::from_secs(seconds));
         *now
     }
 
     #[test]
     fn time_without_workers_does_not_count() {
-        let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, now);
+        let mut now = Timestamp::now();
+        let mut job_liveness = JobLiveness::new(SILENCE, now);
         for _ in 0..10 {
-            presence.heard(seconds(&mut now, 3));
+            job_liveness.heard(seconds(&mut now, 3));
         }
-        assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (30, false));
-        assert_eq!(presence.attended_until(now.after(Duration::from_secs(2))).as_secs(), 32);
+        assert_eq!((job_liveness.attended().as_secs(), job_liveness.is_silent(now)), (30, false));
+        assert_eq!(job_liveness.attended_until(now.after(Duration::from_secs(2))).as_secs(), 32);
         assert_eq!(
-            presence.attended_until(now.after(Duration::from_secs(9))).as_secs(),
+            job_liveness.attended_until(now.after(Duration::from_secs(9))).as_secs(),
             30,
             "it is silent"
         );
         let heard_at = now.epoch_milliseconds;
         seconds(&mut now, 3600);
-        assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (30, true));
-        assert_eq!(presence.silent_since(now), Some(heard_at));
-        presence.heard(now);
-        assert_eq!((presence.attended().as_secs(), presence.silent_since(now)), (30, None));
-        presence.heard(seconds(&mut now, 3));
-        assert_eq!(presence.attended().as_secs(), 33);
+        assert_eq!((job_liveness.attended().as_secs(), job_liveness.is_silent(now)), (30, true));
+        assert_eq!(job_liveness.silent_since(now), Some(heard_at));
+        job_liveness.heard(now);
+        assert_eq!((job_liveness.attended().as_secs(), job_liveness.silent_since(now)), (30, None));
+        job_liveness.heard(seconds(&mut now, 3));
+        assert_eq!(job_liveness.attended().as_secs(), 33);
     }
 
     #[test]
     fn sign_of_some_time_ago_counts_from_then() {
-        let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, now);
+        let mut now = Timestamp::now();
+        let mut job_liveness = JobLiveness::new(SILENCE, now);
         let sign = seconds(&mut now, 3);
-        presence.heard(seconds(&mut now, 4).before(Duration::from_secs(4)));
-        assert_eq!((presence.attended().as_secs(), presence.is_silent(now)), (3, false));
-        presence.heard(sign);
-        assert!(presence.is_silent(seconds(&mut now, 1)));
-        assert_eq!(presence.silent_since(now), Some(sign.epoch_milliseconds));
-        presence.heard(now);
+        job_liveness.heard(seconds(&mut now, 4).before(Duration::from_secs(4)));
+        assert_eq!((job_liveness.attended().as_secs(), job_liveness.is_silent(now)), (3, false));
+        job_liveness.heard(sign);
+        assert!(job_liveness.is_silent(seconds(&mut now, 1)));
+        assert_eq!(job_liveness.silent_since(now), Some(sign.epoch_milliseconds));
+        job_liveness.heard(now);
         assert_eq!(
-            (presence.attended().as_secs(), presence.is_silent(now)),
+            (job_liveness.attended().as_secs(), job_liveness.is_silent(now)),
             (3, false),
             "no worker was present in between"
         );
@@ -161,11 +161,11 @@ mod tests {
 
     #[test]
     fn job_without_a_first_worker_has_no_last_sign() {
-        let mut now = Moment::now();
-        let mut presence = Presence::new(SILENCE, now);
+        let mut now = Timestamp::now();
+        let mut job_liveness = JobLiveness::new(SILENCE, now);
         seconds(&mut now, 60);
-        assert_eq!((presence.is_silent(now), presence.silent_since(now)), (true, None));
-        presence.heard(now);
-        assert!(!presence.is_silent(now), "the first worker arrives");
+        assert_eq!((job_liveness.is_silent(now), job_liveness.silent_since(now)), (true, None));
+        job_liveness.heard(now);
+        assert!(!job_liveness.is_silent(now), "the first worker arrives");
     }
 }

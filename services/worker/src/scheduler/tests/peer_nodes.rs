@@ -11,16 +11,16 @@ fn told(node: &mut Node, working: &[(&str, u64)]) -> String {
 }
 
 /// Returns the message of the next try of a mini-batch, which has failed on these nodes.
-fn again(mini_batch: u64, tries_spent: u32, failed_on: &[&str]) -> Delivered {
+fn again(mini_batch: u64, tries_spent: u32, failed_on: &[&str]) -> LeasedDelivery {
     let failed_on = failed_on.iter().map(|node| (*node).to_owned()).collect();
     let delivered = delivered(mini_batch);
-    Delivered {
+    LeasedDelivery {
         descriptor: Descriptor { tries_spent, failed_on, ..delivered.descriptor },
         ..delivered
     }
 }
 
-fn receive(node: &mut Node, delivered: Delivered) -> String {
+fn receive(node: &mut Node, delivered: LeasedDelivery) -> String {
     node.after(Event::Received(vec![delivered]))
 }
 
@@ -148,7 +148,7 @@ fn node_in_doubt_isolates_nothing_that_others_may_try() {
     told(&mut node, &[("1", 0)]);
     receive(
         &mut node,
-        Delivered {
+        LeasedDelivery {
             descriptor: Descriptor { tries_spent: 2, ..table(7, 9).descriptor },
             ..table(7, 9)
         },

@@ -4,7 +4,7 @@ use crate::Context;
 
 /// What a command line changes in a document.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
+pub struct DocumentOverrides {
     /// `--set KEY=VALUE`, or `STEP.KEY=VALUE` for one step.
     pub overrides: Vec<(String, String)>,
     /// `--input NAME=VALUE`, or `VALUE` where there is one input.
@@ -13,7 +13,7 @@ pub struct Wishes {
     pub step: Option<String>,
 }
 
-impl Wishes {
+impl DocumentOverrides {
     /// Returns the options of a command with the same effect in any working folder: paths become absolute.
     pub fn words(&self, context: &Context) -> Vec<String> {
         let inputs = self.inputs.iter().map(|input| {

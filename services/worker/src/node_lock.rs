@@ -1,8 +1,9 @@
-//! Lets one job at a time have a node for itself, for a mini-batch that may kill the node, and remembers on disk which ones
-//! did.
+//! Gives one job at a time exclusive use of a node, for a mini-batch that may kill the node, and
+//! records on disk the mini-batches that did.
 //!
-//! Like a lock for many readers and one writer: agents that hold mini-batches are readers, and an agent that needs the node
-//! for itself is the writer. Agents ask in each turn of their loops, before they hand mini-batches to processes.
+//! Like a lock for many readers and one writer: agents that hold mini-batches are readers, and an
+//! agent that needs exclusive use is the writer. Agents ask in each iteration of their loops,
+//! before they hand mini-batches to processes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,62 +11,64 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// What a job may do on a node while mini-batches that may kill it run alone.
+/// The access of a job to a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// It works beside others.
+    /// The job works beside others.
     #[default]
     Shared,
     /// No other job holds a mini-batch, or begins one.
     Exclusive,
-    /// Another job has the node for itself, or waits for it: this one holds nothing that it need not.
+    /// Another job has or awaits exclusive use: this one returns its unstarted mini-batches.
     Denied,
 }
 
-/// What the agents of a node share.
+/// The lock that the agents of a node share.
 #[derive(Clone, Debug, Default)]
-pub struct Solitude {
+pub struct NodeLock {
     jobs: Arc<Mutex<Jobs>>,
-    /// Where the node remembers which mini-batches killed it; other nodes of the machine may use it, too.
+    /// The folder with the records of mini-batches that killed the node; other nodes of the machine
+    /// may use it, too.
     folder: PathBuf,
 }
 
 #[derive(Debug, Default)]
 struct Jobs {
-    /// The job that has the node for itself, or waits for it.
+    /// The job that has or awaits exclusive use.
     exclusive: Option<String>,
-    /// Those that hold mini-batches.
+    /// The jobs that hold mini-batches.
     holding: BTreeSet<String>,
 }
 
-/// The part of one job, until it is dropped.
+/// The handle of one job. Dropping it releases the node.
 #[derive(Debug)]
-pub struct Tenant {
-    solitude: Solitude,
+pub struct NodeLockHolder {
+    node_lock: NodeLock,
     job_id: String,
 }
 
-impl Solitude {
+impl NodeLock {
     pub fn new(folder: PathBuf) -> Self {
         Self { jobs: Arc::default(), folder }
     }
 
-    /// Begins the part of a job.
-    pub fn enter(&self, job_id: &str) -> Tenant {
-        Tenant { solitude: self.clone(), job_id: job_id.to_owned() }
+    /// Returns the handle of a job.
+    pub fn enter(&self, job_id: &str) -> NodeLockHolder {
+        NodeLockHolder { node_lock: self.clone(), job_id: job_id.to_owned() }
     }
 }
 
-impl Drop for Tenant {
+impl Drop for NodeLockHolder {
     fn drop(&mut self) {
         self.access(false, false);
     }
 }
 
-impl Tenant {
-    /// Returns what the job may do. `wants`: it needs the node for itself; `holds`: it holds mini-batches.
+impl NodeLockHolder {
+    /// Returns the access of the job. `wants`: it needs exclusive use; `holds`: it holds
+    /// mini-batches.
     pub fn access(&self, wants: bool, holds: bool) -> Access {
-        let mut jobs = self.solitude.jobs.lock().expect("no holder panics");
+        let mut jobs = self.node_lock.jobs.lock().expect("no holder panics");
         let job_id = self.job_id.as_str();
         match holds {
             true if !jobs.holding.contains(job_id) => drop(jobs.holding.insert(job_id.to_owned())),
@@ -85,7 +88,7 @@ impl Tenant {
     }
 
     fn file(&self, mini_batch: u64) -> PathBuf {
-        self.solitude.folder.join(format!("{}-{mini_batch}", self.job_id))
+        self.node_lock.folder.join(format!("{}-{mini_batch}", self.job_id))
     }
 
     /// Returns how often a node of this machine has died while it ran only this mini-batch.
@@ -94,16 +97,16 @@ impl Tenant {
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Notes that a mini-batch is about to run alone. The note outlives the node.
+    /// Records that a mini-batch is about to run alone. The record outlives the node.
     pub fn begin(&self, mini_batch: u64) -> io::Result<()> {
         let deaths = self.deaths(mini_batch).saturating_add(1);
-        fs::create_dir_all(&self.solitude.folder)?;
+        fs::create_dir_all(&self.node_lock.folder)?;
         let mut file = File::create(self.file(mini_batch))?;
         file.write_all(deaths.to_string().as_bytes())?;
         file.sync_all()
     }
 
-    /// Notes that it has not killed the node, or counts no more.
+    /// Removes the record: the mini-batch has not killed the node, or its deaths no longer count.
     pub fn end(&self, mini_batch: u64) {
         let _ = fs::remove_file(self.file(mini_batch));
     }
@@ -115,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_job_at_a_time_has_the_node_for_itself_once_others_hold_nothing() {
-        let solitude = Solitude::default();
-        let [a, b] = ["a", "b"].map(|job| solitude.enter(job));
+    fn one_job_at_a_time_has_exclusive_use_once_others_hold_nothing() {
+        let node_lock = NodeLock::default();
+        let [a, b] = ["a", "b"].map(|job| node_lock.enter(job));
         assert_eq!(a.access(false, true), Shared);
         assert_eq!(b.access(true, true), Shared, "another job still holds a mini-batch");
         assert_eq!(a.access(false, true), Denied);
@@ -133,13 +136,13 @@ mod tests {
     #[test]
     fn deaths_are_remembered_until_the_mini_batch_has_run() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let tenant = || Solitude::new(folder.path().join("alone")).enter("job");
-        assert_eq!(tenant().deaths(3), 0);
+        let node_lock = || NodeLock::new(folder.path().join("alone")).enter("job");
+        assert_eq!(node_lock().deaths(3), 0);
         for deaths in 1..3 {
-            tenant().begin(3).expect("writable");
-            assert_eq!((tenant().deaths(3), tenant().deaths(4)), (deaths, 0));
+            node_lock().begin(3).expect("writable");
+            assert_eq!((node_lock().deaths(3), node_lock().deaths(4)), (deaths, 0));
         }
-        tenant().end(3);
-        assert_eq!(tenant().deaths(3), 0);
+        node_lock().end(3);
+        assert_eq!(node_lock().deaths(3), 0);
     }
 }

@@ -26,7 +26,7 @@ const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(14 * 3600);
 
 /// The state of a job, and what it waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Diagnosis {
     /// The state.
     pub state: State,
     /// What it waits for, if that is known.
@@ -41,12 +41,12 @@ pub struct Hint {
     /// Its target.
     pub target: TargetRef,
     /// What it lacks.
-    pub lack: Lack,
+    pub blocker: Blocker,
 }
 
 /// What a job lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lack {
+pub enum Blocker {
     /// Its reducer cannot go on.
     Trouble {
         /// Why.
@@ -87,7 +87,7 @@ pub enum Lack {
 }
 
 /// `no reducer has been heard from since 14:03:12 (25 s ago)`
-impl fmt::Display for Lack {
+impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Trouble { reason, since } => write!(f, "{}; since {since}", clause(reason)),
@@ -148,14 +148,14 @@ impl fmt::Display for Since {
 /// The time of the last write to `progress.json`, as one reader sees it: by the clock of the store, or else by the
 /// clocks of two machines at the first look and by its own clock from then on.
 #[derive(Clone, Copy, Debug)]
-pub struct Pulse {
+pub struct Heartbeat {
     at: u64,
     seen: Instant,
     age: Duration,
     is_exact: bool,
 }
 
-impl Pulse {
+impl Heartbeat {
     /// Begins with a first look.
     pub fn new(progress: &Progress) -> Self {
         let by_clocks =
@@ -183,39 +183,39 @@ impl Pulse {
 }
 
 impl Jobs {
-    /// Returns the state of a job, given the jobs that have not ended. `pulse`: the result of earlier looks; `None`: this is the
+    /// Returns the state of a job, given the jobs that have not ended. `heartbeat`: the result of earlier looks; `None`: this is the
     /// only one.
-    pub async fn standing(
+    pub async fn diagnose(
         &self,
         job: &FoundJob,
         progress: Option<&Progress>,
-        pulse: Option<Pulse>,
+        heartbeat: Option<Heartbeat>,
         open: &OpenJobs,
-    ) -> Result<Standing> {
+    ) -> Result<Diagnosis> {
         let id = &job.spec.job_id;
         let interrupted =
-            |lack| Standing { state: State::Interrupted, hint: Some(self.hint(id, lack)) };
+            |blocker| Diagnosis { state: State::Interrupted, hint: Some(self.hint(id, blocker)) };
         match (&job.result, self) {
             (Some(result), _) => Ok(ended(result)),
             (None, Self::Here(home)) if home.is_running(id)? => {
-                Ok(self.waits(id, progress, pulse, None))
+                Ok(self.waits(id, progress, heartbeat, None))
             }
-            (None, Self::Here(_)) => Ok(interrupted(Lack::Process)),
+            (None, Self::Here(_)) => Ok(interrupted(Blocker::Process)),
             (None, Self::There { .. }) => {
                 if !open.contains(id) {
                     // It may have ended since it was read.
                     return Ok(match job.store.result().await? {
                         Some(result) => ended(&result),
-                        None => interrupted(Lack::Publication),
+                        None => interrupted(Blocker::Publication),
                     });
                 }
                 if job.store.cancel_requested().await?.is_some() {
-                    return Ok(Standing {
+                    return Ok(Diagnosis {
                         state: State::Canceling,
-                        hint: self.lacks_reducer(id, progress, pulse, open),
+                        hint: self.lacks_reducer(id, progress, heartbeat, open),
                     });
                 }
-                Ok(self.waits(id, progress, pulse, open.scheduled(id)))
+                Ok(self.waits(id, progress, heartbeat, open.scheduled(id)))
             }
         }
     }
@@ -225,25 +225,29 @@ impl Jobs {
         &self,
         job_id: &str,
         progress: Option<&Progress>,
-        pulse: Option<Pulse>,
+        heartbeat: Option<Heartbeat>,
         scheduled: Option<&Scheduled>,
-    ) -> Standing {
-        let seen = seen(progress, pulse);
-        let (state, lack) = match self {
+    ) -> Diagnosis {
+        let seen = seen(progress, heartbeat);
+        let (state, blocker) = match self {
             Self::Here(_) => here(seen),
             Self::There { .. } => there(seen, scheduled),
         };
-        Standing { state, hint: lack.map(|lack| self.hint(job_id, lack)) }
+        Diagnosis { state, hint: blocker.map(|blocker| self.hint(job_id, blocker)) }
     }
 
     /// Whether the silence may be a difference of clocks or an engine that has just started, which only another look can
     /// tell.
-    pub fn is_doubtful(&self, job_id: &str, progress: &Progress, pulse: Pulse) -> Result<bool> {
+    pub fn is_doubtful(
+        &self,
+        job_id: &str,
+        progress: &Progress,
+        heartbeat: Heartbeat,
+    ) -> Result<bool> {
         match self {
-            Self::Here(_) => {
-                Ok(here(Some((progress, pulse.age()))).1.is_some() && !self.is_abandoned(job_id)?)
-            }
-            Self::There { .. } => Ok(pulse.is_doubtful()),
+            Self::Here(_) => Ok(here(Some((progress, heartbeat.age()))).1.is_some()
+                && !self.is_abandoned(job_id)?),
+            Self::There { .. } => Ok(heartbeat.is_doubtful()),
         }
     }
 
@@ -260,43 +264,43 @@ impl Jobs {
         &self,
         job_id: &str,
         progress: Option<&Progress>,
-        pulse: Option<Pulse>,
+        heartbeat: Option<Heartbeat>,
         open: &OpenJobs,
     ) -> Option<Hint> {
-        lacks_reducer(seen(progress, pulse), open.scheduled(job_id))
-            .map(|lack| self.hint(job_id, lack))
+        lacks_reducer(seen(progress, heartbeat), open.scheduled(job_id))
+            .map(|blocker| self.hint(job_id, blocker))
     }
 
-    fn hint(&self, job_id: &str, lack: Lack) -> Hint {
-        Hint { job_id: job_id.to_owned(), target: self.target().clone(), lack }
+    fn hint(&self, job_id: &str, blocker: Blocker) -> Hint {
+        Hint { job_id: job_id.to_owned(), target: self.target().clone(), blocker }
     }
 }
 
 /// Progress, and its age.
 type Seen<'a> = Option<(&'a Progress, Duration)>;
 
-fn seen(progress: Option<&Progress>, pulse: Option<Pulse>) -> Seen<'_> {
-    progress.map(|progress| (progress, pulse.unwrap_or_else(|| Pulse::new(progress)).age()))
+fn seen(progress: Option<&Progress>, heartbeat: Option<Heartbeat>) -> Seen<'_> {
+    progress.map(|progress| (progress, heartbeat.unwrap_or_else(|| Heartbeat::new(progress)).age()))
 }
 
-fn ended(result: &JobResult) -> Standing {
-    Standing { state: result.state.into(), hint: None }
+fn ended(result: &JobResult) -> Diagnosis {
+    Diagnosis { state: result.state.into(), hint: None }
 }
 
 /// Returns what an open job of a compute target waits for.
-fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>) {
+fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Blocker>) {
     let has_started = seen.is_some_and(|(progress, _)| progress.nodes > 0);
     let waits = if has_started { State::Waiting } else { State::Queued };
     if let Some(trouble) = trouble(seen) {
         return (waits, Some(trouble));
     }
-    if let Some(lack) = lacks_reducer(seen, scheduled) {
-        return (waits, Some(lack));
+    if let Some(blocker) = lacks_reducer(seen, scheduled) {
+        return (waits, Some(blocker));
     }
     let waits_for = scheduled.and_then(|scheduled| scheduled.waits_for.clone());
-    let start = || Some(Lack::Start(scheduled?.nodes.clone()));
+    let start = || Some(Blocker::Start(scheduled?.nodes.clone()));
     let Some((progress, age)) = seen else {
-        return (waits, waits_for.map(Lack::Schedule).or_else(start));
+        return (waits, waits_for.map(Blocker::Schedule).or_else(start));
     };
     if progress.step.is_some() {
         return (State::Running, None);
@@ -310,17 +314,17 @@ fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>)
     }
     let silent = progress
         .silent_since
-        .map(|at| Lack::Worker { since: since(at), planned: progress.planned });
+        .map(|at| Blocker::Worker { since: since(at), planned: progress.planned });
     match waits_for {
         Some(WaitsFor::Worker(_)) if has_started && silent.is_some() => return (waits, silent),
-        Some(waits_for) => return (waits, Some(Lack::Schedule(waits_for))),
+        Some(waits_for) => return (waits, Some(Blocker::Schedule(waits_for))),
         None => {}
     }
     let on_node = || {
         let of_nodes =
             |waiting: &&Waiting| waiting.process.is_empty() && !waiting.detail.is_empty();
         let Waiting { node, seconds, detail, .. } = progress.waiting.iter().find(of_nodes)?.clone();
-        Some(Lack::Node { node, seconds, detail })
+        Some(Blocker::Node { node, seconds, detail })
     };
     match (has_started, silent) {
         (false, _) => (waits, on_node().or_else(start)),
@@ -329,33 +333,33 @@ fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Lack>)
     }
 }
 
-fn lacks_reducer(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> Option<Lack> {
+fn lacks_reducer(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> Option<Blocker> {
     let (last, silence) = match (seen, scheduled) {
         (Some((progress, age)), _) => (Some(Since { at: progress.at, age }), SILENCE),
         (None, Some(scheduled)) => (scheduled.admitted, FIRST_PROGRESS),
-        (None, None) => return Some(Lack::FirstReducer),
+        (None, None) => return Some(Blocker::FirstReducer),
     };
-    last.filter(|last| last.age > silence).map(Lack::Reducer)
+    last.filter(|last| last.age > silence).map(Blocker::Reducer)
 }
 
 /// Returns the trouble of the reducer, unless it has just begun.
-fn trouble(seen: Seen<'_>) -> Option<Lack> {
+fn trouble(seen: Seen<'_>) -> Option<Blocker> {
     let (progress, age) = seen.filter(|(_, age)| *age <= TROUBLE_LASTS)?;
     let trouble = progress.trouble.as_ref()?;
     // The reducer has written both times.
     let age = age + Duration::from_millis(progress.at.saturating_sub(trouble.since));
     let since = Since { at: trouble.since, age };
-    (age >= TROUBLE_MIN).then(|| Lack::Trouble { reason: trouble.reason.clone(), since })
+    (age >= TROUBLE_MIN).then(|| Blocker::Trouble { reason: trouble.reason.clone(), since })
 }
 
 /// Returns what a local job waits for whose engine holds its lock.
-fn here(seen: Seen<'_>) -> (State, Option<Lack>) {
+fn here(seen: Seen<'_>) -> (State, Option<Blocker>) {
     if let Some(trouble) = trouble(seen) {
         return (State::Waiting, Some(trouble));
     }
     match seen {
         Some((progress, age)) if age > SILENCE => {
-            (State::Waiting, Some(Lack::Progress(Since { at: progress.at, age })))
+            (State::Waiting, Some(Blocker::Progress(Since { at: progress.at, age })))
         }
         _ => (State::Running, None),
     }
@@ -373,7 +377,7 @@ mod tests {
         Progress { planned: true, mini_batches, processes: 2, nodes: 1, ..Reducer::no_progress() }
     }
 
-    fn waits(progress: &Progress, seconds: u64) -> (State, Option<Lack>) {
+    fn waits(progress: &Progress, seconds: u64) -> (State, Option<Blocker>) {
         waits_by(progress, seconds, None)
     }
 
@@ -381,7 +385,7 @@ mod tests {
         progress: &Progress,
         seconds: u64,
         scheduled: Option<&Scheduled>,
-    ) -> (State, Option<Lack>) {
+    ) -> (State, Option<Blocker>) {
         there(Some((progress, Duration::from_secs(seconds))), scheduled)
     }
 
@@ -409,7 +413,7 @@ mod tests {
         let since = at - 22_000;
         let silent = Progress { at, silent_since: Some(since), ..progress() };
         let waits_for = |progress: &Progress| match waits(progress, 3) {
-            (State::Waiting, Some(Lack::Worker { since, planned })) => {
+            (State::Waiting, Some(Blocker::Worker { since, planned })) => {
                 (since.at, since.age.as_secs(), planned)
             }
             other => panic!("{other:?}"),
@@ -424,17 +428,17 @@ mod tests {
     #[test]
     fn job_without_processes_says_why_the_schedule_gives_it_none() {
         let ahead = without_processes(WaitsFor::OtherJobs { ahead: 2 });
-        let lack = Some(Lack::Schedule(WaitsFor::OtherJobs { ahead: 2 }));
+        let blocker = Some(Blocker::Schedule(WaitsFor::OtherJobs { ahead: 2 }));
         assert_eq!(
             there(None, Some(&ahead)),
-            (State::Queued, lack.clone()),
+            (State::Queued, blocker.clone()),
             "it has no progress before it is admitted"
         );
-        assert_eq!(waits_by(&progress(), 3, Some(&ahead)), (State::Waiting, lack.clone()));
+        assert_eq!(waits_by(&progress(), 3, Some(&ahead)), (State::Waiting, blocker.clone()));
         let new = Progress { nodes: 0, ..progress() };
-        assert_eq!(waits_by(&new, 3, Some(&ahead)), (State::Queued, lack));
+        assert_eq!(waits_by(&new, 3, Some(&ahead)), (State::Queued, blocker));
         assert!(
-            matches!(waits_by(&new, 12, Some(&ahead)).1, Some(Lack::Reducer(_))),
+            matches!(waits_by(&new, 12, Some(&ahead)).1, Some(Blocker::Reducer(_))),
             "an old schedule may be wrong"
         );
         let no_worker = || WaitsFor::Worker(Default::default());
@@ -442,18 +446,18 @@ mod tests {
         let silent = Progress { silent_since: Some(0), ..progress() };
         assert_eq!(
             waits_by(&new, 3, Some(&none)),
-            (State::Queued, Some(Lack::Schedule(no_worker())))
+            (State::Queued, Some(Blocker::Schedule(no_worker())))
         );
         assert!(matches!(
             waits_by(&silent, 3, Some(&none)),
-            (State::Waiting, Some(Lack::Worker { .. }))
+            (State::Waiting, Some(Blocker::Worker { .. }))
         ));
     }
 
     #[test]
     fn job_with_processes_that_have_not_begun_names_their_nodes() {
         let given = Scheduled { nodes: vec!["a".to_owned()], ..Scheduled::default() };
-        let start = (State::Queued, Some(Lack::Start(given.nodes.clone())));
+        let start = (State::Queued, Some(Blocker::Start(given.nodes.clone())));
         assert_eq!(there(None, Some(&given)), start);
         assert_eq!(waits_by(&Progress { nodes: 0, ..progress() }, 3, Some(&given)), start);
         assert_eq!(waits_by(&progress(), 3, Some(&given)), (State::Running, None));
@@ -474,7 +478,10 @@ mod tests {
         };
         let (node, detail) = ("a".to_owned(), waiting.detail.clone());
         let new = Progress { nodes: 0, waiting: vec![waiting], ..progress() };
-        assert_eq!(waits(&new, 3), (State::Queued, Some(Lack::Node { node, seconds: 12, detail })));
+        assert_eq!(
+            waits(&new, 3),
+            (State::Queued, Some(Blocker::Node { node, seconds: 12, detail }))
+        );
         assert_eq!(
             waits(&Progress { nodes: 1, ..new }, 3),
             (State::Running, None),
@@ -485,29 +492,33 @@ mod tests {
     #[test]
     fn job_whose_reducer_cannot_go_on_says_why() {
         let trouble = |since| {
-            Some(protocol::Trouble { reason: "the queue does not answer: refused.".into(), since })
+            Some(protocol::ReducerTrouble {
+                reason: "the queue does not answer: refused.".into(),
+                since,
+            })
         };
         let troubled = |since| Progress { at: 10_000, trouble: trouble(since), ..progress() };
         assert_eq!(waits(&troubled(9_500), 1).1, None, "it is away for a moment");
-        let (state, lack) = waits(&troubled(6_000), 1);
+        let (state, blocker) = waits(&troubled(6_000), 1);
         let expected = Since { at: 6_000, age: Duration::from_secs(5) };
         let reason = "the queue does not answer: refused.".to_owned();
         assert_eq!(
-            (state, &lack),
-            (State::Waiting, &Some(Lack::Trouble { reason, since: expected }))
+            (state, &blocker),
+            (State::Waiting, &Some(Blocker::Trouble { reason, since: expected }))
         );
         assert!(
-            lack.expect("trouble")
+            blocker
+                .expect("trouble")
                 .to_string()
                 .starts_with("the queue does not answer: refused; since ")
         );
         assert!(
-            matches!(waits(&troubled(6_000), 26).1, Some(Lack::Reducer(_))),
+            matches!(waits(&troubled(6_000), 26).1, Some(Blocker::Reducer(_))),
             "its reducer has ended"
         );
         assert!(matches!(
             here(Some((&troubled(6_000), Duration::from_secs(1)))).1,
-            Some(Lack::Trouble { .. })
+            Some(Blocker::Trouble { .. })
         ));
     }
 
@@ -517,7 +528,7 @@ mod tests {
         let has_no_worker_yet = Progress { nodes: 0, ..progress() };
         for progress in [progress(), has_lost_its_worker, has_no_worker_yet] {
             let lacks_reducer =
-                |seconds| matches!(waits(&progress, seconds).1, Some(Lack::Reducer(_)));
+                |seconds| matches!(waits(&progress, seconds).1, Some(Blocker::Reducer(_)));
             assert_eq!((lacks_reducer(4), lacks_reducer(6)), (false, true), "{progress:?}");
         }
         assert_eq!(waits(&progress(), 12).0, State::Waiting);
@@ -530,19 +541,19 @@ mod tests {
         };
         assert_eq!(
             there(None, Some(&admitted(9))).1,
-            Some(Lack::Schedule(WaitsFor::Worker(Default::default())))
+            Some(Blocker::Schedule(WaitsFor::Worker(Default::default())))
         );
         assert!(matches!(
             there(None, Some(&admitted(12))).1,
-            Some(Lack::Reducer(Since { at: 1000, .. }))
+            Some(Blocker::Reducer(Since { at: 1000, .. }))
         ));
         let old = without_processes(WaitsFor::OtherJobs { ahead: 1 });
         assert_eq!(
             there(None, Some(&old)).1,
-            Some(Lack::Schedule(WaitsFor::OtherJobs { ahead: 1 })),
+            Some(Blocker::Schedule(WaitsFor::OtherJobs { ahead: 1 })),
             "it is not admitted"
         );
-        assert_eq!(there(None, None), (State::Queued, Some(Lack::FirstReducer)));
+        assert_eq!(there(None, None), (State::Queued, Some(Blocker::FirstReducer)));
     }
 
     #[test]
@@ -553,21 +564,21 @@ mod tests {
             ..progress()
         };
         assert_eq!(waits(&silent, 3), (State::Running, None));
-        assert!(matches!(waits(&silent, 11).1, Some(Lack::Reducer(_))));
+        assert!(matches!(waits(&silent, 11).1, Some(Blocker::Reducer(_))));
     }
 
     #[test]
     fn difference_of_clocks_is_not_silence() {
         let late = Progress { at: milliseconds_since_epoch() - 60_000, ..progress() };
-        let mut pulse = Pulse::new(&late);
-        assert!(pulse.is_doubtful());
+        let mut heartbeat = Heartbeat::new(&late);
+        assert!(heartbeat.is_doubtful());
         let later = Progress { at: late.at + 3000, ..late.clone() };
-        pulse.look(&later);
-        assert!(!pulse.is_doubtful() && pulse.age() < SILENCE);
+        heartbeat.look(&later);
+        assert!(!heartbeat.is_doubtful() && heartbeat.age() < SILENCE);
         let early = Progress { at: milliseconds_since_epoch() + 60_000, ..progress() };
-        assert!(!Pulse::new(&early).is_doubtful());
+        assert!(!Heartbeat::new(&early).is_doubtful());
         let gone = Progress { at: 1000, ..progress() };
-        assert!(!Pulse::new(&gone).is_doubtful(), "no clock is wrong by 50 years");
+        assert!(!Heartbeat::new(&gone).is_doubtful(), "no clock is wrong by 50 years");
     }
 
     #[test]
@@ -576,14 +587,14 @@ mod tests {
         for at in [milliseconds_since_epoch() - hour, milliseconds_since_epoch() + hour] {
             let written =
                 |seconds| Progress { at, age: Some(Duration::from_secs(seconds)), ..progress() };
-            let lack = |progress: &Progress| there(seen(Some(progress), None), None).1;
-            assert_eq!(lack(&written(3)), None, "it has just been written");
+            let blocker = |progress: &Progress| there(seen(Some(progress), None), None).1;
+            assert_eq!(blocker(&written(3)), None, "it has just been written");
             let silent = written(20);
             assert!(
-                matches!(lack(&silent), Some(Lack::Reducer(since)) if since.age.as_secs() == 20),
+                matches!(blocker(&silent), Some(Blocker::Reducer(since)) if since.age.as_secs() == 20),
                 "{silent:?}"
             );
-            assert!(!Pulse::new(&silent).is_doubtful(), "no second look is needed");
+            assert!(!Heartbeat::new(&silent).is_doubtful(), "no second look is needed");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The other nodes of the job: which mini-batches this node leaves to them, and when it leaves the job altogether.
+//! The other nodes of the job. Decides which mini-batches this node leaves to them, and when it
+//! leaves the job altogether.
 //!
 //! A mini-batch that has failed here is tried on another node first, if one works on the job that has not failed it: the
 //! descriptor names the nodes that have. This node holds its message for a second and returns it, a few times. A node on
@@ -11,22 +12,23 @@ use std::time::{Duration, Instant};
 
 use protocol::{AttemptStatus, Descriptor, Ending, Members};
 
-use super::{Moment, Scheduler, Stop};
+use super::{Scheduler, Stop, Timestamp};
 
 /// Different mini-batches in a row that fail on a node in doubt.
 const DOUBT: usize = 3;
 /// How often a node that is not in doubt leaves the same try of a mini-batch to others.
 const LEFT_MAX: u32 = 10;
-/// How long a node on which nothing has succeeded waits for others to be known, from its first failure.
+/// How long a node without a success waits until others are known, from its first failure.
 const UNKNOWN_FOR: Duration = Duration::from_secs(15);
-/// How much longer than an attempt may take a node is believed to be alive: the reducer tells of its attempts with delay.
+/// The time beyond the limit of an attempt for which a node counts as alive: the reducer reports
+/// its attempts with a delay.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What the node knows of others, and of itself.
+/// The facts about other nodes, and about failures here.
 #[derive(Debug, Default)]
-pub(super) struct Others {
+pub(super) struct PeerNodes {
     /// The others that work on the job.
-    working: BTreeMap<String, Other>,
+    working: BTreeMap<String, PeerNode>,
     /// When the first attempt failed here.
     failed_at: Option<Instant>,
     has_succeeded: bool,
@@ -34,22 +36,22 @@ pub(super) struct Others {
     failed: BTreeSet<u64>,
     /// Others may soon be known: nothing has succeeded here, and the first failure was a moment ago.
     may_be_unknown: bool,
-    /// The reducer has said who works on the job.
+    /// The reducer has named the nodes that work on the job.
     is_told: bool,
     /// Why this node must not work on the job: it tries it again, until the first failure.
     excluded: Option<String>,
 }
 
 #[derive(Debug)]
-struct Other {
-    /// Its attempts, and since when there are as many.
+struct PeerNode {
+    /// The number of its attempts, and when that number was reached.
     ended: u64,
     since: Instant,
     /// It must be dead.
     is_silent: bool,
 }
 
-impl Others {
+impl PeerNodes {
     /// Notes the end of an attempt here.
     pub(super) fn attempt_ended(
         &mut self,
@@ -78,7 +80,7 @@ impl Others {
                 Some(before) if before.ended == ended => (before.since, before.is_silent),
                 _ => (now, false),
             };
-            (other, Other { ended, since, is_silent })
+            (other, PeerNode { ended, since, is_silent })
         };
         self.working = others.map(seen).collect();
     }
@@ -102,7 +104,7 @@ impl Others {
 
     /// Returns the number of known nodes that have not failed the mini-batch and may try it.
     fn that_may_try(&self, descriptor: &Descriptor) -> u32 {
-        let may = |(name, other): &(&String, &Other)| {
+        let may = |(name, other): &(&String, &PeerNode)| {
             !other.is_silent && !descriptor.failed_on.contains(name)
         };
         u32::try_from(self.working.iter().filter(may).count()).unwrap_or(u32::MAX)
@@ -116,9 +118,9 @@ impl Scheduler {
     }
 
     /// Notes which nodes work on the job, and leaves it if this one must not.
-    pub(super) fn told_members(&mut self, mut members: Members, now: Moment) {
+    pub(super) fn told_members(&mut self, mut members: Members, now: Timestamp) {
         let node = self.config.node.clone();
-        // The reducer may not know of the first success yet, which speaks for the node.
+        // The reducer may not know the first success of this node yet.
         let excluded = members
             .excluded
             .remove(&node)
@@ -129,7 +131,7 @@ impl Scheduler {
     }
 
     /// Stops the work on a job from which this node is excluded, unless nothing has failed since it began.
-    fn leave_if_excluded(&mut self, now: Moment) {
+    fn leave_if_excluded(&mut self, now: Timestamp) {
         if self.stopping.is_working()
             && self.others.has_failed()
             && let Some(why) = &self.others.excluded
@@ -147,7 +149,7 @@ impl Scheduler {
         mini_batch: u64,
         ending: &Ending,
         is_range: bool,
-        now: Moment,
+        now: Timestamp,
     ) {
         let has_result = ending.status == AttemptStatus::Succeeded
             && (ending.returned > 0 || ending.failed_items.is_empty());

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use worker::parts::Allotment;
-use worker::scheduler::{InUse, ProcessId, Share};
+use worker::scheduler::{AgentAllocation, AllocationReport, ProcessId};
+use worker::simulation_api::AgentLink;
 
 /// The processes of a node that may use GPUs, with their jobs.
 #[derive(Clone, Default)]
@@ -35,48 +35,48 @@ impl GpusInUse {
 }
 
 /// The share of one agent.
-pub(crate) struct OwnShare {
-    allotment: Allotment,
-    received: Share,
+pub(crate) struct CheckedAllocation {
+    agent_link: AgentLink,
+    received: AgentAllocation,
     /// Living processes that have been handed a mini-batch under this share.
     handed: BTreeSet<ProcessId>,
 }
 
-impl OwnShare {
-    pub fn new(mut allotment: Allotment) -> Self {
-        let received = allotment.share();
-        Self { allotment, received, handed: BTreeSet::new() }
+impl CheckedAllocation {
+    pub fn new(mut agent_link: AgentLink) -> Self {
+        let received = agent_link.allocation();
+        Self { agent_link, received, handed: BTreeSet::new() }
     }
 
     /// Returns the share that was received last.
-    pub fn last(&self) -> Share {
+    pub fn last(&self) -> AgentAllocation {
         self.received.clone()
     }
 
     /// Returns the share if it has changed.
-    pub fn changed(&mut self) -> Option<Share> {
-        let share = self.allotment.share();
-        if share == self.received {
+    pub fn changed(&mut self) -> Option<AgentAllocation> {
+        let allocation = self.agent_link.allocation();
+        if allocation == self.received {
             return None;
         }
-        self.received = share.clone();
+        self.received = allocation.clone();
         self.handed.clear();
-        Some(share)
+        Some(allocation)
     }
 
     /// Waits for a change.
     pub async fn wait(&self) {
-        let changed = self.allotment.clone().next().await;
+        let changed = self.agent_link.clone().next().await;
         drop(changed);
     }
 
-    pub fn report(&self, in_use: InUse) {
-        self.allotment.report(in_use);
+    pub fn report(&self, in_use: AllocationReport) {
+        self.agent_link.report(in_use);
     }
 
     /// Tells the node how many mini-batches the agent holds.
     pub fn tell_held(&self, held: u64) {
-        self.allotment
+        self.agent_link
             .activity()
             .send_if_modified(|known| std::mem::replace(&mut known.held, held) != held);
     }

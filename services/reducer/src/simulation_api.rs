@@ -9,22 +9,22 @@ use protocol::{JobSpec, ResultEvent};
 
 use crate::batch::Batch;
 use crate::commit::retain_new;
+use crate::job_liveness::Timestamp;
 use crate::judge::Judge;
-use crate::ledger::{Index, RowsAt};
-use crate::presence::Moment;
+use crate::ledger::{Index, RowLocation};
 pub use crate::schedule::schedule;
 use crate::tally::Effect;
 use crate::{Options, Tally};
 
 /// A reducer's knowledge of one job.
 #[derive(Debug, Default)]
-pub struct Knowledge {
+pub struct LedgerView {
     segments: Vec<Bytes>,
     tally: Tally,
     index: Index,
 }
 
-impl Knowledge {
+impl LedgerView {
     /// Reads segments, oldest first.
     pub fn read(segments: Vec<Bytes>) -> anyhow::Result<Self> {
         let mut known = Self::default();
@@ -56,7 +56,7 @@ impl Knowledge {
 
     /// Returns the event that ends the job, if it ends.
     pub fn end(&self, spec: &JobSpec) -> Option<ResultEvent> {
-        let now = Moment::now();
+        let now = Timestamp::now();
         let judge = Judge::new(spec, &Options::shared(), now);
         judge.end(&self.tally, false, now).map(|end| end.event())
     }
@@ -64,11 +64,11 @@ impl Knowledge {
     /// Returns the inline rows of each mini-batch in the final file.
     pub fn rows(&self) -> BTreeMap<u64, Bytes> {
         let inline = self.index.rows().filter_map(|(mini_batch, rows)| match rows {
-            RowsAt::Inline { segment, offset, length } => {
+            RowLocation::Inline { segment, offset, length } => {
                 let (start, end) = (offset as usize, offset as usize + length as usize);
                 Some((mini_batch, self.segments[segment as usize].slice(start..end)))
             }
-            RowsAt::None | RowsAt::Part(_) => None,
+            RowLocation::None | RowLocation::Part(_) => None,
         });
         inline.collect()
     }

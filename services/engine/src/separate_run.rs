@@ -20,7 +20,7 @@ use crate::run::{Locks, take_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
 use crate::{
-    Engine, Error, Events, For, FoundJob, Jobs, Lock, Retry, StopRequest, name_with, new_job_id,
+    Engine, Error, Events, FoundJob, Jobs, Lock, Purpose, Retry, StopRequest, name_with, new_job_id,
 };
 
 /// Maximum number of ids to try where machines share a store.
@@ -32,7 +32,7 @@ const SUFFIX: &str = "-rejects";
 
 /// What a job beside another one runs of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aside {
+pub enum SeparateRun {
     /// One mini-batch, with one try, whether or not it failed.
     MiniBatch(u64),
     /// The rejected items, and all items of failed mini-batches.
@@ -40,7 +40,7 @@ pub enum Aside {
 }
 
 /// A part of a job, as the plan of another one.
-struct Part {
+struct PlanExcerpt {
     plan: Vec<Descriptor>,
     /// The items that run of mini-batches of which not all do.
     kept: BTreeMap<u64, Kept>,
@@ -48,7 +48,7 @@ struct Part {
     notes: Vec<String>,
 }
 
-impl Part {
+impl PlanExcerpt {
     fn add(&mut self, planned: Descriptor, kept: Option<Kept>) {
         let number = self.plan.len() as u64;
         let name = kept.is_some().then(|| Kept::name(number, OBJECT));
@@ -56,7 +56,7 @@ impl Part {
         let shown_as = planned.shown_as.or(Some(planned.mini_batch));
         let descriptor =
             Descriptor { again: None, shown_as, ..Descriptor::new("", number, planned.work) };
-        self.plan.push(descriptor.run_again(Some(Again { round: 0, kept: name })));
+        self.plan.push(descriptor.run_again(Some(Rerun { round: 0, kept: name })));
     }
 
     /// Returns the number of items, if it is known.
@@ -70,12 +70,12 @@ impl Part {
 }
 
 /// A job beside another one, without its specification, so that no command finds it.
-struct Described {
+struct SeparateJob {
     from: String,
     spec: JobSpec,
     store: JobStore,
     schemas: Vec<Option<TableSchema>>,
-    part: Part,
+    part: PlanExcerpt,
     items: Option<u64>,
     /// Held until the job is written, so that no clean-up removes it.
     turn: Option<Lock>,
@@ -84,10 +84,10 @@ struct Described {
 impl Engine {
     /// Runs a part of a job of this machine in a job of its own. `source_directory`: a folder that replaces that of the entry
     /// script.
-    pub async fn run_aside(
+    pub async fn run_separately(
         &self,
         wanted: &str,
-        aside: Aside,
+        separate_run: SeparateRun,
         source_directory: Option<&Path>,
         stop: &StopRequest,
         events: &Events,
@@ -96,12 +96,12 @@ impl Engine {
         let job = jobs.with_script(wanted, source_directory).await?;
         self.check_script(&job.spec, false, events)?;
         self.check_gpus(&job.spec)?;
-        let described = jobs.described(job, aside).await?;
+        let described = jobs.described(job, separate_run).await?;
         let lock =
             home.try_lock_job(&described.spec.job_id)?.context("a new job is already locked")?;
         let output = take_output(&described.spec, home)?;
         jobs.write(&described).await?;
-        let Described { spec, store, turn, .. } = described;
+        let SeparateJob { spec, store, turn, .. } = described;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
         drop(turn);
         let execution = Execution::new(FoundJob::new(store, spec), home, self.settings());
@@ -110,10 +110,10 @@ impl Engine {
 
     /// Creates a job that runs a part of a job of a compute target, and opens it. Its script is the one that was sent with
     /// that job, unless `source_directory` replaces it.
-    pub async fn run_aside_on(
+    pub async fn run_separately_on(
         &self,
         wanted: &str,
-        aside: Aside,
+        separate_run: SeparateRun,
         source_directory: Option<&Path>,
         target: &Target,
         events: &Events,
@@ -124,13 +124,13 @@ impl Engine {
         if source_directory.is_some() {
             self.check_script(&job.spec, true, events)?;
         }
-        let mut described = jobs.described(job, aside).await?;
+        let mut described = jobs.described(job, separate_run).await?;
         if source_directory.is_some() {
             send_snapshots(&mut described.spec, &store, self.home(), target.queue()?, events)
                 .await?;
         }
         jobs.write(&described).await?;
-        let Described { spec, store: job, .. } = described;
+        let SeparateJob { spec, store: job, .. } = described;
         self.open_planned(job, spec, store, target, events).await
     }
 }
@@ -162,8 +162,12 @@ impl Jobs {
     ///
     /// It has the settings of the other job, and an output in its own folder. Files are read as they are now; a table must be
     /// as it was planned, because a mini-batch is a range of its rows.
-    pub async fn describe_aside(&self, wanted: &str, aside: Aside) -> crate::Result<String> {
-        let described = self.described(self.with_script(wanted, None).await?, aside).await?;
+    pub async fn describe_separate_run(
+        &self,
+        wanted: &str,
+        separate_run: SeparateRun,
+    ) -> crate::Result<String> {
+        let described = self.described(self.with_script(wanted, None).await?, separate_run).await?;
         self.write(&described).await?;
         Ok(described.spec.job_id)
     }
@@ -174,7 +178,7 @@ impl Jobs {
         wanted: &str,
         source_directory: Option<&Path>,
     ) -> crate::Result<FoundJob> {
-        let mut job = self.find(wanted, For::Look).await?;
+        let mut job = self.find(wanted, Purpose::Look).await?;
         if let Some(folder) = source_directory {
             take_script(&mut job.spec, folder)?;
         }
@@ -186,10 +190,14 @@ impl Jobs {
         Ok(job)
     }
 
-    async fn described(&self, job: FoundJob, aside: Aside) -> crate::Result<Described> {
+    async fn described(
+        &self,
+        job: FoundJob,
+        separate_run: SeparateRun,
+    ) -> crate::Result<SeparateJob> {
         let from = job.spec.job_id.clone();
-        let mut part = match aside {
-            Aside::MiniBatch(mini_batch) => {
+        let mut part = match separate_run {
+            SeparateRun::MiniBatch(mini_batch) => {
                 let planned = job.planned(mini_batch).await?;
                 if !can_run_alone(&planned) {
                     return Err(Error::NoItems { job_id: from, mini_batch });
@@ -197,16 +205,19 @@ impl Jobs {
                 let note = format!(
                     "runs mini-batch {mini_batch} of job {from} again; that job does not change"
                 );
-                let mut part = Part { plan: Vec::new(), kept: BTreeMap::new(), notes: vec![note] };
+                let mut part =
+                    PlanExcerpt { plan: Vec::new(), kept: BTreeMap::new(), notes: vec![note] };
                 let kept = planned_items(&job, &planned).await?;
                 part.add(planned, kept);
                 part
             }
-            Aside::Rejects => self.rejects_of(&job).await?,
+            SeparateRun::Rejects => self.rejects_of(&job).await?,
         };
-        let name = match aside {
-            Aside::MiniBatch(mini_batch) => name_with(&job.spec.name, &format!("-{mini_batch}")),
-            Aside::Rejects => name_with(job.spec.name.trim_end_matches(SUFFIX), SUFFIX),
+        let name = match separate_run {
+            SeparateRun::MiniBatch(mini_batch) => {
+                name_with(&job.spec.name, &format!("-{mini_batch}"))
+            }
+            SeparateRun::Rejects => name_with(job.spec.name.trim_end_matches(SUFFIX), SUFFIX),
         };
         let (id, store, turn) = self.create(&name, "", job.spec.durability).await?;
         part.plan.iter_mut().for_each(|descriptor| descriptor.job_id.clone_from(&id));
@@ -218,23 +229,23 @@ impl Jobs {
         // No later run continues or reuses it.
         spec.fingerprint.clear();
         spec.allow_reuse = false;
-        spec.description = match aside {
-            Aside::MiniBatch(mini_batch) => {
+        spec.description = match separate_run {
+            SeparateRun::MiniBatch(mini_batch) => {
                 format!("Mini-batch {mini_batch} of job {from}, run again alone.")
             }
-            Aside::Rejects => format!("The rejected items of job {from}, run again."),
+            SeparateRun::Rejects => format!("The rejected items of job {from}, run again."),
         };
         spec.notes.clone_from(&part.notes);
-        if let Aside::MiniBatch(_) = aside {
+        if let SeparateRun::MiniBatch(_) = separate_run {
             spec.run_max_try = 1;
             spec.thresholds = ErrorThresholds { error_threshold: 0, ..ErrorThresholds::default() };
             (spec.node_count, spec.process_count_per_node) = (Some(1), Some(1));
         }
-        Ok(Described { from, spec, store, schemas, part, items, turn })
+        Ok(SeparateJob { from, spec, store, schemas, part, items, turn })
     }
 
-    async fn write(&self, described: &Described) -> crate::Result<()> {
-        let Described { from, spec, store, schemas, part, items, .. } = described;
+    async fn write(&self, described: &SeparateJob) -> crate::Result<()> {
+        let SeparateJob { from, spec, store, schemas, part, items, .. } = described;
         for (number, kept) in &part.kept {
             let name = Kept::name(*number, OBJECT);
             store
@@ -247,14 +258,14 @@ impl Jobs {
     }
 
     /// Returns the rejected items of an ended job, or why none can run.
-    async fn rejects_of(&self, job: &FoundJob) -> crate::Result<Part> {
+    async fn rejects_of(&self, job: &FoundJob) -> crate::Result<PlanExcerpt> {
         let job_id = job.spec.job_id.clone();
         if job.result.is_none() {
             return Err(Error::NotEnded { job_id, target: self.target().clone() });
         }
         let read = || format!("read job {job_id}");
         let mut rejects = Rejects::find(&job.store, &job_id).await.with_context(read)?;
-        let mut part = Part { plan: Vec::new(), kept: BTreeMap::new(), notes: Vec::new() };
+        let mut part = PlanExcerpt { plan: Vec::new(), kept: BTreeMap::new(), notes: Vec::new() };
         let (mut items, mut unread, mut unnamed) = (0, 0, 0);
         loop {
             let mini_batches = rejects.next().await.with_context(read)?;
@@ -279,7 +290,7 @@ impl Jobs {
                     true => planned_items(job, planned).await?,
                     false => Some(Kept {
                         ranges: rejected.rejected_ranges(),
-                        aside: true,
+                        separate_run: true,
                         ..Kept::default()
                     }),
                 };
