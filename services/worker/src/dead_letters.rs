@@ -1,4 +1,5 @@
 //! Messages that are not mini-batches: kept for people to inspect, and removed from the task queue.
+//! Each letter has the reason. A mini-batch that keeps failing never becomes one.
 
 use protocol::DeadLetter;
 use queue::{Delivery, Message, Queue, Receipt};

@@ -4,6 +4,10 @@
 //! questions, as the share of the node allows. [`limiters`] divides the limits of a job among the nodes of one machine; on a
 //! target the schedule does (`reducer::schedule::limits`). If a node cannot renew its entry in the store, its share lapses
 //! before other nodes get it. `meter` measures the rates.
+//!
+//! The time for which a process waits extends the deadline and the lease of its mini-batch, and
+//! counts as progress (`ResultEvent::Working`), as does the wait for a service that limits its
+//! rate.
 
 mod meter;
 #[cfg(test)]

@@ -3,6 +3,10 @@
 //!
 //! Like a lock for many readers and one writer: agents that hold mini-batches are readers, and an agent that needs the node
 //! for itself is the writer. Agents ask in each turn of their loops, before they hand mini-batches to processes.
+//!
+//! While the writer has the node or waits for it, all others return what they have not begun, and
+//! begin nothing. The node notes the run in a file before it begins, and removes the file
+//! afterwards: a file that is left names the mini-batch that killed the node.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

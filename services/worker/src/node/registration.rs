@@ -1,5 +1,10 @@
 //! Tells the target what this node has and does: commands, reducers and the portal read its entry. While the node has a job,
 //! the entry is its sign of life, and the schedule gives a silent node nothing.
+//!
+//! With a job the node renews its entry every two seconds, otherwise every 15. After five seconds
+//! of silence the schedule gives its work to others (`reducer/src/attendance.rs`); after 45 the
+//! entry is void, and the node begins nothing and lets its runs end. The store dates entries:
+//! nothing compares clocks of machines.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! Second starts of slow mini-batches, *copies*: the reducer publishes them when processes have nothing to do.
 //!
-//! A copy is a delivery of its own. It only goes to a process without work, and its failure spends no try, so a job can
-//! lose it at any time. The first start is dropped only once the reducer says that a success is committed.
+//! A copy is a delivery of its own. It only goes to a process without work, and its failure spends
+//! no try, so a job can lose it at any time. The first start is dropped only once the reducer says
+//! that a success is committed. Without an idle process the node returns a copy after a second.
 
 use std::time::Duration;
 

@@ -17,6 +17,10 @@
 //!
 //! A mini-batch that runs its rejected items again is isolated from the beginning: its ranges are those that an earlier round
 //! has rejected, each with all its tries, and the results of the other items are there. Pure.
+//!
+//! Plan, ledger and protocol hold only whole mini-batches: before the last range the node announces
+//! only progress, then one attempt carries the rows of all good ranges in order, and the rejected
+//! items. A crash between two ranges is a lost delivery.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! What the text of a failure says about the GPU.
+//! What the text of a failure says about the GPU. Nothing else in Gristmill parses the text of an
+//! error.
 
 /// The cause of a failure, as far as its text names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
