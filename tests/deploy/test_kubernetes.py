@@ -231,6 +231,33 @@ def test_pools_are_scaled_by_the_needs_that_their_workers_meet():
     }
 
 
+def first_poll(scaled, series):
+    """Returns what KEDA 2.20 makes of the first answer of a reducer: processes wanted, or None, which starts nothing.
+
+    A trigger without a series has failed once. Beyond the threshold its value is nil in the formula; until then the whole
+    ScaledObject is in error, and inactive (kedacore/keda: pkg/fallback/fallback.go, pkg/scaling/scale_handler.go)."""
+    spec = scaled["spec"]
+    values = {trigger["name"]: series.get(trigger["metadata"]["valueLocation"]) for trigger in spec["triggers"]}
+    if None in values.values() and spec["fallback"]["failureThreshold"] >= 1:
+        return None
+    formula = spec["advanced"]["scalingModifiers"]["formula"]
+    terms = [re.fullmatch(r"\((\w+) \?\? (\d+)\)", term) for term in formula.split(" + ")]
+    return sum(int(term[2]) if values[term[1]] is None else values[term[1]] for term in terms)
+
+
+def test_first_job_starts_workers_though_other_needs_have_no_series():
+    manifests = chart("sqs", {"workers": {"cpu": {"gpus": 2}, "zone": {"labels": {"zone": "b"}}}})
+    any_node, gpu = (f'gristmill_processes_wanted{{requires="{need}"}}' for need in ("any", "1 GPU"))
+    for series, expected in (
+        ({any_node: 0}, {"cpu": 0, "zone": 0}),
+        ({any_node: 5}, {"cpu": 0, "zone": 5}),
+        ({any_node: 0, gpu: 3}, {"cpu": 3, "zone": 0}),
+    ):
+        for pool, processes in expected.items():
+            scaled = named(manifests, "ScaledObject", f"gristmill-worker-{pool}")
+            assert first_poll(scaled, series) == processes, (pool, series)
+
+
 @pytest.mark.parametrize(
     ("pools", "needs"),
     [

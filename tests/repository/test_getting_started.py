@@ -77,20 +77,3 @@ def test_page_commands_print_the_documented_output(shell, tmp_path):
         for line in expected:
             assert shape(line) in lines, f"{line!r} is not printed there, or not in this order:\n{commands}\n{output}"
     assert len((tmp_path / "first-job/output/parallel_run_step.txt").read_text().splitlines()) == 8
-
-
-def test_page_says_what_has_not_been_run():
-    """One table instead of remarks."""
-    text = (ROOT / "infra/README.md").read_text()
-    page, _, table = text.partition("### What has not been run against AWS\n")
-    assert "](#what-has-not-been-run-against-aws)" in page and "# not run" not in text
-    assert "Nothing has been applied to AWS." in table
-
-
-def test_every_command_of_the_page_exists(workplace):
-    text = (ROOT / "infra/README.md").read_text()
-    section = text.partition("## LocalStack first, then AWS\n")[2].partition("\n## ")[0]
-    for name in set(re.findall(r"\bgristmill ([a-z-]+)", section)):
-        assert workplace.command(name, "--help").exit_status == 0, name
-    for script in set(re.findall(r"\b(scripts/[a-z]+(?:-[a-z]+)*)", section)):
-        assert os.access(ROOT / script, os.X_OK), script

@@ -59,14 +59,13 @@ def test_engine_leaves_the_terminal_and_the_environment_to_its_callers():
     assert occurrences(CALLERS_ALONE, (ROOT / "services/cli/src").glob("*.rs"))
 
 
-def test_engine_names_no_command_and_no_flag():
-    assert not occurrences(COMMANDS, (ROOT / "services/engine/src").rglob("*.rs"))
-    assert occurrences(COMMANDS, [ROOT / "services/cli/src/remedies.rs"])
-
-
-@pytest.mark.parametrize("crate", [*sorted(ROLES), "storage"])
-def test_roles_name_no_command(crate):
-    assert not occurrences(r"`gristmill |\bgristmill [a-z]", (ROOT / "services" / crate / "src").rglob("*.rs"))
+def test_only_callers_name_commands():
+    """The engine names no flag either."""
+    services = ROOT / "services"
+    assert not occurrences(COMMANDS, (services / "engine/src").rglob("*.rs"))
+    for crate in (*ROLES, "storage"):
+        assert not occurrences(r"\bgristmill [a-z]", (services / crate / "src").rglob("*.rs"))
+    assert occurrences(COMMANDS, [services / "cli/src/remedies.rs"])
 
 
 def test_decisions_are_pure():
@@ -86,20 +85,11 @@ def test_no_role_depends_on_another(role):
     assert manifest["dependencies"].keys() & ROLES == set()
 
 
-@pytest.mark.parametrize("crate", ["job_file", "reducer", "worker"])
-def test_head_of_a_crate_lists_its_files(crate):
-    text = (ROOT / f"services/{crate}/src/lib.rs").read_text()
-    head = "".join(re.findall(r"^//!.*\n", text, re.MULTILINE))
-    modules = set(re.findall(r"(?<!cfg\(test\)\]\n)^(?:pub )?mod (\w+);", text, re.MULTILINE))
-    assert len(modules) > 20
-    assert not {name for name in modules if f"`{name}`" not in head and f"`{name}.rs`" not in head}
-
-
 def test_paths_of_the_architecture_page_exist():
     text = (ROOT / "services/README.md").read_text().partition("## To change X, open Y\n")[2]
     folders = [ROOT, ROOT / "services", *CRATES, *(crate / "src" for crate in CRATES), PACKAGE, PAGES]
     rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(rows) > 50
+    assert rows
     missing = []
     for row in rows:
         near = list(folders)
@@ -111,10 +101,6 @@ def test_paths_of_the_architecture_page_exist():
                 # Further names of a row are often those of files beside the last one, or below it.
                 near += [found.parent, found.parent.parent, found.with_suffix("")]
     assert not missing
-
-
-def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) < 120
 
 
 def occurrences(pattern, files):

@@ -1,4 +1,4 @@
-"""The workflows of GitHub Actions: valid, pinned, with few permissions, and no more than calls of scripts."""
+"""The workflows of GitHub Actions: valid, pinned, and with few permissions."""
 
 import re
 import subprocess
@@ -78,12 +78,11 @@ def test_each_job_names_its_permissions(file):
 
 
 @pytest.mark.parametrize("file", [*WORKFLOWS, *EXAMPLES], ids=lambda file: file.stem)
-def test_shell_of_steps_is_short_valid_and_without_expressions(file):
+def test_shell_of_steps_is_valid_and_without_expressions(file):
     """Expressions are replaced before the shell reads its text, so a secret or a name of a branch would be code."""
     for step in steps(file):
         script = step.get("run", "")
         assert "${{" not in script, script
-        assert len(script.splitlines()) <= 3, "longer than a call of a script"
         checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
         assert checked.returncode == 0, checked.stderr
         for called in re.findall(r"(?:scripts|\.ci|examples)/[\w/-]+", script):

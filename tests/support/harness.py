@@ -26,7 +26,7 @@ DEADLINE_SECONDS = 180
 COMPLETED, ERROR, INVALID, FAILED, BUSY, NOT_ENDED, CANCELED = 0, 1, 2, 42, 75, 124, 130
 """The exit statuses of COMMANDS.md."""
 
-# Says in the record that it has begun, and on which GPUs, and waits for the file that RELEASE names.
+# Says in the record that it has begun, and on which GPUs, and waits for `Workplace.release`.
 HOLDS_UNTIL_RELEASE = """
     import os
     from recorder import record, wait_for
@@ -302,11 +302,21 @@ class Workplace:
         return Job(self, script, settings)
 
     def job_of_its_own(self, name: str, count: int, script: str, **settings: Any) -> Job:
-        """Returns a job over this many files. Its data, entry script, job file and output are called `name`."""
+        """Returns a job over this many files. Its data, entry script, job file and output are called `name`.
+
+        The script finds the name in JOB, and in RELEASE the file that `release` creates.
+        """
         self.data(count, name)
+        variables = {"JOB": name, "RELEASE": str(self.folder / f"release-{name}")}
         names = {"name": name, "file": f"{name}.yaml", "entry_script": f"{name}.py", "output": f"output/{name}"}
         inputs = [{"name": "data", "type": "file", "path": name}]
-        return self.job(script, inputs=inputs, **{"speculation": False, **names, **settings})
+        usual = {"speculation": False, "environment_variables": variables}
+        return self.job(script, inputs=inputs, **{**usual, **names, **settings})
+
+    def release(self, *names: str) -> None:
+        """Lets the scripts of these jobs go on."""
+        for name in names:
+            (self.folder / f"release-{name}").touch()
 
     def recorded(self, event: str) -> list[dict[str, Any]]:
         """Returns the facts that scripts have recorded so far, from complete lines only."""

@@ -3,6 +3,11 @@
 //! The roles do not depend on each other. They share two queues and a store, as they would across machines. This file
 //! starts them, and stops them in the order that loses nothing: agents first, so that they announce their results, then the
 //! reducer, which commits them. When all work is done, agents end while the reducer writes the final file.
+//!
+//! If the whole process tree is killed, the next run or retry locks the job and publishes every
+//! mini-batch that the ledger does not record as ended: also those whose outcomes the reducer had
+//! not committed, some milliseconds of work. Each one that the node held (`worker/src/held.rs`) has
+//! one more lost delivery.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -9,6 +9,11 @@
 //!
 //! A new field of [`JobSpec`] is left out of its JSON at its default (`skip_serializing_if`), so that earlier jobs keep
 //! their fingerprints.
+//!
+//! To add a key, write its row, the field of the specification, and the code that uses the field.
+//! `left_out` in the row says that a key does not affect the output. Tests compare rows, fields and
+//! the reference, which `UPDATE_REFERENCE=1 cargo nextest run --workspace -E
+//! 'test(reference_has_the_rows_of_the_table)'` writes.
 
 mod input;
 mod job;

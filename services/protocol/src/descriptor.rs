@@ -1,4 +1,9 @@
 //! The message that names a mini-batch.
+//!
+//! A mini-batch has two counts. *Tries* are attempts that user code ended: an exception, an illegal
+//! result, a timeout, the death of its process; `run_max_try` limits them. *Lost deliveries* are
+//! attempts that ended with their node: those that the queue counts and those in the descriptor.
+//! From the third one on a mini-batch runs alone on its node, and `lost_delivery_max` limits them.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

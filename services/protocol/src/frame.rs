@@ -7,6 +7,11 @@
 //! A frame to the process may name many mini-batches, so that the process never waits for the next one. The process
 //! answers each with one event, in order. It writes its current phase to the *status page*, a shared memory file that
 //! the agent can read even while user code holds the interpreter.
+//!
+//! User code may write to the socket or close it. Its descriptor has a high number, which scripts
+//! rarely guess. A frame that is invalid, or that does not end while user code runs, fails the
+//! oldest unanswered mini-batch and replaces the process. No deadline depends on what the process
+//! reports.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! How much of a compute target its owners may have at a time: limits, and the order in which jobs that wait begin.
+//! How much of a compute target its owners may have at a time: limits, and the order in which jobs
+//! that wait begin. An *owner* is the person or team whose quotas apply to a job.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

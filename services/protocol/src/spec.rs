@@ -1,4 +1,8 @@
 //! A job after validation: every value resolved, every default filled in. Written once as `spec.json`.
+//!
+//! It begins with the number of its format, `FORMAT`. A build leaves a job of another format alone:
+//! commands say so, reducers skip it, and a worker reports that it cannot take it, so that the
+//! schedule gives it to others. A field that older builds may ignore does not change the format.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

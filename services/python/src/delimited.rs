@@ -1,4 +1,8 @@
 //! Rows as delimited text, byte for byte what `DataFrame.to_csv` and the `csv` module write with minimal quoting.
+//!
+//! Rows are formatted here and not by the agent: their bytes are those of the pandas that is
+//! installed, whose quirks Python probes at import, types that are not supported fall back to it at
+//! once, and the work is spread over the processes.
 
 use std::ops::Range;
 

@@ -3,6 +3,9 @@
 //! A thread watches the agent. It never takes the interpreter's lock, so it also ends a process whose user code holds
 //! that lock forever. If the kernel allows it, the thread has its own table of descriptors, so it still watches when
 //! user code closes every descriptor.
+//!
+//! It kills the process with all its descendants, also those in other sessions. The leases of the
+//! dead agent expire, and the queue delivers again: a lost delivery, not a try.
 
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};

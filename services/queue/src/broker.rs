@@ -1,6 +1,9 @@
 //! The queues of a compute target: two of its own, and two for each job while the job may run.
 //!
-//! A worker receives only from the queues of the jobs that it works on, so no job waits behind the messages of another one.
+//! A worker receives only from the queues of the jobs that it works on, so no job waits behind the
+//! messages of another one. One queue for all jobs, the first design, sends a node messages that it
+//! may not or cannot run; fairness, limits and waiting then need a mechanism each, and none of them
+//! sees the whole fleet.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -11,12 +11,20 @@
 //! A [`Broker`] has the queues of a compute target; its contract is [`contract::brokers`]. A job without a target has a
 //! [`MemoryQueue`] for each direction: plan and ledger say what is left of it after a kill.
 //!
-//! | broker | used for | a killed process loses | leases end |
-//! |---|---|---|---|
-//! | [`SqliteBroker`] | one machine, nothing to install | nothing | by the wall clock |
-//! | [`RabbitBroker`] | several machines, on RabbitMQ | nothing | with their connection |
-//! | [`SqsBroker`] | several machines, on AWS | nothing | by the clock of the service, after at most 12 hours |
-//! | [`MemoryBroker`] | one process, and tests | everything | by a clock that a test may control |
+//! | | [`SqliteBroker`] | [`SqsBroker`] | [`RabbitBroker`] | [`MemoryBroker`] |
+//! |---|---|---|---|---|
+//! | used for | one machine, nothing to install | several machines, AWS | several machines | one process, tests |
+//! | a killed process loses | nothing | nothing | nothing | everything |
+//! | leases end | by the wall clock | by the clock of the service | with their connection | by a clock of the test |
+//! | longest lease | any time | 12 h | `consumer_timeout`, 30 min | any time |
+//! | longest delay | any time | 15 min | none | any time |
+//! | redelivery count | exact | approximate | at least the returns to the queue | exact |
+//! | messages in flight | counted | counted, approximately | only those of the process itself | counted |
+//! | largest body | 256 MiB | 191 KiB by default | 16 MiB | any |
+//! | mini-batches in a message | 1 | 64 | 1 | 1 |
+//! | connections | a file | none: a waiting receiver costs a request every 20 s | few, shared by all queues | none |
+//!
+//! Code reads the differences that it needs from [`Limits`].
 //!
 //! Deliberately absent: topics, priorities, a dead-letter policy (the receiver decides which messages it cannot read),
 //! and any knowledge of the meaning of a body.

@@ -1,5 +1,8 @@
 //! Commits received messages: appends them to the ledger, applies them to tally and reports, and only then acknowledges
 //! them.
+//!
+//! A commit follows every 25 ms at most, on a target every 200, and more rarely as the ledger
+//! grows, because a reducer that starts reads every segment.
 
 use std::panic::resume_unwind;
 use std::time::{Duration, SystemTime};

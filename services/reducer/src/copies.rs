@@ -2,6 +2,11 @@
 //!
 //! A record of the copies precedes their messages, created if absent, so that several reducers start no mini-batch a
 //! third time. The ledger knows nothing of copies, except who won.
+//!
+//! The failure of a copy is announced but not committed, and its lost deliveries do not count, so a
+//! job can lose a copy at any time. A mini-batch that fails while its copy runs does not end the
+//! job yet. `copies/settled` names the copied mini-batches that have succeeded; nodes read it every
+//! four seconds while a run is long, and only then drop the slower start.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,8 @@
 //! The end of a job: writes the output of a complete job, then the result, and only then removes anything.
+//!
+//! If the store of the output does not answer, the job stays open and its progress says so: the
+//! reducer retries until the store answers or the job is canceled. Missing rights, a missing bucket
+//! and a full disk fail the job (`storage::Error::may_pass`).
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -6,6 +6,12 @@
 //! cannot serve a job, retries from time to time, and meanwhile serves the others.
 //!
 //! The queues of a job exist from the schedule that admits it until the one that does not list it any more.
+//!
+//! The names of queues contain the number of the schedule, because SQS refuses the name of a
+//! deleted queue for a minute. Queues that no schedule has listed for 15 seconds are deleted; until
+//! then nodes stop receiving, because RabbitMQ 3.10 closes the whole connection of a consumer that
+//! starts during the deletion. Queues that somebody deletes are created again, and what an emptied
+//! one has lost is published again (`InQueue`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::Pin;

@@ -3,6 +3,11 @@
 //! A segment is a concatenation of received records, with a digest. Creating it if absent is the commit. Any number of reducers may
 //! append: if the next segment exists, a reducer reads it, drops the events that it now knows, and tries the next
 //! number. All reducers therefore read the same ledger, and none needs to be fenced off.
+//!
+//! After a power cut the last segments may be missing, empty or truncated. On one machine the
+//! ledger replaces damaged segments, whose mini-batches run again, and `RowsLost` reverts successes
+//! whose parts are lost. In a store that other machines use, nothing is repaired: the error names
+//! the damaged object.
 
 mod apply;
 

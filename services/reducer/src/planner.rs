@@ -2,6 +2,10 @@
 //!
 //! Every reducer runs a planner, and none owns the schedule: of two that commit the same number, one finds the schedule of
 //! the other, and goes on from there. A schedule that says what the last one said is not committed.
+//!
+//! A planner looks at jobs and nodes every second, and at once when a command sends the name of a
+//! job to the control queue. Without a reducer nothing begins, and what runs goes on. If the
+//! reducer that publishes a job is silent for 20 seconds, another one publishes what has not ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;

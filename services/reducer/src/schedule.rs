@@ -14,8 +14,9 @@
 //! then a node with room for all that it is likely to get. If no job would have more or fewer processes than before,
 //! nothing moves.
 //!
-//! Two limits hold also while nodes follow the schedule late: `node_count`, and the mini-batches in flight of an owner.
-//! What a node still runs counts until the node reports that it has ended.
+//! Two limits hold also while nodes follow the schedule late: `node_count`, and the mini-batches in
+//! flight of an owner. What a node still runs counts until the node reports that it has ended. Runs
+//! of an ended job do not count: its nodes are stopping them.
 
 mod fill;
 mod gpus;

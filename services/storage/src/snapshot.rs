@@ -7,6 +7,9 @@
 //!
 //! The digest is that of the tar stream before compression. [`unpack`] checks it, and [`digest_of`] computes it again from
 //! the unpacked files, so a node runs only what was sent.
+//!
+//! Only targets have snapshots. A job of this machine runs its script in place; a change between
+//! two runs makes a different job, which `run` neither continues nor reuses.
 
 mod fit;
 mod unpack;

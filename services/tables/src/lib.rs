@@ -15,6 +15,9 @@
 //!
 //! A bad record never stops a mini-batch. It counts as failed, or, if the options say so, is kept as the original would
 //! keep it, with a warning. Only an unreadable file is an [`Error`].
+//!
+//! Planning and decoding must agree on where a block begins. So partitioner and worker, which do
+//! not depend on each other, both call this crate.
 
 mod blocks;
 mod builder;

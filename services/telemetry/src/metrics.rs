@@ -5,6 +5,10 @@
 //! it with a scrape.
 //!
 //! Counters are atomic. Quick mini-batches update them once for many.
+//!
+//! To add a metric, write its field here and show it in `show_worker` or `show_reducer`, record it
+//! where the event happens (for announced attempts: `worker/src/counts.rs`), and add its row in
+//! `OBSERVABILITY.md`. Dashboard and alerts are in `infra/observability`.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -11,6 +11,12 @@
 //! A crash between two steps repeats work, and the reducer counts the repeated announcement once. Outcomes that
 //! accumulate during one round travel together in the next, so rounds grow with the load. Small rounds pause before the
 //! next one: otherwise a quick queue would get one outcome at a time, and take processor time from the processes.
+//!
+//! While the queue or the store is away, the announcer retries and the agent never waits for it, so
+//! that timeouts and stops go on. While much waits to be announced, processes get no mini-batches.
+//!
+//! Batch sizes are no options: what accumulates during one round travels in the next, and small
+//! rounds are a few milliseconds apart. The agent never inspects rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

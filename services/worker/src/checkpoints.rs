@@ -5,6 +5,12 @@
 //! finds them. Otherwise each node keeps its own: it uploads what its processes add, in pieces, and fetches what other
 //! nodes have uploaded before a mini-batch is tried again. Once the success of a mini-batch is announced, its checkpoints
 //! are removed.
+//!
+//! A later attempt reads what earlier ones have handed back, gets the remaining items, and answers
+//! with the rows of all: scheduler, ledger and output treat it as an ordinary success. After the
+//! last failed try of a mini-batch that nothing divides, the scheduler hands it over once more for
+//! the kept rows alone (`only_kept`): `run` is not called, and the other items are rejected with
+//! the error of that try.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,5 +1,5 @@
 //! Moves messages that are not mini-batches from the task queue to the dead letters, where people
-//! can inspect them.
+//! can inspect them. Each letter has the reason. A mini-batch that keeps failing never becomes one.
 
 use protocol::DeadLetter;
 use queue::{Delivery, Message, Queue, Receipt};

@@ -8,6 +8,11 @@
 //! A suspended node, or one whose queue is unavailable, would learn of a loss too late. So the node also keeps the end
 //! of each timed lease, counted from before the call that granted it, by a clock that goes on while the machine sleeps.
 //! After that end the lease counts as lost.
+//!
+//! On SQLite and SQS a lease lasts eight seconds, and all leases of a node are extended in one call
+//! every four: longer leases would save requests for slow mini-batches only, and delay the work of
+//! a killed node. On RabbitMQ a lease ends with its connection. `GRISTMILL_LEASE_SECONDS` lengthens
+//! leases where networks fail for longer.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

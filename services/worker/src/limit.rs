@@ -5,6 +5,10 @@
 //! of one machine; on a target the schedule does (`reducer::schedule::limits`). If a node cannot
 //! renew its entry in the store, its share lapses before other nodes get it. `meter` measures the
 //! rates.
+//!
+//! The time for which a process waits extends the deadline and the lease of its mini-batch, and
+//! counts as progress (`ResultEvent::Working`), as does the wait for a service that limits its
+//! rate.
 
 mod meter;
 #[cfg(test)]

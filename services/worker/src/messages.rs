@@ -1,4 +1,6 @@
 //! Builds result messages of at most the size that the queue carries.
+//!
+//! A message begins with a record that names its job, so that a dead letter tells where it belongs.
 
 use bytes::Bytes;
 use protocol::{Attempt, ErrorReport, Rejected, ResultEvent, begin_message, encode_record};

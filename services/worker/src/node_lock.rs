@@ -4,6 +4,10 @@
 //! Like a lock for many readers and one writer: agents that hold mini-batches are readers, and an
 //! agent that needs exclusive use is the writer. Agents ask in each iteration of their loops,
 //! before they hand mini-batches to processes.
+//!
+//! While the writer has or awaits exclusive use, all others return unstarted mini-batches, and start
+//! nothing. The node records the run in a file before it begins, and removes the file afterwards: a
+//! file that is left names the mini-batch that killed the node.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

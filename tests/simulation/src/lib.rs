@@ -31,6 +31,9 @@
 //! | `dated` | the store of all roles |
 //! | `job` | the jobs, and what their scripts do |
 //! | `witness`, `rules` | the rules |
+//!
+//! Not played: what `Node::run` starts around the driver (caches, control groups of memory, task
+//! protection, the removal of leftovers), and memory that runs short.
 
 mod actor;
 mod agent;

@@ -1,4 +1,23 @@
-//! Requests and objects of a job grow no faster than its mini-batches.
+//! Requests and objects of a job grow no faster than its mini-batches, of which it may have ten
+//! million.
+//!
+//! What grows with their number:
+//!
+//! - plan: an object for 512 mini-batches; several are read at a time when it is published again;
+//! - queues: a message for each, or for up to 64 quick ones. In memory there is room for 16,384,
+//!   and the rest is published from the plan. SQLite claims and acknowledges by an index; only
+//!   `depth` counts every message;
+//! - ledger: segments follow from time, five a second on a target and 40 on one machine, unless one
+//!   would exceed 8 MiB. A reducer that starts reads all of them, up to 64 at a time;
+//! - reducer: 20 bytes for the state of each, 20 for the place of its rows, 24 for each with
+//!   rejects, and an entry for each part. All else has fixed limits, and no periodic check iterates
+//!   over all, except once near the end (`speculation.rs`);
+//! - retry: a bit for each that has ended or has a message, and an entry for each that has used
+//!   tries;
+//! - worker: nothing, it knows only what it holds;
+//! - portal: 72 bytes for each attempt, of at most three million (`engine/src/history.rs`).
+//!
+//! `scripts/bench size` runs such a job with real processes.
 
 use std::time::Duration;
 

@@ -1,4 +1,7 @@
 //! Compares the builds of the workers, of the reducer that keeps the schedule, and of this command.
+//!
+//! A build is a version and a commit. The executable, the metric `gristmill_build_info`, the entry
+//! of a worker and each schedule name it.
 
 use std::collections::BTreeMap;
 

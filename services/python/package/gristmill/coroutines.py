@@ -1,7 +1,8 @@
 """Entry scripts with ``async def`` functions: one event loop for the life of the process, and ``run_item``.
 
 A service that limits its rate answers 429 (or 503) and says when to come back. Coroutines are called again after that
-time, which spends no try and does not count towards ``run_invocation_timeout``.
+time, which spends no try and does not count towards ``run_invocation_timeout``. The process reports the wait: the
+scheduler extends the deadline and the lease, and tells the reducer regularly that the mini-batch is in progress.
 """
 
 import asyncio

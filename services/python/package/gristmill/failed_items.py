@@ -1,4 +1,7 @@
-"""Items without a result in a success, and the pieces of the rows between them, as an answer names them."""
+"""Items without a result in a success, and the pieces of the rows between them, as an answer names them.
+
+So a script with ``run_item`` is not run in ranges of its items: its last answer says which have failed.
+"""
 
 from bisect import bisect_left
 

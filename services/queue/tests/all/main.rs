@@ -1,6 +1,5 @@
 //! Tests of the queue crate through its public interface.
 
-mod backends;
 mod brokers;
 mod contract;
 mod crash;

@@ -1,4 +1,5 @@
-//! Parts: the rows of one attempt, if they are too large for a message.
+//! Parts: the rows of one attempt, if they are too large for a message. Parts and chunks of the
+//! plan have no checksums: a file of its full length, which the ledger knows of a part, is trusted.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

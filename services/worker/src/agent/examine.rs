@@ -1,4 +1,8 @@
 //! Finds out how a process ended.
+//!
+//! The status page still shows which mini-batch a dead process ran, so the agent blames the right
+//! one. The report names the signal and quotes the stack of the crash and the last lines that the
+//! attempt printed.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,8 +1,9 @@
 //! The template of a job: a Python process that imports large libraries once and forks itself into the processes that need
 //! them.
 //!
-//! Without a template, each process would spend the time of these imports. Processes wait until the template is ready. If it
-//! fails, or takes too long, each process imports the libraries itself.
+//! Without a template, each process would spend the time of these imports. Processes wait until the
+//! template is ready. If it fails, or takes too long, each process imports the libraries itself.
+//! Forked processes are children of the agent, so they outlive the template.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;

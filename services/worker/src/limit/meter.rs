@@ -3,6 +3,9 @@
 //! Two rules hold at once. What the node uses is saved up before, at the rate of its share; little can be saved, so that
 //! a share that moves to another node is not used twice. And within any minute the node uses no more than its share of
 //! that minute, which makes the limit exact for requests of any size while the shares stay the same.
+//!
+//! No minute exceeds a limit by more than 5 %, no matter what happens to nodes
+//! (`tests/simulation/tests/limits.rs`).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

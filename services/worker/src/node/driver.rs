@@ -3,6 +3,9 @@
 //!
 //! Each step of a visit is a task; it returns the event that answers it. One loop waits for whatever comes first: a
 //! schedule, an answer, time, a request to stop.
+//!
+//! A panic while the node prepares a job or works on it counts as a failure of this job on this
+//! node, and the node goes on.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

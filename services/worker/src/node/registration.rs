@@ -1,5 +1,10 @@
 //! Publishes the state of this node: commands, reducers and the portal read its entry. While the
 //! node has a job, the entry is its heartbeat, and the schedule gives a silent node nothing.
+//!
+//! With a job the node renews its entry every two seconds, otherwise every 15. After five seconds
+//! of silence the schedule gives its work to others (`reducer/src/worker_liveness.rs`); after 45 the
+//! entry is void, and the node begins nothing and lets its runs end. The store dates entries:
+//! nothing compares clocks of machines.
 
 use std::time::Duration;
 

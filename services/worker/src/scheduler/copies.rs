@@ -2,7 +2,7 @@
 //!
 //! A copy is a delivery of its own. It goes only to an idle process, and its failure spends no try,
 //! so a job can lose it at any time. The node drops the original only once the reducer says that a
-//! success is committed.
+//! success is committed. Without an idle process the node returns a copy after a second.
 
 use std::time::Duration;
 

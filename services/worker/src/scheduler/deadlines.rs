@@ -2,6 +2,15 @@
 //!
 //! The agent requests the Python stacks of a process that has exceeded its limit before it kills the process, because
 //! they show the user what took so long. A long phase is reported with stacks too, long before the limit.
+//!
+//! `faulthandler` shows the stacks even while user code holds the interpreter. What waited in the
+//! pipe of a killed process is handed out again, at no cost. Long before a timeout, once a run has
+//! lasted for `RECALL_AFTER`, the scheduler recalls the mini-batches behind it for other processes;
+//! `status_offset` of `protocol/src/frame.rs` says why a recalled one never runs twice.
+//!
+//! `run_invocation_timeout` plus `task_overhead_timeout` limits loading, running and reporting of a
+//! mini-batch together, as the original does. Its lease ends five seconds later (`LEASE_GRACE`):
+//! the agent acts first, and the queue only if the agent hangs.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Reads the fault of a GPU from the text of a failure.
+//! Reads the fault of a GPU from the text of a failure. Nothing else in Gristmill parses the text of
+//! an error.
 
 /// A fault of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 //! A range that fails is divided into halves, and these are run on their own, down to single items, from left to right. If
 //! the process knows on which item it was working, that *suspect* is run first, then the items before it, which are probably
 //! good, and those after it. A suspect that succeeds alone was a wrong one: from then on there are halves only.
-//! Nothing of this is announced: the mini-batch keeps its lease, ends with one attempt, and starts from its last try again
-//! on another node if this one dies.
+//! Nothing of this is announced: the mini-batch keeps its lease, process and limits, ends with one
+//! attempt, and starts from its last try again on another node if this one dies.
 //!
 //! One bad item among `n` costs at most `2 * log2(n)` runs of together twice the size of the
 //! mini-batch, and two more after a wrong suspect; three if the suspect is right. A range is split
@@ -19,6 +19,10 @@
 //! A mini-batch that runs its rejected items again is isolated from the beginning: its ranges are
 //! those that an earlier round has rejected, each with all its tries, and the results of the other
 //! items exist. Pure.
+//!
+//! Plan, ledger and protocol hold only whole mini-batches: before the last range the node announces
+//! only progress, then one attempt carries the rows of all good ranges in order, and the rejected
+//! items. A crash between two ranges is a lost delivery.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

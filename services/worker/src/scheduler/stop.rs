@@ -1,5 +1,9 @@
 //! Ends an agent: it returns unstarted mini-batches immediately, and waits a while for running
 //! ones.
+//!
+//! SIGTERM and spot notices drain a node: it publishes unstarted mini-batches again and then
+//! acknowledges them, at no cost of a try, and running ones may end within `--grace` (30 s).
+//! Workers and reducers exit within 90 s; ECS allows 120.
 
 use std::time::Instant;
 

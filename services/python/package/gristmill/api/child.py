@@ -1,4 +1,8 @@
-"""A command that runs a job, in a session of its own: it outlives the interpreter that started it."""
+"""A command that runs a job, in a session of its own: it outlives the interpreter that started it.
+
+The engine is no library in that interpreter. So signals and threads stay those of the user, and there is one engine
+with one set of messages, for a few milliseconds of a start.
+"""
 
 from __future__ import annotations
 
