@@ -1,4 +1,4 @@
-//! What keeps a job from running now.
+//! The reason why a job cannot run now.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use protocol::Full;
 
 use crate::{Error, TargetRef};
 
-/// What keeps a job from running now.
+/// The reason why a job cannot run now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Busy {
     /// Another process works on the job.
@@ -19,10 +19,10 @@ pub enum Busy {
         job_id: Option<String>,
         /// The output.
         output: PathBuf,
-        /// Where both jobs run.
+        /// The target of both jobs.
         target: TargetRef,
     },
-    /// The quotas of the target do not let the job run now, and it was not to wait.
+    /// The quotas of the target do not let the job run now, and the caller did not want to wait.
     #[error("{} has no room for the job: {full}", of_target(target))]
     Full {
         /// The target.
@@ -33,7 +33,7 @@ pub enum Busy {
 }
 
 impl Busy {
-    /// Returns what keeps the job from running, if that is why a request failed.
+    /// Returns the reason why the job cannot run, if that is why a request failed.
     pub fn of(error: &anyhow::Error) -> Option<&Self> {
         match error.downcast_ref() {
             Some(Error::Busy(busy)) => Some(busy),
@@ -43,7 +43,7 @@ impl Busy {
         }
     }
 
-    /// Returns the job that is in the way, if it is known.
+    /// Returns the conflicting job, if it is known.
     pub fn job_id(&self) -> Option<&str> {
         match self {
             Self::Running(job_id) => Some(job_id),

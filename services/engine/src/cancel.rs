@@ -36,8 +36,8 @@ impl Jobs {
         }
         job.store.request_cancel("canceled by the user").await?;
         if let Self::There { store, .. } = self {
-            // The schedule admits the job, whether it waits because of a quota or was never published, so that a reducer
-            // ends it.
+            // The schedule admits even a job that waits for a quota or was never published, so that
+            // a reducer ends it.
             store.mark_open(&job_id).await?;
             let open = self.open_jobs().await?;
             if let Some(hint) =
@@ -61,7 +61,8 @@ impl Jobs {
     }
 }
 
-/// Ends a local job whose process has ended, because nothing else would. Returns `None` if it runs.
+/// Ends a local job whose process has ended, because no other process would. Returns `None` if it
+/// runs.
 async fn cancel_interrupted(home: &Home, job: &FoundJob) -> Result<Option<JobResult>> {
     let Some(_lock) = home.try_lock_job(&job.spec.job_id)? else { return Ok(None) };
     let progress = job.store.progress().await?;

@@ -1,4 +1,5 @@
-//! Reads a job file, and checks everything that can be known before the first mini-batch. Finds all problems at once.
+//! Reads a job file, and makes every check that is possible before the first mini-batch. Finds all
+//! problems at once.
 
 mod python;
 mod urls;
@@ -22,7 +23,7 @@ pub struct Document {
     pub text: String,
     /// Values that replace those of the text, data for its inputs, and the one step to run.
     pub overrides: DocumentOverrides,
-    /// What names of Azure ML stand for.
+    /// The meaning of names of Azure ML.
     pub azure: AzureNames,
     /// The compute target, which takes precedence over that of the text.
     pub compute_target: Option<String>,
@@ -65,9 +66,9 @@ impl Engine {
         Ok(parsed)
     }
 
-    /// Checks the surroundings of a job: interpreter and script; files, formats and columns of the inputs; permissions for
-    /// outputs behind URLs, and side inputs behind URLs. `options`: how to reach them. `remembers`: skips the check of a script that has
-    /// passed before.
+    /// Checks the dependencies of a job: interpreter and script; files, formats and columns of the
+    /// inputs; permissions for outputs behind URLs, and side inputs behind URLs. `options`: how to
+    /// reach them. `remembers`: skips the check of a script that has passed before.
     ///
     /// The interpreter may still be checking the script when this returns. Blocks its thread, and needs a Tokio runtime with
     /// several threads.
@@ -107,8 +108,8 @@ impl Engine {
         Err(Error::Invalid(problems))
     }
 
-    /// Makes the check of interpreter and script alone, for a job that runs items of another job. `elsewhere`: on a
-    /// target. Needs a Tokio runtime with several threads.
+    /// Checks only interpreter and script, for a job that runs items of another job. `elsewhere`:
+    /// on a target. Needs a Tokio runtime with several threads.
     pub(crate) fn check_script(
         &self,
         spec: &JobSpec,

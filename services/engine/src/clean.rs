@@ -19,10 +19,10 @@ use storage::{Removal, TargetStore};
 use crate::list::in_order;
 use crate::{Error, Jobs, Matches, Removed, Selection, State, Summary, started_at};
 
-/// A job without a description may just be being submitted, until it is this old.
+/// A younger job without a description may still be in submission.
 const UNDESCRIBED_FOR: Duration = Duration::from_secs(3600);
 
-/// What a clean-up removes.
+/// The jobs and caches that a clean-up removes.
 #[derive(Clone, Debug, Default)]
 pub struct CleanUp {
     /// The jobs, if any.

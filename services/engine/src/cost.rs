@@ -12,21 +12,22 @@
 //! | delete descriptors | the outcomes of each round, in tens |
 //! | receive and delete outcomes | the messages of 200 ms, in tens; and an empty receive and a look for the queue of tasks, both every 20 s |
 //! | PUT | chunks of the plan, a ledger segment every 200 ms at most, progress every 2 s, reports every 10 s, logs |
-//! | PUT | of each node, what it has and does, every 2 s |
+//! | PUT | each node's entry, every 2 s |
 //! | GET | of each node, the next schedule, every second |
 //! | GET | of a reducer, the next schedule every second, and each node's entry every 2 s |
 //! | GET | requests to cancel and commits of other reducers, every 2 s; the ledger at the end |
-//! | GET | of each node, with `speculation`: what has succeeded elsewhere, every 4 s while a run takes longer than 2 s |
+//! | GET | of each node, with `speculation`: the decided speculative runs, every 4 s while a run takes longer than 2 s |
 //! | LIST | open jobs and nodes, every second |
 //! | PUT of rows | a part for each mini-batch with more than 64 KiB of them; the output, 8 MiB at a time |
 //! | GET of parts | each part below 5 MiB is read for the output; a larger one is copied by S3, with one PUT |
 //! | LIST of inputs | of inputs in a store: each page |
 //! | GET of inputs | of inputs in a store: each file, or a block for each mini-batch of a table, and beginnings of files |
 //!
-//! `P` is the number of processes of a node, and `depth` the number of mini-batches that a process gets at a time: 20 ms of
-//! work. What nodes and reducers ask every second serves all jobs of the target, and counts as if this job were alone. Not
-//! included: retries, quotas (every 30 s), waits for workers and because of quotas (per hour of a job and reducer 1800 PUT of
-//! progress and the requests above), item checkpoints, storage, and the bytes of requests that leave the region.
+//! `P` is the number of processes of a node, and `depth` the number of mini-batches that a process
+//! gets at a time: 20 ms of work. The requests of nodes and reducers every second serve all jobs of
+//! the target, and count as if this job were alone. Not included: retries, quotas (every 30 s),
+//! waits for workers and because of quotas (per hour of a job and reducer 1800 PUT of progress and
+//! the requests above), item checkpoints, storage, and the bytes of requests that leave the region.
 
 use protocol::{Input, InputKind, ItemPath, JobSpec, PlanPosition};
 use serde::Serialize;
@@ -78,7 +79,7 @@ const LISTED: u64 = 1000;
 const TABLE_GETS: u64 = 3;
 const PROGRESS_SECONDS: f64 = 2.0;
 const REPORT_SECONDS: f64 = 10.0;
-/// Report files that change all the time.
+/// Report files that change continuously.
 const REPORTS: f64 = 6.0;
 /// Log files of a node, and of each of its processes.
 const NODE_LOGS: f64 = 3.0;
@@ -86,13 +87,14 @@ const PROCESS_LOGS: f64 = 2.0;
 /// A log that grows is uploaded after 5 s, 10 s, … 120 s.
 const LOG_SECONDS: f64 = 120.0;
 const LOG_UPLOADS_AT_FIRST: f64 = 5.0;
-/// Time between two looks of a node for what has succeeded elsewhere.
+/// Time between two reads of the decided speculative runs by a node.
 const SETTLED_SECONDS: f64 = 4.0;
-/// The shortest run during which it looks.
+/// The shortest run during which it reads them.
 const LONG_RUN_SECONDS: f64 = 2.0;
 /// Time between two renewals of a node's entry in the list of workers.
 const REGISTRATION_SECONDS: f64 = storage::WORKER_PERIOD_AT_WORK.as_secs() as f64;
-/// Time between two looks for the next schedule, and of a reducer between two listings of open jobs and of nodes.
+/// Time between two requests for the next schedule, and of a reducer between two listings of open
+/// jobs and of nodes.
 const SCHEDULE_SECONDS: f64 = 1.0;
 /// Time until a log that grows is uploaded first.
 const LOG_LOOK_SECONDS: f64 = 5.0;
@@ -118,7 +120,7 @@ pub struct Workload {
     pub input_gets: u64,
     /// Listings of them.
     pub input_lists: u64,
-    /// Whether slow mini-batches are started a second time.
+    /// Whether slow mini-batches have speculative runs.
     pub speculates: bool,
 }
 
@@ -237,19 +239,20 @@ fn rows(mini_batches: f64, row_bytes: f64, is_inline: bool) -> (f64, f64) {
     (mini_batches + uploads, mini_batches)
 }
 
-/// The estimated requests of a job, and what they depend on.
+/// The estimated requests of a job, with their cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// What they depend on.
+    /// The workload that causes them.
     pub workload: Workload,
     /// Their numbers.
     pub requests: Requests,
-    /// What they cost each.
+    /// Their prices.
     pub prices: Prices,
 }
 
 impl Cost {
-    /// Estimates the requests of a planned job, and their cost. `assumed`: what neither the job nor its plan says.
+    /// Estimates the requests of a planned job, and their cost. `assumed`: the values that neither
+    /// the job nor its plan has.
     pub fn of(spec: &JobSpec, totals: &PlanComplete, assumed: Workload, prices: Prices) -> Self {
         let in_a_store = |kind: InputKind| {
             let is_there =
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn second_starts_cost_requests_of_each_node() {
+    fn speculation_costs_requests_of_each_node() {
         // 2 500 seconds on each of two nodes.
         let work = Workload { nodes: 2, ..workload(10_000, 2.5, 5) };
         let of = |work: Workload| cost(work).requests;

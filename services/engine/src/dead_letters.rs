@@ -1,5 +1,6 @@
-//! The messages that no worker or reducer of a target could read: lists them with the reasons, sends them to their queues
-//! again, or deletes them. While they are looked at, they are leased; those that stay are released.
+//! The messages that no worker or reducer of a target could read: lists them with the reasons,
+//! sends them to their queues again, or deletes them. A read leases them, and then releases those
+//! that stay.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -30,7 +31,7 @@ const RESULTS: &str = "results";
 pub struct DeadLetters {
     /// The letters, at most a thousand.
     pub letters: Vec<DeadLetter>,
-    /// There may be more.
+    /// Whether the queue may hold more.
     pub is_partial: bool,
     /// Why the queue could not be read to its end.
     pub failure: Option<Error>,
@@ -61,9 +62,9 @@ impl Target {
         Ok(DeadLetters { letters, is_partial: deliveries.len() >= MESSAGES_MAX, failure })
     }
 
-    /// Sends dead letters to their queues again, or deletes them: those of a job, or all. Returns those that it did so
-    /// with, and the number of others. A redrive leaves messages that are not of Gristmill, were cut, or whose job has no
-    /// queues, because it has ended or waits.
+    /// Sends dead letters to their queues again, or deletes them: those of a job, or all. Returns
+    /// the letters that it has handled, and the number of others. A redrive leaves messages that
+    /// are not of Gristmill, were cut, or whose job has no queues, because it has ended or waits.
     pub async fn dispose_of_dead_letters(
         &self,
         disposal: DeadLetterAction,
@@ -132,7 +133,7 @@ fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
     deliveries.iter().map(|delivery| delivery.receipt.clone()).collect()
 }
 
-/// From where a message came, and what it was there: the members of a bundle travel alone.
+/// The origin of a message, and its content there: the members of a bundle travel alone.
 #[derive(Debug, PartialEq, Eq)]
 struct Origin {
     job_id: String,
@@ -140,7 +141,8 @@ struct Origin {
     bodies: Vec<Bytes>,
 }
 
-/// Returns from where a message came. `None`: it is no message of Gristmill, or its end is missing.
+/// Returns the origin of a message. `None`: it is not a message of Gristmill, or its end is
+/// missing.
 fn origin(message: &Bytes) -> Option<Origin> {
     if let Ok(letter) = serde_json::from_slice::<protocol::DeadLetter>(message) {
         let queue = [TASKS, RESULTS].into_iter().find(|queue| *queue == letter.queue)?;
@@ -183,7 +185,7 @@ async fn receive(queue: &dyn Queue) -> (Vec<Delivery>, Option<queue::Error>) {
 pub struct DeadLetter {
     /// Its job, if it names one.
     pub job_id: Option<String>,
-    /// Why it is here.
+    /// Why it was moved here.
     pub reason: String,
     /// The role that moved it here; `None`: the service itself did.
     pub moved: Option<Moved>,

@@ -16,7 +16,7 @@ pub struct Decisions {
     /// The files of a table.
     #[serde(flatten)]
     pub survey: Option<Survey>,
-    /// How text is read.
+    /// The format of text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<TextDecisions>,
     /// Columns with their types, reasons and samples.
@@ -26,7 +26,7 @@ pub struct Decisions {
     pub columns_problem: Option<String>,
 }
 
-/// How text is read.
+/// The format of text.
 #[derive(Debug, Serialize)]
 pub struct TextDecisions {
     /// Its encoding.

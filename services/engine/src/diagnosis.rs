@@ -1,5 +1,5 @@
-//! The state of a job that has not ended, and what it waits for. Read from the store alone, so that it holds no matter
-//! where workers and reducers run.
+//! Finds the state of a job that has not ended, and why it waits. Reads only the store, so it does
+//! not matter where workers and reducers run.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -16,59 +16,59 @@ use crate::{FoundJob, Jobs, OpenJobs, State, TargetRef};
 const SILENCE: Duration = Duration::from_secs(5);
 /// The first progress of a job follows the schedule that admits it: queues are created, and the ledger is read.
 const FIRST_PROGRESS: Duration = Duration::from_secs(10);
-/// A shorter trouble is not worth a word.
+/// A shorter trouble is not reported.
 const TROUBLE_MIN: Duration = Duration::from_secs(2);
 /// A reducer that cannot serve a job says so every 20 seconds.
 const TROUBLE_LASTS: Duration = Duration::from_secs(25);
-/// The most by which the clocks of two machines differ: one of them takes the local time of any zone for UTC. A longer
-/// silence needs no second look.
+/// The most by which the clocks of two machines differ: one of them takes the local time of any
+/// zone for UTC. A longer silence needs no second read.
 const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(14 * 3600);
 
-/// The state of a job, and what it waits for.
+/// The state of a job, and why it waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
     /// The state.
     pub state: State,
-    /// What it waits for, if that is known.
+    /// Why it waits, if that is known.
     pub hint: Option<Hint>,
 }
 
-/// What a job of this place waits for.
+/// The reason why a job waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// The job.
     pub job_id: String,
     /// Its target.
     pub target: TargetRef,
-    /// What it lacks.
+    /// The blocker.
     pub blocker: Blocker,
 }
 
-/// What a job lacks.
+/// The condition that blocks a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocker {
-    /// Its reducer cannot go on.
+    /// Its reducer cannot continue.
     Trouble {
         /// Why.
         reason: String,
         /// When that began.
         since: Since,
     },
-    /// No reducer has looked at it yet.
+    /// No reducer has read it yet.
     FirstReducer,
     /// A reducer has been silent. Results wait in the queue.
     Reducer(Since),
     /// The schedule of the target gives it no process, for this reason.
     Schedule(WaitsFor),
-    /// The schedule gives it processes on these nodes, which have not begun yet.
+    /// The schedule gives it processes on these nodes, which have not started it yet.
     Start(Vec<String>),
-    /// No process works on it, and a node has it.
+    /// A node has it, but none of its processes works.
     Node {
         /// The node.
         node: String,
         /// How long it has waited.
         seconds: u64,
-        /// What it waits for.
+        /// The condition for which it waits.
         detail: String,
     },
     /// Workers have been silent.
@@ -120,10 +120,10 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// A moment of the past.
+/// A time in the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
-    /// By the clock on the wall, in milliseconds since 1970.
+    /// Wall clock, in milliseconds since 1970.
     pub at: u64,
     /// Time since then, by this process's own clock where possible.
     pub age: Duration,
@@ -145,8 +145,9 @@ impl fmt::Display for Since {
     }
 }
 
-/// The time of the last write to `progress.json`, as one reader sees it: by the clock of the store, or else by the
-/// clocks of two machines at the first look and by its own clock from then on.
+/// The time of the last write to `progress.json`, as one reader sees it: by the clock of the store,
+/// or else by the clocks of two machines at the first read and by the reader's own clock after
+/// that.
 #[derive(Clone, Copy, Debug)]
 pub struct Heartbeat {
     at: u64,
@@ -156,7 +157,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Begins with a first look.
+    /// Starts with a first read.
     pub fn new(progress: &Progress) -> Self {
         let by_clocks =
             || Duration::from_millis(milliseconds_since_epoch().saturating_sub(progress.at));
@@ -164,7 +165,7 @@ impl Heartbeat {
         Self { at: progress.at, seen: Instant::now(), age, is_exact: progress.age.is_some() }
     }
 
-    /// Takes note of another look.
+    /// Records another read.
     pub fn look(&mut self, progress: &Progress) {
         if progress.at != self.at {
             *self =
@@ -176,15 +177,15 @@ impl Heartbeat {
         self.age + self.seen.elapsed()
     }
 
-    /// Whether the silence may be a difference of clocks, which only another look can tell.
+    /// Whether the silence may be a difference of clocks, which only another read can show.
     fn is_doubtful(&self) -> bool {
         !self.is_exact && (SILENCE..CLOCKS_DIFFER_MAX).contains(&self.age())
     }
 }
 
 impl Jobs {
-    /// Returns the state of a job, given the jobs that have not ended. `heartbeat`: the result of earlier looks; `None`: this is the
-    /// only one.
+    /// Returns the state of a job, given the jobs that have not ended. `heartbeat`: that of earlier
+    /// reads; `None`: this is the first read.
     pub async fn diagnose(
         &self,
         job: &FoundJob,
@@ -220,7 +221,7 @@ impl Jobs {
         }
     }
 
-    /// Returns what an open job waits for, without a request to the store.
+    /// Returns why an open job waits, without a request to the store.
     pub(crate) fn waits(
         &self,
         job_id: &str,
@@ -236,8 +237,8 @@ impl Jobs {
         Diagnosis { state, hint: blocker.map(|blocker| self.hint(job_id, blocker)) }
     }
 
-    /// Whether the silence may be a difference of clocks or an engine that has just started, which only another look can
-    /// tell.
+    /// Whether the silence may be a difference of clocks or an engine that has just started, which
+    /// only another read can show.
     pub fn is_doubtful(
         &self,
         job_id: &str,
@@ -259,7 +260,7 @@ impl Jobs {
         }
     }
 
-    /// Returns the hint that no reducer serves the job, if so.
+    /// Returns a hint if no reducer serves the job.
     pub fn lacks_reducer(
         &self,
         job_id: &str,
@@ -287,7 +288,7 @@ fn ended(result: &JobResult) -> Diagnosis {
     Diagnosis { state: result.state.into(), hint: None }
 }
 
-/// Returns what an open job of a compute target waits for.
+/// Returns why an open job of a compute target waits.
 fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Blocker>) {
     let has_started = seen.is_some_and(|(progress, _)| progress.nodes > 0);
     let waits = if has_started { State::Waiting } else { State::Queued };
@@ -309,7 +310,7 @@ fn there(seen: Seen<'_>, scheduled: Option<&Scheduled>) -> (State, Option<Blocke
     let since =
         |at: u64| Since { at, age: age + Duration::from_millis(progress.at.saturating_sub(at)) };
     if progress.silent_since.is_none() && !progress.running.is_empty() {
-        // Mini-batches run, whatever the job waits for.
+        // Mini-batches run, whatever blocks the job.
         return (State::Running, None);
     }
     let silent = progress
@@ -352,7 +353,7 @@ fn trouble(seen: Seen<'_>) -> Option<Blocker> {
     (age >= TROUBLE_MIN).then(|| Blocker::Trouble { reason: trouble.reason.clone(), since })
 }
 
-/// Returns what a local job waits for whose engine holds its lock.
+/// Returns why a local job waits whose engine holds its lock.
 fn here(seen: Seen<'_>) -> (State, Option<Blocker>) {
     if let Some(trouble) = trouble(seen) {
         return (State::Waiting, Some(trouble));
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn moment_of_any_age_is_shown() {
+    fn time_of_any_age_is_shown() {
         let shown = |at, age_ms| Since { at, age: Duration::from_millis(age_ms) }.to_string();
         let at = 1_767_225_600_000;
         assert!(shown(at, 0).ends_with(":00 (seconds ago)"));
@@ -464,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn job_that_waits_on_a_node_says_for_what() {
+    fn job_that_waits_on_a_node_says_why() {
         let waiting = Waiting {
             node: "a".into(),
             process: String::new(),

@@ -25,7 +25,7 @@ use needs::Needs;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckState {
-    /// As it should be.
+    /// The subject is in order.
     Ok,
     /// Jobs run, but less well than they could.
     Warning,
@@ -42,9 +42,9 @@ pub struct Check {
     pub check: String,
     /// The result.
     pub state: CheckState,
-    /// What was found, or what to fix.
+    /// The finding, or the fix.
     pub message: String,
-    /// What to do, if the message does not say it.
+    /// The remedy, if the message does not name it.
     pub remedy: Option<Remedy>,
 }
 
@@ -129,7 +129,7 @@ impl Target {
         };
         let opened = async {
             self.open_queues(create).await?.close().await;
-            // As a role does, which on RabbitMQ also compares the kind of each queue.
+            // Opens them as a role does, which on RabbitMQ also compares the kind of each queue.
             self.open_queues_to_work().await
         };
         let queues = match opened.await {
@@ -172,7 +172,7 @@ impl Target {
     }
 }
 
-/// What the checks of the right to create and delete queues are about.
+/// The subject of the checks of the right to create and delete queues.
 const OF_JOBS: &str = "queues of jobs";
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use protocol::OutputAction;
 
 use crate::FoundJob;
 
-/// Whether the output is still what the job has written, as far as this machine can see it.
+/// Whether the output is unchanged since the job wrote it, as far as this machine can see.
 pub(crate) async fn is_untouched(output: &str, job: &FoundJob) -> bool {
     if job.spec.output.action == OutputAction::SummaryOnly {
         // The script has written the files, if there are any.
@@ -22,7 +22,7 @@ pub(crate) fn written_here(job: &FoundJob) -> Option<&str> {
     result.output.as_deref().filter(|output| !output.contains("://"))
 }
 
-/// Whether something else has changed or removed that file.
+/// Whether another program has changed or removed that file.
 pub(crate) async fn is_output_changed(job: &FoundJob) -> bool {
     match written_here(job) {
         Some(output) => !is_untouched(output, job).await,

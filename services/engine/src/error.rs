@@ -1,8 +1,8 @@
-//! Why the engine could not do what a caller asked for.
+//! The errors of the engine.
 //!
-//! Each condition that a caller may handle is a variant of [`Error`], with the values that the caller needs. The text of an
-//! error says what happened; [`Error::remedy`] says what people can do. Failures that no caller handles, such as a broken
-//! disk, are [`Error::Other`].
+//! Each condition that a caller may handle is a variant of [`Error`], with the values that the
+//! caller needs. The text of an error names the problem; [`Error::remedy`] returns the remedy.
+//! Failures that no caller handles, such as a broken disk, are [`Error::Other`].
 
 use std::path::PathBuf;
 
@@ -16,31 +16,31 @@ const JOBS_NAMED_MAX: usize = 5;
 /// Result of a request to the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why the engine could not do what a caller asked for.
+/// The errors of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The job file, or something that it names, is invalid. Nothing was started.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Invalid(Vec<Problem>),
-    /// Trying later may work.
+    /// A later attempt may succeed.
     #[error(transparent)]
     Busy(#[from] Busy),
     /// No job has this id, begins with it, or has this name.
     #[error("there is no job {wanted:?} in {place}")]
     NoSuchJob {
-        /// What the caller asked for.
+        /// The request of the caller.
         wanted: String,
         /// The folder or URL of the jobs.
         place: String,
         /// Their target.
         target: TargetRef,
     },
-    /// Several jobs are meant.
+    /// Several jobs match.
     #[error("{}", several(wanted, *matches, job_ids))]
     SeveralJobs {
-        /// What the caller asked for.
+        /// The request of the caller.
         wanted: String,
-        /// What these jobs have in common.
+        /// The common property of these jobs.
         matches: Matches,
         /// Their ids.
         job_ids: Vec<String>,
@@ -96,7 +96,7 @@ pub enum Error {
         /// Rejects that cannot run again, and what to do about them.
         left_out: Vec<String>,
     },
-    /// The output of a completed job is missing, and nothing is left to write it from.
+    /// The output of a completed job is missing, and its rows are removed.
     #[error(
         "{output}, the output of job {job_id}, is missing, and the job has ended: run the whole job again"
     )]
@@ -113,7 +113,7 @@ pub enum Error {
     NoSuchMiniBatch {
         /// The job.
         job_id: String,
-        /// What the caller asked for.
+        /// The request of the caller.
         mini_batch: u64,
     },
     /// The plan has been removed, or is not written yet.
@@ -141,7 +141,7 @@ pub enum Error {
         job_id: String,
         /// The mini-batch.
         mini_batch: u64,
-        /// What it is.
+        /// Its description.
         detail: String,
     },
     /// The request needs a file of this machine.
@@ -181,35 +181,36 @@ pub enum Error {
         job_id: String,
         /// The file.
         path: PathBuf,
-        /// What has happened to it.
+        /// The change.
         change: Change,
-        /// What is impossible therefore.
+        /// The consequence.
         consequence: &'static str,
     },
     /// There is no compute target of this name.
     #[error("there is no compute target {name:?}{} ({known})", nearest(nearest_name))]
     NoSuchTarget {
-        /// What the caller asked for.
+        /// The request of the caller.
         name: String,
         /// A similar name.
         nearest_name: Option<String>,
-        /// The file of targets, and which it has.
+        /// The file of targets, with its targets.
         known: String,
-        /// There is no such file.
+        /// Whether that file is absent.
         without_file: bool,
     },
     /// This machine was chosen, and the request needs another target.
     #[error("a compute target other than this machine is needed ({known})")]
     NeedsTarget {
-        /// The file of targets, and which it has.
+        /// The file of targets, with its targets.
         known: String,
-        /// There is no such file.
+        /// Whether that file is absent.
         without_file: bool,
     },
-    /// The target cannot keep what the job file asks for.
+    /// The target cannot satisfy a requirement of the job file.
     #[error("{0}")]
     UnsuitableTarget(String),
-    /// Others change the target at the same time, or its store does not answer: the same request may succeed later.
+    /// Another process changes the target at the same time, or the store does not answer: the same
+    /// request may succeed later.
     #[error("{0}")]
     TryAgain(String),
     /// Anything else. Its chain may hold a [`Fixable`].
@@ -217,7 +218,7 @@ pub enum Error {
     Other(anyhow::Error),
 }
 
-/// What jobs have in common, so that a caller has to name one of them by its id.
+/// The common property of several jobs, one of which a caller has to name by its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matches {
     /// The beginning of their ids.
@@ -230,7 +231,7 @@ pub enum Matches {
     EndedAndInterrupted,
 }
 
-/// What has happened to an input.
+/// A change of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It has other content.
@@ -252,7 +253,7 @@ impl std::fmt::Display for Change {
 }
 
 impl Error {
-    /// Returns what people can do, if it depends on the values of the error.
+    /// Returns the remedy, if it depends on the values of the error.
     pub fn remedy(&self) -> Option<Remedy> {
         let retry = |job_id: &String, target: &TargetRef| Remedy::Retry {
             job_id: job_id.clone(),
@@ -273,10 +274,10 @@ impl Error {
     }
 }
 
-/// Keeps what an error of the engine says if it has passed through code that does not look at it.
+/// Restores an error of the engine that has passed through code that handles only `anyhow::Error`.
 impl From<anyhow::Error> for Error {
     fn from(error: anyhow::Error) -> Self {
-        // Behind a context it would lose that.
+        // With a context, the error would lose its variant.
         match error.chain().next() {
             Some(cause) if cause.is::<Self>() => error.downcast().unwrap_or_else(Self::Other),
             Some(cause) if cause.is::<Busy>() => {
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn condition_passes_through_code_that_does_not_look_at_it() {
+    fn condition_survives_conversion_to_anyhow() {
         let passed = |error: anyhow::Error| Error::from(error);
         assert!(matches!(passed(removed().into()), Error::Removed { job_id } if job_id == "a-1"));
         assert!(matches!(

@@ -1,4 +1,5 @@
-//! What happens to a job while the caller waits: a stream of typed events. The caller decides how to show them.
+//! The events of a job while the caller waits, as a typed stream. The caller decides how to show
+//! them.
 
 use std::path::PathBuf;
 
@@ -9,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::{Continuation, Hint, InFlight};
 
-/// Something that happened.
+/// An event of a request.
 #[derive(Debug)]
 pub enum Event {
     /// A step of a document begins.
@@ -23,22 +24,22 @@ pub enum Event {
     },
     /// The job has this id from now on.
     Job(String),
-    /// Nothing runs, because the job with this id has the result already.
+    /// No job runs, because the job with this id has the result already.
     Reused(String),
     /// The job reports progress.
     Progress {
         /// Holds the latest progress at any time.
         latest: watch::Receiver<Progress>,
-        /// Holds what the job waits for.
+        /// Holds the reason why the job waits.
         hint: watch::Receiver<Option<Hint>>,
     },
     /// No more progress follows.
     ProgressEnded,
-    /// Something that people should know.
+    /// A notice for people.
     Notice(Notice),
 }
 
-/// Something that people should know.
+/// A notice for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The job file, or an input, is read in a way that may not be intended.
@@ -54,9 +55,9 @@ pub enum Notice {
     },
     /// This machine cannot use a URL, which only roles of the target use.
     UnusableHere {
-        /// What is wrong.
+        /// The problem.
         problem: String,
-        /// What uses it.
+        /// The user of the URL.
         how: UrlUse,
     },
     /// An interpreter has not answered, so the script is not checked.
@@ -68,7 +69,7 @@ pub enum Notice {
     },
     /// The default interpreter of this machine found problems; the job names none.
     CheckedWithDefault(PathBuf),
-    /// The files that an earlier run has written into a folder of the job were moved out of its way.
+    /// The engine has moved the files of an earlier run out of a folder of the job.
     SetAside {
         /// The folder.
         folder: PathBuf,
@@ -81,25 +82,25 @@ pub enum Notice {
     NewJob {
         /// The earlier job.
         earlier: String,
-        /// Why it is left alone.
+        /// The reason.
         reason: NewJobReason,
     },
-    /// This job has completed, and has nothing that a retry could run.
+    /// This job has completed, and a retry has nothing to run.
     NothingToDo {
         /// The job.
         job_id: String,
         /// Failed mini-batches and rejected items that were not selected.
         left: (u64, u64),
-        /// Items without a result that a retry cannot run, because nothing says which they are.
+        /// Items without a result that a retry cannot run, because they are not named.
         unnamed: u64,
     },
-    /// This job runs, and runs again what has failed so far.
+    /// This job runs, and starts a round for its failures so far.
     RoundRequested(String),
-    /// This job has not ended, and nothing of it needs to be published.
+    /// This job has not ended, and no message of it is missing.
     InFlight {
         /// The job.
         job_id: String,
-        /// Why nothing needs to be published.
+        /// Why no message is missing.
         state: InFlight,
         /// Mini-batches that have not ended, if all are planned.
         unended: Option<u64>,
@@ -122,7 +123,7 @@ pub enum Notice {
         /// The differences of the side inputs.
         differences: Vec<Difference>,
     },
-    /// A power cut has damaged this many segments of the ledger.
+    /// A power cut damaged this many segments of the ledger.
     LedgerMended(u32),
     /// Rows of successes are lost; their mini-batches run again.
     RowsLost {
@@ -162,11 +163,11 @@ pub enum Notice {
         /// The queue that these nodes receive from.
         queue: String,
     },
-    /// No worker that runs now takes the job.
+    /// No running worker meets the requirements of the job.
     NoWorkerFits(Unfit),
 }
 
-/// What uses a URL of a job, beside its inputs.
+/// The use of a URL of a job that is not an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlUse {
     /// The reducer writes the output.
@@ -178,7 +179,7 @@ pub enum UrlUse {
 }
 
 impl UrlUse {
-    /// Returns what is wrong if a store rejects it.
+    /// Returns the problem if a store rejects it.
     pub(crate) fn rejected(self, url: &str, cause: &str) -> String {
         match self {
             Self::Output | Self::Written => format!("nothing can be written to {url}: {cause}"),
@@ -199,9 +200,9 @@ impl UrlUse {
 /// Why an earlier job is neither continued nor reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewJobReason {
-    /// It is unfinished, and is another job.
+    /// It is unfinished, and differs from this job.
     Unfinished(Vec<Difference>),
-    /// It has completed, and is another job.
+    /// It has completed, and differs from this job.
     Completed(Vec<Difference>),
     /// It has completed, and its inputs have changed since: this one, if there is only one.
     InputsChanged(Option<String>),
@@ -220,7 +221,7 @@ impl Notice {
         Some(Self::RowsLost { mini_batches: mini_batches.len() as u64, first })
     }
 
-    /// Whether people must see it even if they want a quiet command.
+    /// Whether even a quiet command shows it.
     pub fn is_warning(&self) -> bool {
         let is_note = matches!(
             self,
@@ -234,7 +235,7 @@ impl Notice {
     }
 }
 
-/// Where the engine sends events.
+/// The sender of events.
 #[derive(Clone, Debug)]
 pub struct Events(UnboundedSender<Event>);
 

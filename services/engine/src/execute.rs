@@ -1,8 +1,9 @@
 //! One job in one process tree: partitioner, agents and reducer, wired to the job's own queues and folder.
 //!
-//! The roles do not depend on each other. They share two queues and a store, as they would across machines. This file
-//! starts them, and stops them in the order that loses nothing: agents first, so that they announce their results, then the
-//! reducer, which commits them. When all work is done, agents end while the reducer writes the final file.
+//! The roles do not depend on each other. They share two queues and a store, as they would across
+//! machines. This file starts them, and stops them in an order that loses nothing: agents first, so
+//! that they announce their results, then the reducer, which commits them. When all work is done,
+//! agents end while the reducer writes the final file.
 //!
 //! If the whole process tree is killed, the next run or retry locks the job and publishes every
 //! mini-batch that the ledger does not record as ended: also those whose outcomes the reducer had
@@ -40,24 +41,25 @@ pub struct Execution<'a> {
     pub spec: JobSpec,
     /// Listings of its inputs that a check has begun.
     pub listings: Inputs,
-    /// It continues an earlier run.
+    /// Whether it continues an earlier run.
     pub resumed: bool,
-    /// The job had ended, and has a result.
+    /// Whether the job had ended, with a result.
     pub has_ended: bool,
-    /// What runs again although it has ended. `None`: everything if the job had ended, and nothing if it was interrupted. An
-    /// interrupted job begins a new round only if it has something of this selection.
+    /// Ended mini-batches that run again. `None`: all that failed if the job had ended, none if it
+    /// was interrupted. An interrupted job begins a new round only if the selection is not empty.
     pub round: Option<Selection>,
-    /// Its script is another one than that of its last round, even if their files are the same.
+    /// Whether its script counts as changed since the last round, even if the files are equal.
     pub has_other_script: bool,
     pub home: &'a Home,
     pub settings: &'a Settings,
-    /// The check of the script, which goes on while queues and reducer are opened.
+    /// The check of the script, which runs while queues and reducer are opened.
     pub check: Option<Check>,
-    /// Says why a new job does not continue or reuse an earlier one, once its script has passed the check.
+    /// The notice why a new job does not continue or reuse an earlier one, sent once its script has
+    /// passed the check.
     pub new_job: Option<Box<Notice>>,
 }
 
-/// The queues and the reducer of a job, and what is to be published.
+/// The queues and the reducer of a job, and the mini-batches to publish.
 struct Opened {
     tasks: Arc<MemoryQueue>,
     results: Arc<MemoryQueue>,
@@ -68,10 +70,11 @@ struct Opened {
     process_count: u32,
 }
 
-/// What each agent does, by its name, in their order.
+/// The activity of each agent, by name, in their order.
 type Activities = Vec<(String, watch::Sender<Activity>)>;
 
-/// The specification with the paths of copied side inputs, the interpreter, and what the job uses of the caches.
+/// The specification with the paths of copied side inputs, the interpreter, and the cache entries
+/// of the job.
 type Provisioned = (Arc<JobSpec>, PathBuf, (Vec<PinnedEntry>, Option<PinnedEntry>));
 
 /// While the queue has this many mini-batches, more than all processes of a machine hold, the partitioner waits.
@@ -111,7 +114,8 @@ impl Execution<'_> {
         result
     }
 
-    /// Opens queues and reducer while the script is being checked, and takes over what an earlier run has left.
+    /// Opens queues and reducer during the check of the script, and takes over the state of an
+    /// earlier run.
     async fn open(
         &mut self,
         folder: &Path,
@@ -127,7 +131,7 @@ impl Execution<'_> {
         if self.resumed && self.store.remove_damaged_result().await? {
             events.notice(Notice::DamagedResult);
         }
-        // Plan and ledger say what is left after the end of this process.
+        // Plan and ledger show the remaining work after the end of this process.
         let [tasks, results] =
             [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
         let gpus = self.settings.gpus();
@@ -172,8 +176,8 @@ impl Execution<'_> {
         Ok(Opened { tasks, results, reducer, activities, unfinished, gpus, process_count })
     }
 
-    /// Starts partitioner, reducer and agents, and stops them in the order that loses nothing. Fails if they cannot start;
-    /// the inner result is that of the reducer.
+    /// Starts partitioner, reducer and agents, and stops them in an order that loses nothing. Fails
+    /// if they cannot start; the inner result is that of the reducer.
     async fn run_roles(
         &self,
         opened: Opened,
@@ -203,7 +207,7 @@ impl Execution<'_> {
         let mut agents = JoinSet::new();
         tokio::pin!(provisioning);
         let mut starting = true;
-        // What the job uses of the caches stays there until it ends.
+        // The cache entries of the job stay until it ends.
         let mut _used = None;
         let mut canceled = false;
         let result = loop {
@@ -254,8 +258,8 @@ impl Execution<'_> {
         Ok(result)
     }
 
-    /// Returns what the agents of the job have in common. They differ in name and folder; interpreter and reference data
-    /// follow later.
+    /// Returns the common part of the agents of the job. They differ in name and folder;
+    /// interpreter and reference data follow later.
     fn agent(&self, opened: &Opened, folder: &Path) -> Result<Agent> {
         let node_count = self.spec.node_count.unwrap_or(1);
         Ok(Agent {
@@ -287,7 +291,7 @@ impl Execution<'_> {
         })
     }
 
-    /// The person who runs the job has set the variables.
+    /// Returns all variables: the person who runs the job has set them.
     fn variables(&self) -> Variables {
         Variables::all(self.settings.environment.clone())
     }
@@ -330,20 +334,21 @@ impl Execution<'_> {
         }
     }
 
-    /// Returns the script as it is now.
+    /// Returns the current script.
     fn script(&self) -> RoundScript {
         let mut now = self.spec.clone();
         job_file::renew_script(&mut now);
         RoundScript { digest: now.snapshot_digest, is_other: self.has_other_script }
     }
 
-    /// Prevents that a later run continues or reuses a job that has mixed two versions of its script.
+    /// Prevents a later run from continuing or reusing a job that has mixed two versions of its
+    /// script.
     async fn forget_fingerprint(&mut self) -> Result<()> {
         self.spec.fingerprint.clear();
         self.store.put_spec(&self.spec).await.context("write the job")
     }
 
-    /// Returns what an earlier run has left.
+    /// Returns the unfinished work of an earlier run.
     async fn take_over(
         &self,
         folder: &Path,
@@ -381,7 +386,7 @@ impl Execution<'_> {
     }
 }
 
-/// Returns what the reducer may know of the agents.
+/// Returns the activity of the agents for the reducer.
 fn workers(activities: &Activities) -> Arc<dyn Fn() -> Arc<Workers> + Send + Sync> {
     let activities: Vec<_> =
         activities.iter().map(|(node, activity)| (node.clone(), activity.subscribe())).collect();

@@ -1,4 +1,5 @@
-//! Whether this machine, or a worker of a target, has what a job requires, and the GPUs for its processes.
+//! Checks whether this machine, or a worker of a target, meets the requirements of a job, and has
+//! GPUs for its processes.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,8 @@ use protocol::{JobSpec, Requirements, WaitsFor};
 use crate::words::counted;
 use crate::{Blocker, Engine, Error, Events, Hint, Notice, Submission};
 
-/// Warns of a job that fits no worker of its target, or if no worker runs. Workers that come later may differ, so this
-/// is no error. `is_followed`: the caller hears later that no worker runs.
+/// Warns if a job fits no worker of its target, or if no worker runs. Workers that start later may
+/// differ, so this is not an error. `is_followed`: the caller will learn that no worker runs.
 pub(crate) async fn warn_of_workers(submission: &Submission, is_followed: bool, events: &Events) {
     let Submission { spec, store, target, .. } = submission;
     match store.workers().await {
@@ -64,7 +65,8 @@ impl Engine {
         (there < needed).then_some((key, message))
     }
 
-    /// Says so if this machine has less than a job requires that runs here. It has no labels.
+    /// Warns if this machine does not meet the requirements of a job that runs here. It has no
+    /// labels.
     pub(crate) fn warn_of_unfit_machine(&self, parsed: &mut Parsed, events: &Events) {
         let requires = Requirements { labels: BTreeMap::new(), ..parsed.spec.requires.clone() };
         if requires.is_empty() {

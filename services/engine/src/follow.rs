@@ -1,4 +1,4 @@
-//! Follows a job to its end, from storage alone: it makes no difference where its roles run.
+//! Follows a job to its end, from the store alone: it does not matter where its roles run.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Events, Heartbeat, Jobs, Notice, OpenJobs, Result};
 
-/// Between two looks at a job in a store, where every look has a price.
+/// Time between two reads of a job in a store, where each read has a price.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// The command fails if the store does not answer for this long.
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long a new job waits for its roles before a notice says so.
 const HINT_AFTER: Duration = Duration::from_secs(8);
 
-/// How following a job ends.
+/// The end of following a job.
 #[derive(Debug)]
 pub enum FollowEnd {
     /// The job ended.
@@ -29,7 +29,8 @@ pub enum FollowEnd {
     Interrupted,
 }
 
-/// Reports the progress of a job, and what it waits for, until the job has ended. Looks at once when `sooner` is notified.
+/// Reports the progress of a job, and why it waits, until the job has ended. Reads the job at once
+/// when `sooner` is notified.
 pub async fn follow(
     jobs: &Jobs,
     job_id: &str,
@@ -52,7 +53,7 @@ pub async fn follow(
         if is_due {
             looked_at_progress = Some(Instant::now());
         }
-        // Before the look: a job that ends a moment later has written its result by then.
+        // Before the read: a job that ends a moment later has written its result by then.
         let is_abandoned = is_due && jobs.is_abandoned(job_id)?;
         match look(&job.store, is_due).await {
             Ok((Some(result), _)) => return Ok(FollowEnd::Ended(Box::new(result))),

@@ -123,8 +123,9 @@ fn old_entries(folder: &Path) -> Vec<PathBuf> {
     entries(folder).filter(|path| age(path).is_some_and(|age| age >= UNNAMED_FOR)).collect()
 }
 
-/// Returns the time since the last use. A call that finds a file sets the time of its last access, because a job whose
-/// input was modified is another job. The time of a folder itself identifies nothing, and looking into it is no use of it.
+/// Returns the time since the last use. A call that finds a file sets the time of its last access,
+/// because a job whose input was modified is another job. The time of a folder itself identifies
+/// nothing, and reading it is not a use.
 fn age(path: &Path) -> Option<Duration> {
     let metadata = path.symlink_metadata().ok()?;
     let modified = metadata.modified().ok()?;

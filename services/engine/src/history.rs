@@ -32,7 +32,7 @@ pub const MARKED_TOGETHER: usize = 4096;
 /// Processes whose attempts are kept for one job: each has a position of 16 bits.
 pub const PROCESSES_MAX: usize = u16::MAX as usize;
 
-/// Where a history comes from.
+/// The source of a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     /// Nothing has been recorded, or it has been removed.
@@ -111,7 +111,7 @@ impl AttemptSummary {
         self.flags & COUNTS != 0
     }
 
-    /// Whether it was a second start of its mini-batch, beside the first.
+    /// Whether it was a copy of its mini-batch.
     pub fn is_copy(&self) -> bool {
         self.flags & IS_COPY != 0
     }
@@ -170,11 +170,11 @@ pub struct History {
     left_out: u64,
     /// First segment of the ledger that cannot be read.
     unreadable: Option<u32>,
-    /// The result after which nothing more was recorded. A job that continued since has another.
+    /// The result that ended the records. A job that has continued since has another result.
     sealed: Option<Box<JobResult>>,
 }
 
-/// The numbers of an attempt that ended, whatever its record was read from.
+/// The numbers of an ended attempt, from either kind of record.
 struct AttemptNumbers<'a> {
     mini_batch: u64,
     try_number: u32,
@@ -383,7 +383,7 @@ impl History {
         Some(position)
     }
 
-    /// Returns where it comes from.
+    /// Returns its source.
     pub fn origin(&self) -> Origin {
         self.origin
     }

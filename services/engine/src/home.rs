@@ -3,15 +3,14 @@
 //! The folder (`~/.gristmill` by default) holds:
 //!
 //! ```text
-//! jobs/<job_id>/                one folder for each job, with its objects, queues and logs
-//! open/, index/                 which jobs there are: `Index`
-//! outputs/<digest>              names the job that writes this output file, and is locked by it
-//! removed/                      folders that are being removed
-//! assets/                       what jobs have registered: `job_file::Register`
-//! environments/, side-inputs/   caches
-//! document-files/               conda files that documents contain inline, named by a digest of their content
-//! functions/                    functions and tables of calls from Python: `functions.rs`
-//! fleet/, fleet.lock            caches of the nodes of compute targets; locked by the processes that use them
+//! jobs/<job_id>/                one folder for each job, with its objects, queues and logs open/,
+//! index/                 the index of the jobs: `Index` outputs/<digest>              names the
+//! job that writes this output file, and is locked by it removed/                      folders that
+//! are being removed assets/                       what jobs have registered: `job_file::Register`
+//! environments/, side-inputs/   caches document-files/               conda files that documents
+//! contain inline, named by a digest of their content functions/                    functions and
+//! tables of calls from Python: `functions.rs` fleet/, fleet.lock            caches of the nodes of
+//! compute targets; locked by the processes that use them
 //! ```
 //!
 //! The process that runs a job holds its lock, so an unlocked job that has not ended has lost its process.
@@ -101,7 +100,8 @@ impl Home {
         Cache::new(self.folder.clone(), CacheLimits::default())
     }
 
-    /// Prevents the removal of caches of the fleet while this process uses them. The home must exist.
+    /// Prevents a clean-up from removing caches of the fleet while this process uses them. The home
+    /// must exist.
     pub(crate) fn use_fleet(&self) -> Result<Lock> {
         let (file, _) = self.lock_file("fleet.lock")?;
         file.lock_shared().context("wait for the process that removes the caches")?;
@@ -252,7 +252,8 @@ impl Home {
 
     /// Moves a job's folder away, which removes the job for every other process; the caller removes the folder.
     pub(crate) fn take_away(&self, job_id: &str, must_have_ended: bool) -> Result<Removed> {
-        // No job is being created or chosen now, so an unlocked job is not about to start.
+        // The lock excludes the creation and choice of jobs, so an unlocked job is not about to
+        // start.
         let _turn = self.lock()?;
         let Some(_lock) = self.try_lock_job(job_id)? else { return Ok(Removed::Kept) };
         let folder = self.job_folder(job_id);
@@ -271,7 +272,7 @@ impl Home {
         Ok(folder)
     }
 
-    /// Returns the folders that were moved away and are not yet removed.
+    /// Returns the folders that wait for their removal.
     pub(crate) fn removed(&self) -> Result<Vec<PathBuf>> {
         let entries =
             std::fs::read_dir(self.removed_folder()?).context("read what is being removed")?;
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_at_a_job_does_not_block_others() {
+    fn reading_a_job_does_not_block_others() {
         let (_folder, home) = home_with_job();
         let looks = home.try_lock(JOB, File::try_lock_shared).expect("writable").expect("free");
         assert!(!home.is_running(JOB).expect("readable"), "others may look as well");

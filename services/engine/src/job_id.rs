@@ -49,7 +49,7 @@ pub(crate) fn started(id: &str) -> Option<&str> {
     name_and_time(id).map(|(_, time)| time)
 }
 
-/// Splits an id. Ids of older versions end with 4 hexadecimal digits.
+/// Splits an id. Accepts short ids, which end with 4 hexadecimal digits.
 fn name_and_time(id: &str) -> Option<(&str, &str)> {
     let (front, random) = id.rsplit_once('-')?;
     let (name, time) =

@@ -10,14 +10,14 @@ use storage::{JobStore, SeenWorker, TargetStore};
 
 use crate::{Error, Home, Matches, Since, State, TargetRef, is_named, newest_first, started};
 
-/// The jobs that have not ended, by their ids, with what the schedule of their target says of them.
+/// The jobs that have not ended, by id, with their places in the schedule of their target.
 #[derive(Clone, Debug, Default)]
 pub struct OpenJobs {
     by_id: Arc<HashMap<String, Option<Scheduled>>>,
     builds: BTreeSet<String>,
 }
 
-/// What the schedule of a target says of a job.
+/// A job in the schedule of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scheduled {
     /// Why it has no processes.
@@ -39,13 +39,13 @@ impl OpenJobs {
         &self.builds
     }
 
-    /// Returns what the schedule says of a job, if it lists the job.
+    /// Returns the job as the schedule lists it; `None`: it does not.
     pub(crate) fn scheduled(&self, job_id: &str) -> Option<&Scheduled> {
         self.by_id.get(job_id)?.as_ref()
     }
 }
 
-/// What a caller does with the job that it finds.
+/// The purpose for which a caller finds a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Shows the job.
@@ -223,7 +223,7 @@ impl Jobs {
         }
     }
 
-    /// Returns the error that no job is meant by what a caller asked for.
+    /// Returns the error that no job matches the request of a caller.
     pub(crate) fn lacks(&self, wanted: &str) -> Error {
         Error::NoSuchJob {
             wanted: wanted.to_owned(),
@@ -232,7 +232,7 @@ impl Jobs {
         }
     }
 
-    /// Reads a job that is known to have been there.
+    /// Reads a job that existed a moment ago.
     pub(crate) async fn known_job(&self, job_id: &str) -> crate::Result<FoundJob> {
         self.job(job_id).await?.ok_or_else(|| Error::Removed { job_id: job_id.to_owned() })
     }

@@ -90,7 +90,7 @@ pub struct Summary {
     pub problem: Option<String>,
 }
 
-/// The work on an unfinished job of a target, and what it waits for.
+/// The work on an unfinished job of a target, and why it waits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Activity {
     /// What it lacks.

@@ -10,7 +10,7 @@ use storage::LogFile;
 use crate::list::in_order;
 use crate::{FoundJob, Jobs};
 
-/// Between two looks at files that grow.
+/// Time between two reads of growing files.
 const LOOK_EVERY_HERE: Duration = Duration::from_millis(300);
 const LOOK_EVERY_THERE: Duration = Duration::from_secs(2);
 /// Bytes of a file in which the first error is searched.
@@ -57,7 +57,8 @@ impl FoundJob {
 /// Reads the lines that are added to files below `logs/`.
 #[derive(Debug)]
 pub struct Tail {
-    /// The file of this name, or those whose names begin with it; `None`: the overview, and what the script writes.
+    /// The file of this name, or those whose names begin with it; `None`: the overview, and the
+    /// output of the script.
     beginning: Option<String>,
     files: BTreeMap<String, FollowedFile>,
 }
@@ -67,9 +68,9 @@ pub struct Tail {
 pub struct NewLines {
     /// The lines, each with its file.
     pub lines: Vec<(String, String)>,
-    /// Only one file is followed.
+    /// Whether only one file is followed.
     pub is_one_file: bool,
-    /// No more lines follow.
+    /// Why no more lines follow; `None`: more may follow.
     pub end: Option<TailEnd>,
 }
 
@@ -93,7 +94,7 @@ impl Tail {
         if matches!(jobs, Jobs::Here(_)) { LOOK_EVERY_HERE } else { LOOK_EVERY_THERE }
     }
 
-    /// Reads what was added since the last call.
+    /// Reads the lines that were added since the last call.
     pub async fn read(&mut self, jobs: &Jobs, job: &FoundJob) -> Result<NewLines> {
         // Before the files, so that everything written before the end is read.
         let end = if job.store.result().await?.is_some() {
@@ -161,7 +162,7 @@ fn line(bytes: &[u8]) -> String {
     text.strip_suffix('\r').unwrap_or(text).to_owned()
 }
 
-/// Whether a file is followed by default: the overview, and what the script writes.
+/// Whether a file is followed by default: the overview, and the output of the script.
 fn is_followed(path: &str) -> bool {
     let is_of_script = path.strip_prefix("user/").is_some_and(|rest| rest.contains('/'));
     path.starts_with(OVERVIEW) || is_of_script

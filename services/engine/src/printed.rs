@@ -1,4 +1,4 @@
-//! What one attempt printed: its part of the log files of its process.
+//! Finds the output of one attempt: its part of the log files of its process.
 //!
 //! A process adds a line to `sys/printed/<node>/<process>.txt` for each attempt that has printed something: the time in
 //! milliseconds, the mini-batch, the try, and where the attempt's part of each stream begins and ends. Lines are in the
@@ -11,7 +11,7 @@ use storage::{JobStore, LogFile, Result, UPLOADED_LOG_BEGINNING_BYTES, UPLOADED_
 
 use crate::FoundJob;
 
-/// A search ends where it has so little left that one read is cheaper.
+/// A search ends when so little is left that one read is cheaper.
 const READ_BYTES: u64 = 64 << 10;
 /// Holds any line.
 const LINE_BYTES: u64 = 256;
@@ -34,8 +34,9 @@ pub struct Printed {
 }
 
 impl FoundJob {
-    /// Returns what an attempt printed from Python, standard output before standard error. `logs`: the log tree of the job.
-    /// Empty if the attempt printed nothing, or its part is not in the store, or an earlier build ran it.
+    /// Returns the output of an attempt from Python, standard output before standard error. `logs`:
+    /// the log tree of the job. Empty if the attempt printed nothing, or its part is not in the
+    /// store.
     pub async fn printed(&self, attempt: &Attempt, logs: &[LogFile]) -> Result<Vec<Printed>> {
         printed(&self.store, attempt, logs).await
     }
@@ -150,7 +151,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Every attempt of a process finds exactly what it printed, however many there are.
+        /// Every attempt of a process finds exactly its output, however many there are.
         #[test]
         fn attempt_finds_its_own_output(
             runs in prop::collection::vec((0..4_u64, 0..50_u64, 0..90_u64, 0..9_u64, 0..LAG_MS), 1..4000),

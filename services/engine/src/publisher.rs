@@ -12,7 +12,7 @@ use storage::JobStore;
 use crate::Unfinished;
 use crate::submit::show_life;
 
-/// Publishes what has not ended by the ledger.
+/// Publishes the mini-batches that have not ended according to the ledger.
 pub(crate) struct Planned;
 
 impl Publisher for Planned {

@@ -1,4 +1,4 @@
-//! The rejected items of a job, grouped by cause, from its ledger alone: also while it runs.
+//! Groups the rejected items of a job by cause, from its ledger alone, even while it runs.
 
 use anyhow::{Context, Result};
 use protocol::RejectTables;

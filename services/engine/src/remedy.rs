@@ -1,4 +1,5 @@
-//! What people can do next, as a value. A caller words it in its own terms: commands and flags, buttons, functions.
+//! Remedies, as values. A caller words them in its own terms: commands and flags, buttons,
+//! functions.
 
 use crate::{Error, TargetRef};
 
@@ -24,7 +25,7 @@ pub enum Remedy {
     StartReducer(TargetRef),
     /// Name a compute target.
     NameTarget {
-        /// There is no file of targets, so name that as well.
+        /// Whether there is no file of targets, so that it must be named as well.
         without_file: bool,
     },
     /// Give the request this key of a target.
@@ -58,7 +59,7 @@ impl Remedy {
 #[error("{problem}")]
 pub struct Fixable {
     problem: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: Remedy,
     #[source]
     cause: Option<Box<dyn std::error::Error + Send + Sync>>,

@@ -1,8 +1,8 @@
 //! Runs what the output of a job lacks: mini-batches that have not ended, failed ones and rejected items, each in its place.
 //!
-//! On this machine, the process of the retry runs them. On a compute target, reducers publish what has not ended of every
-//! open job, so a retry has something to do only if it begins a round, the plan is not complete, rows are lost, or the queue
-//! has lost messages, which the caller must say.
+//! On this machine, the process of the retry runs them. On a compute target, reducers publish the
+//! unfinished mini-batches of every open job. So a retry has work only if it begins a round, the
+//! plan is incomplete, rows are lost, or the queue has lost messages, which the caller must say.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,15 +24,15 @@ use crate::{
     Unfinished,
 };
 
-/// Looks at a job that is about to end, one second after the other.
+/// Most reads of a job that is about to end, one each second.
 const LOOKS_MAX: usize = 5;
-/// From one look whether a request has been taken to the next.
+/// Time between two checks whether a request has been taken.
 const REQUEST_LOOK: Duration = Duration::from_millis(100);
 
-/// What a retry of a job changes and runs.
+/// The options of a retry.
 #[derive(Clone, Debug, Default)]
 pub struct RetryOptions {
-    /// Only these of what has ended; `None`: all.
+    /// The ended work to run again; `None`: all that failed.
     pub only: Option<RetryScope>,
     /// A folder that replaces that of the entry script.
     pub source_directory: Option<PathBuf>,
@@ -42,7 +42,7 @@ pub struct RetryOptions {
     pub republish: bool,
 }
 
-/// What runs again besides the mini-batches that have not ended.
+/// The ended work that runs again besides the mini-batches that have not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryScope {
     /// Failed mini-batches.
@@ -86,13 +86,13 @@ impl RetryOptions {
 pub enum Retry {
     /// The job is completed, and has nothing that the retry could run.
     NothingToDo(Box<JobResult>),
-    /// The job has not ended, and its reducers publish what it needs.
+    /// The job has not ended, and its reducers publish its mini-batches.
     InFlight(Box<Submission>),
     /// The mini-batches that run again.
     Submission(Box<Submission>),
 }
 
-/// Why there is nothing to do for a job that has not ended.
+/// Why a retry has nothing to do for a job that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
     /// Its mini-batches are in its queue, or at a worker, or about to be published.
@@ -123,7 +123,7 @@ impl Engine {
         };
         // It may have ended, or have been continued, before it was locked.
         let mut job = jobs.known_job(job_id).await?;
-        // First, because a folder without the script is a mistake, whatever there is to do.
+        // First, because a folder without the script is always a mistake.
         options
             .source_directory
             .iter()
@@ -155,7 +155,7 @@ impl Engine {
         self.execute(execution, locks, stop, events).await
     }
 
-    /// Lets the process that runs a job begin another round of it, if anything has failed so far.
+    /// Lets the process that runs a job begin another round, if anything has failed so far.
     async fn retry_running(
         &self,
         job: &FoundJob,
@@ -332,7 +332,7 @@ impl Engine {
     }
 }
 
-/// Forgets what belongs to the script that a job has run with so far.
+/// Forgets the state that belongs to the previous script of a job.
 async fn forget_script(job: &mut FoundJob) -> Result<()> {
     // No later job reuses the rows of two scripts.
     job.spec.fingerprint.clear();
@@ -340,7 +340,7 @@ async fn forget_script(job: &mut FoundJob) -> Result<()> {
     job.store.delete_checkpoints().await.context("remove results of the earlier script")
 }
 
-/// Fails if the output of a completed job is missing: the job has nothing left to write it from.
+/// Fails if the output of a completed job is missing: the rows of the job are removed.
 fn check_output_is_there(job: &FoundJob) -> crate::Result<()> {
     match written_here(job).filter(|output| !Path::new(output).exists()) {
         Some(output) => {
@@ -417,7 +417,7 @@ async fn is_served(jobs: &Jobs, job: &JobStore, job_id: &str) -> Result<bool> {
     Ok(jobs.lacks_reducer(job_id, progress.as_ref(), None, &jobs.open_jobs().await?).is_none())
 }
 
-/// Whether a process plans the job now. Waits for another sign of life.
+/// Whether a process plans the job now. Waits for another heartbeat.
 async fn is_being_planned(job: &JobStore) -> Result<bool> {
     let sign = job.planning().await?;
     if sign.is_none() {

@@ -16,10 +16,10 @@ use crate::{Engine, Events, FoundJob, Jobs, NewJobReason, Notice, Target, is_nam
 /// Jobs of the same name that are considered, the newest.
 const SAME_NAMES_MAX: usize = 16;
 const READS_AT_ONCE: usize = 8;
-/// No time: what appeared beside a script was not written by nodes, which have a copy of it.
+/// An empty period: nodes have a copy of the script, so they have written no files beside it.
 const NEVER: RunPeriod = RunPeriod { from: 1, to: 0, has_finished: true };
 
-/// What distinguishes a job of a target from others.
+/// The stored identity of a job of a target.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     identity: Identity,
@@ -43,7 +43,7 @@ async fn kept(job: &JobStore) -> Option<Kept> {
     serde_json::from_slice(&job.identity().await.ok()??).ok()
 }
 
-/// Records that the result of a job is reused. This tells people only, so it may fail.
+/// Records that the result of a job is reused. The record is only for people, so it may fail.
 pub(crate) async fn note_reuse(job: &JobStore) {
     if let Err(error) = job.add_reuse().await {
         tracing::debug!("cannot record that the result is reused: {error:#}");
@@ -51,8 +51,8 @@ pub(crate) async fn note_reuse(job: &JobStore) {
 }
 
 impl Engine {
-    /// Returns the result of a completed job of a target that is the same job, unless the job forbids it. Says why the
-    /// newest completed job of the same name is another one.
+    /// Returns the result of a completed job of a target that is the same job, unless the job
+    /// forbids it. Sends a notice why the newest completed job of the same name differs.
     pub async fn reusable(
         &self,
         parsed: &Parsed,

@@ -199,7 +199,7 @@ impl Engine {
     }
 }
 
-/// How a process reduces the jobs of a target.
+/// The options of a reducer process.
 #[derive(Clone, Debug, Default)]
 pub struct ReducingOptions {
     /// End when no job has been open for this long; `None`: never.

@@ -1,4 +1,4 @@
-//! What a round of a job needs before it begins: its script, and the files that its rejected items are in.
+//! Prepares a round of a job: its script, and the files with its rejected items.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -32,7 +32,8 @@ pub(crate) fn check_script_is_there(spec: &JobSpec) -> crate::Result<()> {
     Err(Error::ScriptMissing { job_id, folder, entry_script })
 }
 
-/// Begins a round of a job. `is_running`: no process has ended or canceled it. `is_here`: its workers are on this machine.
+/// Begins a round of a job. `is_running`: the job has neither ended nor been canceled. `is_here`:
+/// its workers are on this machine.
 pub(crate) async fn begin_round(
     reducer: &mut Reducer,
     selection: Selection,

@@ -25,7 +25,7 @@ enum RunDecision<'a> {
     Reuse(Box<JobResult>),
 }
 
-/// An earlier job that makes a new one unnecessary.
+/// An earlier job that replaces a new one.
 enum Earlier {
     Unfinished(Box<FoundJob>, Lock),
     Reused(Box<JobResult>),
@@ -152,8 +152,9 @@ impl Engine {
         Ok(RunDecision::Run(Box::new(execution), locks))
     }
 
-    /// Returns the newest job with the same fingerprint that can be continued or reused, and otherwise the newest that people
-    /// may expect to be reused, with the reason why it is not. `fresh`: only checks that none of them runs.
+    /// Returns the newest job with the same fingerprint that can be continued or reused; otherwise
+    /// the newest that people may expect to be reused, with the reason why it is not. `fresh`: only
+    /// checks that none of them runs.
     async fn earlier(
         &self,
         parsed: &Parsed,
@@ -211,8 +212,8 @@ impl Engine {
         Ok((None, not_reused))
     }
 
-    /// Returns the result of a finished job, if it is what a new run would compute; otherwise the reason why it is not, if
-    /// that may surprise people. `digest`: that of the inputs now, once it is known.
+    /// Returns the result of a finished job, if a new run would compute the same; otherwise the
+    /// reason, if it may surprise people. `digest`: that of the inputs now, once it is known.
     async fn reuse(
         &self,
         job: &FoundJob,

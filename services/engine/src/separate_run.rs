@@ -1,5 +1,6 @@
-//! Runs a part of a job in a job of its own, beside it: one mini-batch, or the rejected items. It has the same items and
-//! settings, the same script or that of another folder, and another output. The first job does not change.
+//! Runs a part of a job as a separate job: one mini-batch, or the rejected items. It has the same
+//! items and settings, the same script or that of another folder, and another output. The first job
+//! does not change.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,12 +26,12 @@ use crate::{
 
 /// Maximum number of ids to try where machines share a store.
 const IDS_MAX: usize = 5;
-/// Names the objects that say which items run.
+/// The part of the names of the objects that list the items to run.
 const OBJECT: &str = "aside";
 /// End of the names of jobs that run rejected items.
 const SUFFIX: &str = "-rejects";
 
-/// What a job beside another one runs of it.
+/// The part of a job that a separate job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeparateRun {
     /// One mini-batch, with one try, whether or not it failed.
@@ -39,12 +40,12 @@ pub enum SeparateRun {
     Rejects,
 }
 
-/// A part of a job, as the plan of another one.
+/// A part of a job, as the plan of a separate job.
 struct PlanExcerpt {
     plan: Vec<Descriptor>,
-    /// The items that run of mini-batches of which not all do.
+    /// The items to run, of mini-batches that run in part.
     kept: BTreeMap<u64, Kept>,
-    /// What it is and what it leaves out, for people.
+    /// Its content and its omissions, for people.
     notes: Vec<String>,
 }
 
@@ -69,7 +70,7 @@ impl PlanExcerpt {
     }
 }
 
-/// A job beside another one, without its specification, so that no command finds it.
+/// A separate job without its specification, so that no command finds it yet.
 struct SeparateJob {
     from: String,
     spec: JobSpec,
@@ -144,7 +145,7 @@ impl FoundJob {
         serde_json::from_slice(line).ok()
     }
 
-    /// Works like [`Self::descriptor`], with an error that says what is missing.
+    /// Works like [`Self::descriptor`], with an error that names the missing part.
     pub(crate) async fn planned(&self, mini_batch: u64) -> crate::Result<Descriptor> {
         if let Some(descriptor) = self.descriptor(mini_batch).await {
             return Ok(descriptor);
@@ -172,7 +173,7 @@ impl Jobs {
         Ok(described.spec.job_id)
     }
 
-    /// Finds a job, with the script as it is now, or that of another folder.
+    /// Finds a job, with its current script, or that of another folder.
     async fn with_script(
         &self,
         wanted: &str,
@@ -257,7 +258,7 @@ impl Jobs {
         self.check_has_script(spec, from).await
     }
 
-    /// Returns the rejected items of an ended job, or why none can run.
+    /// Returns the rejected items of an ended job, or the reason why none can run.
     async fn rejects_of(&self, job: &FoundJob) -> crate::Result<PlanExcerpt> {
         let job_id = job.spec.job_id.clone();
         if job.result.is_none() {
@@ -308,8 +309,8 @@ impl Jobs {
         Ok(part)
     }
 
-    /// Creates the place of a new job. Returns its id, its objects, and the lock of the home until it is described.
-    /// `key`: how the index of this machine finds it, besides its name.
+    /// Creates the objects of a new job. Returns its id, its objects, and the lock of the home
+    /// until it is described. `key`: how the index of this machine finds it, besides its name.
     pub(crate) async fn create(
         &self,
         name: &str,
@@ -392,7 +393,7 @@ pub(crate) async fn describe(
     described.await.with_context(|| format!("write job {}", spec.job_id))
 }
 
-/// Returns the items that a mini-batch of a job aside runs; `None`: all.
+/// Returns the items that a mini-batch of a separate job runs; `None`: all.
 async fn planned_items(job: &FoundJob, planned: &Descriptor) -> Result<Option<Kept>> {
     let Some(name) = planned.again.as_ref().and_then(|again| again.kept.as_ref()) else {
         return Ok(None);
@@ -402,7 +403,8 @@ async fn planned_items(job: &FoundJob, planned: &Descriptor) -> Result<Option<Ke
     Ok(Some(kept))
 }
 
-/// Returns what runs no more: records that could not be read, and items of mini-batches that do not name them.
+/// Returns the rejects that cannot run: unreadable records, and items that their mini-batches do
+/// not name.
 fn left_out(unread: u64, unnamed: u64) -> Vec<String> {
     let unread = (unread > 0).then(|| {
         let records = counted(unread, "unreadable record");
@@ -417,7 +419,7 @@ fn left_out(unread: u64, unnamed: u64) -> Vec<String> {
     unread.into_iter().chain(unnamed).collect()
 }
 
-/// Returns whether the items of a mini-batch alone decide what it does.
+/// Returns whether the result of a mini-batch depends only on its items.
 pub fn can_run_alone(descriptor: &Descriptor) -> bool {
     match &descriptor.work {
         Work::Files { paths, .. } => !paths.is_empty(),

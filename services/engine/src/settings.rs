@@ -10,7 +10,7 @@ use worker::VisibleGpus;
 
 use crate::{Fixable, Remedy};
 
-/// How the engine works on this machine.
+/// The settings of the engine on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The build of this process: version and commit.
@@ -19,7 +19,7 @@ pub struct Settings {
     pub home: PathBuf,
     /// Name of the user, the owner of jobs that name none.
     pub user: Option<String>,
-    /// The folder that `~` means.
+    /// The home folder of the user, for `~`.
     pub user_folder: Option<PathBuf>,
     /// The base of relative paths.
     pub working_directory: PathBuf,

@@ -1,5 +1,5 @@
-//! The script of a job as it ran, for people who look at the job later: on this machine, copies of its Python files beside
-//! the job; on a compute target, the snapshot that its nodes use.
+//! Keeps the script of a job as it ran, for people: on this machine, copies of its Python files
+//! beside the job; on a compute target, the snapshot that its nodes use.
 //!
 //! ```text
 //! sources/0/entry.py    when the job began
@@ -34,9 +34,9 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 /// The script of a job and the files beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScriptSource {
-    /// How many scripts the job has run with, one after the other.
+    /// The number of scripts that the job has run with, one after the other.
     pub versions: usize,
-    /// Which of them this is, from 0.
+    /// The number of this script, from 0.
     pub version: usize,
     /// The files, by path.
     pub files: Vec<SourceFile>,

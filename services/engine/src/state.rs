@@ -24,7 +24,7 @@ pub enum State {
     Queued,
     /// Its workers or reducers are silent, or its process is stopped.
     Waiting,
-    /// It has been asked to stop.
+    /// The user has asked it to stop.
     Canceling,
     /// Its files cannot be read.
     Damaged,

@@ -11,7 +11,7 @@ use crate::ended::is_output_changed;
 use crate::history::SharedHistory;
 use crate::{Diagnosis, FoundJob, Heartbeat, Hint, Jobs, OpenJobs, Purpose, Result, State};
 
-/// Longer than from one sign of life of a reducer to the next.
+/// Longer than the time between two heartbeats of a reducer.
 const SECOND_LOOK: Duration = Duration::from_secs(4);
 
 /// The status of a job.
@@ -29,7 +29,7 @@ pub struct Status {
     pub priority: Priority,
     /// How it ended.
     pub result: Option<JobResult>,
-    /// How far it is.
+    /// Its progress.
     pub progress: Option<Progress>,
     /// Whether something other than the job has written to its output on this machine since it ended.
     pub output_changed: bool,
@@ -48,7 +48,7 @@ pub struct StatusDocument {
     pub job_id: String,
     /// Its state.
     pub state: State,
-    /// What it waits for, in the words of the caller.
+    /// Why it waits, in the words of the caller.
     pub hint: Option<String>,
     /// Person or team that it counts for on a compute target.
     pub owner: Option<String>,
@@ -56,7 +56,7 @@ pub struct StatusDocument {
     pub priority: Priority,
     /// How it ended.
     pub result: Option<JobResult>,
-    /// How far it is.
+    /// Its progress.
     pub progress: Option<Progress>,
     /// Whether something other than the job has written to its output on this machine since it ended.
     pub output_changed: bool,
@@ -69,7 +69,7 @@ pub struct StatusDocument {
 }
 
 impl Status {
-    /// Returns the JSON object of the status; `words` are those of the caller for what a job waits for.
+    /// Returns the JSON object of the status; `words`: the caller's words for a hint.
     pub fn document(&self, words: impl FnOnce(&Hint) -> String) -> StatusDocument {
         let this = self.clone();
         StatusDocument {
@@ -88,7 +88,7 @@ impl Status {
     }
 }
 
-/// Looks at one job repeatedly.
+/// Reads one job repeatedly.
 #[derive(Debug)]
 pub struct StatusReader {
     job: FoundJob,
@@ -97,15 +97,15 @@ pub struct StatusReader {
 }
 
 impl Jobs {
-    /// Returns the status of a job; `wanted`: its id, the beginning of its id, or its name. Takes some seconds if only a
-    /// second look can tell a silent reducer from a difference of clocks.
+    /// Returns the status of a job; `wanted`: its id, the beginning of its id, or its name. Takes
+    /// some seconds if only a second read can tell a silent reducer from a difference of clocks.
     pub async fn status(&self, wanted: &str) -> Result<Status> {
         let mut look = self.look(wanted).await?;
         look.again_if_doubtful(self).await?;
         look.status(self).await
     }
 
-    /// Looks at a job for the first time.
+    /// Reads a job for the first time.
     pub async fn look(&self, wanted: &str) -> Result<StatusReader> {
         let job = self.find(wanted, Purpose::Look).await?;
         let progress = job.store.progress().await?;
@@ -120,7 +120,7 @@ impl StatusReader {
         &self.job.spec.job_id
     }
 
-    /// Returns the job as of the latest look.
+    /// Returns the job as of the latest read.
     pub fn job(&self) -> &FoundJob {
         &self.job
     }
@@ -130,7 +130,7 @@ impl StatusReader {
         self.job.result.as_ref()
     }
 
-    /// Looks again.
+    /// Reads the job again.
     pub async fn again(&mut self, jobs: &Jobs) -> Result<()> {
         let id = &self.job.spec.job_id;
         self.job = jobs.known_job(id).await?;
@@ -142,7 +142,7 @@ impl StatusReader {
         Ok(())
     }
 
-    /// Looks again if a reducer seems silent, because its clock may differ.
+    /// Reads the job again if a reducer seems silent, because its clock may differ.
     async fn again_if_doubtful(&mut self, jobs: &Jobs) -> Result<()> {
         if self.job.result.is_none()
             && let (Some(progress), Some(heartbeat)) = (&self.progress, self.heartbeat)
@@ -154,7 +154,7 @@ impl StatusReader {
         Ok(())
     }
 
-    /// Returns the status as of the latest look.
+    /// Returns the status as of the latest read.
     pub async fn status(&self, jobs: &Jobs) -> Result<Status> {
         let (diagnosis, open) = self.diagnose(jobs).await?;
         let committed =
@@ -188,7 +188,7 @@ impl StatusReader {
         open: &OpenJobs,
         committed: Option<Progress>,
     ) -> Status {
-        // What cannot be read does not hide the status.
+        // Unreadable objects do not hide the status.
         let priority = match self.job.result {
             None => self.job.priority().await.unwrap_or(self.job.spec.priority),
             Some(_) => self.job.spec.priority,
@@ -210,7 +210,7 @@ impl StatusReader {
     }
 }
 
-/// Forgets the processes of a job that has none any more. Its progress was written before they ended.
+/// Clears the processes of a job that has none: its progress was written before they ended.
 fn without_ended_processes(mut progress: Progress, state: State) -> Progress {
     if !state.has_processes(&progress) {
         (progress.processes, progress.nodes_at_work) = (0, 0);

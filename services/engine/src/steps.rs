@@ -14,7 +14,7 @@ pub struct StepResult {
     pub step: String,
     /// The result of its job.
     pub result: JobResult,
-    /// It ran on the compute target.
+    /// Whether it ran on the compute target.
     pub was_elsewhere: bool,
 }
 
@@ -90,7 +90,7 @@ impl Engine {
     ) -> Result<Vec<StepResult>> {
         let (here, elsewhere) = (Document { compute_target: None, ..document.clone() }, document);
         self.check_steps(steps, if target.is_some() { elsewhere } else { &here }, events)?;
-        // What steps write is data, and not part of the scripts around it.
+        // The output of steps is data, and not part of the scripts beside it.
         let marked = std::fs::create_dir_all(&steps.outputs)
             .and_then(|()| storage::snapshot::mark(&steps.outputs));
         marked

@@ -32,7 +32,7 @@ const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// The number of times that snapshots are sent which a concurrent clean-up of the target removes.
 const SENDS_MAX: usize = 3;
 const PATHS_NAMED_MAX: usize = 3;
-/// From one sign of life of a process that plans or publishes to the next.
+/// Time between two heartbeats of a process that plans or publishes.
 pub(crate) const SIGN_EVERY: Duration = Duration::from_secs(4);
 
 /// A job that is described in the store of its target and not yet published.
@@ -42,12 +42,12 @@ pub struct Submission {
     pub store: TargetStore,
     /// The objects of the job.
     pub job: JobStore,
-    /// What it runs.
+    /// Its specification.
     pub spec: JobSpec,
     /// The queues of the target.
     pub queues: Queues,
     pub(crate) target: Target,
-    /// The limit of jobs at a time for which it waits, as far as the last schedule tells.
+    /// The limit of jobs at a time for which it waits, as far as the last schedule shows.
     pub(crate) full: Option<Full>,
     pub(crate) listings: Inputs,
 }
@@ -57,14 +57,15 @@ pub struct Submission {
 pub enum PlannedJob {
     /// The plan is complete.
     All(PlanComplete),
-    /// The job cannot be planned, for this cause; the reducers have been told.
+    /// The job cannot be planned, for this cause, which the reducers know.
     Never(String),
 }
 
 impl Engine {
-    /// Checks the job against the limits of the target, uploads its snapshots, and describes it in the store of the
-    /// target. `create_queues`: creates missing SQS queues. `refuses_when_full`: rejects a job that would have to wait
-    /// for a quota with [`Busy::Full`], as quotas may say of all jobs.
+    /// Checks the job against the limits of the target, uploads its snapshots, and describes it in
+    /// the store of the target. `create_queues`: creates missing SQS queues. `refuses_when_full`:
+    /// rejects a job that would have to wait for a quota with [`Busy::Full`], as quotas may demand
+    /// for all jobs.
     pub async fn submit(
         &self,
         parsed: Parsed,
@@ -151,7 +152,8 @@ impl Submission {
         self.target.jobs(self.store.clone())
     }
 
-    /// Plans the job, while reducers publish what is planned. After an error the job is open, and at most partly planned.
+    /// Plans the job, while reducers publish the planned chunks. After an error the job is open,
+    /// and at most partly planned.
     pub async fn plan(&self) -> crate::Result<PlannedJob> {
         let Self { job, spec, .. } = self;
         let signing = job.clone();
@@ -180,7 +182,8 @@ impl Submission {
         Ok(PlannedJob::Never(cause))
     }
 
-    /// Makes a reducer look at the job at once. Reducers that do not hear of it find it within a second.
+    /// Sends the job to a reducer, so that it serves the job at once. Without the message, reducers
+    /// find it within a second.
     async fn tell_news(&self) {
         let news = Message::new(self.spec.job_id.clone().into_bytes());
         if let Err(error) = self.queues.control.send(vec![news]).await {
@@ -188,8 +191,8 @@ impl Submission {
         }
     }
 
-    /// Says so if the job waits because of a quota, or if none of the workers that run now takes it. `is_followed`: the caller
-    /// hears later what the job waits for.
+    /// Warns if the job waits for a quota, or if no running worker meets its requirements.
+    /// `is_followed`: the caller will learn why the job waits.
     pub async fn warn(&self, is_followed: bool, events: &Events) {
         if let Some(full) = self.full.clone() {
             let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
@@ -199,7 +202,7 @@ impl Submission {
         warn_of_workers(self, is_followed, events).await;
     }
 
-    /// Returns what continues the job after an interruption.
+    /// Returns the remedy that continues the job after an interruption.
     pub fn remedy(&self) -> Remedy {
         Remedy::Retry { job_id: self.spec.job_id.clone(), target: self.target.reference() }
     }
@@ -234,8 +237,8 @@ pub(crate) async fn enter(
     checked
 }
 
-/// Returns the limit of jobs at a time for which a new job has to wait, as far as the last schedule tells, and what quotas say
-/// of such jobs.
+/// Returns the limit of jobs at a time for which a new job has to wait, as far as the last schedule
+/// shows, and whether quotas let such jobs wait.
 pub(crate) async fn full(
     store: &TargetStore,
     spec: &JobSpec,
@@ -269,7 +272,7 @@ fn owner(user: Option<&str>) -> String {
 
 fn warn_of_local_paths(spec: &JobSpec, job: &JobStore, address: &QueueAddress, events: &Events) {
     let inputs = spec.inputs.iter().flat_map(|input| &input.paths);
-    // Nodes find the folder of the job, or they could not work on it.
+    // The nodes can read the folder of the job, so only other paths count.
     let is_sent =
         |path: &ItemPath| job.folder().is_some_and(|folder| path.as_path().starts_with(folder));
     let mut paths: Vec<String> = inputs
@@ -383,7 +386,8 @@ async fn send_from(
     Ok(())
 }
 
-/// Shows other processes that this one plans or publishes a job, until the handle is dropped. `put` writes a sign.
+/// Renews a heartbeat while this process plans or publishes a job, until the handle is dropped.
+/// `put` writes it.
 pub(crate) fn show_life<F: Future<Output = storage::Result<()>> + Send>(
     put: impl Fn(String) -> F + Send + 'static,
 ) -> AbortOnDropHandle<()> {

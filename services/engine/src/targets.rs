@@ -127,7 +127,8 @@ impl TargetChoice {
                 QueueAddress::parse(queue, folder).context("the queue address of the request")?,
             );
         }
-        // All processes of a target must know the same lease. The address reaches all of them, the file may not.
+        // All processes of a target must use the same lease. The address reaches all of them, the
+        // file may not.
         target.lease = target.queue.as_ref().and_then(QueueAddress::lease).or(target.lease);
         if let Some(store) = store {
             target.store = Some(store_url(store, folder));
@@ -174,7 +175,7 @@ impl TargetChoice {
         file.targets.into_values().flat_map(|target| target.secret_variables).collect()
     }
 
-    /// Returns what names of Azure ML stand for.
+    /// Returns the meaning of names of Azure ML.
     pub fn azure_names(
         &self,
         settings: &Settings,
@@ -261,7 +262,7 @@ fn store_url(text: &str, folder: &Path) -> String {
 }
 
 impl Target {
-    /// Returns how a caller names this target.
+    /// Returns the reference to this target.
     pub fn reference(&self) -> TargetRef {
         if self.name != NO_NAME {
             return TargetRef::Named(self.name.clone());

@@ -1,4 +1,4 @@
-//! The mini-batches of a job that must still be published, and why.
+//! Finds the mini-batches of a job that must still be published.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -58,8 +58,8 @@ impl Unfinished {
         unfinished
     }
 
-    /// Adds a mini-batch that has not ended, unless it has used nothing. `lost`: its lost deliveries if a lost node was
-    /// running it.
+    /// Adds a mini-batch that has not ended, unless it has used no try. `lost`: its lost deliveries
+    /// if a lost node was running it.
     fn spend(&mut self, tally: &Tally, mini_batch: u64, lost: Option<u32>) {
         let pending = Pending {
             tries_spent: tally.tries_spent(mini_batch),
@@ -75,7 +75,7 @@ impl Unfinished {
         }
     }
 
-    /// Returns what a mini-batch has used; `None`: it needs no message.
+    /// Returns the tries and lost deliveries of a mini-batch; `None`: it needs no message.
     pub fn pending(&self, mini_batch: u64) -> Option<Pending> {
         let needs_message = !self.ended.contains(mini_batch);
         needs_message.then(|| self.spent.get(&mini_batch).cloned().unwrap_or_default())
@@ -122,7 +122,7 @@ pub struct Continuation {
     pub untried: Option<u64>,
     /// No mini-batch has been tried.
     pub none_tried: bool,
-    /// What runs again although it had ended.
+    /// The ended work that runs again.
     pub round: BegunRound,
     /// Number of times that a mini-batch may be lost with its node.
     pub lost_delivery_max: u32,

@@ -1,7 +1,9 @@
-//! Who may ask: a token in the printed address, then a cookie; a bearer token; or a header that a proxy sets.
+//! Access control: a token in the printed address, then a cookie; a bearer token; or a header that
+//! a proxy sets.
 //!
-//! Every request must come to a name that no stranger controls (`Host`), and a request of a page must come from the portal's
-//! own (`Origin`); otherwise a web site could read the portal through the browser of its user.
+//! A request must name a host that no attacker controls (`Host`), and a request of a page must come
+//! from the portal's own page (`Origin`); otherwise a web site could read the portal through the
+//! browser of its user.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,14 +24,15 @@ use crate::error::Refusal;
 const TOKEN_LENGTH_MIN: usize = 16;
 /// The largest body of a request.
 const BODY_BYTES_MAX: u64 = 16 * 1024;
-/// The page loads nothing from elsewhere, runs no script but its own files, and is shown in no other page.
+/// The content security policy: the page loads nothing from other origins, runs only its own script
+/// files, and cannot be framed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Paths that probes of containers request without a token.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
-/// A secret that lets its holder ask. Its `Debug` text does not show it.
+/// A secret that authorises its holder. Its `Debug` text does not show it.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -65,25 +68,26 @@ impl Token {
         &self.0
     }
 
-    /// Compares in a time that does not depend on where the texts differ: digests are compared so.
+    /// Compares digests, in a time that does not depend on where the texts differ.
     fn is(&self, text: &str) -> bool {
         blake3::hash(self.0.as_bytes()) == blake3::hash(text.as_bytes())
     }
 }
 
-/// Who may ask.
+/// The access rules of a portal.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// The token that a request must carry; `None`: only requests with the trusted header are answered.
     pub token: Option<Token>,
-    /// A header that a proxy in front sets for users it knows.
+    /// A header that a proxy sets for authenticated users.
     pub trusted_header: Option<HeaderName>,
     /// Names of this server besides `localhost` and addresses.
     pub hosts: Vec<String>,
 }
 
 impl Access {
-    /// Rejects an address that others can reach unless the user has decided who may ask there.
+    /// Rejects an address that other machines can reach, unless the user has chosen a token or a
+    /// trusted header.
     pub fn check(&self, address: SocketAddr, is_token_chosen: bool) -> Result<()> {
         if !address.ip().is_loopback() && self.trusted_header.is_none() && !is_token_chosen {
             bail!(
@@ -134,7 +138,7 @@ fn host_name(host: &str) -> &str {
     host.rsplit_once(':').map_or(host, |(name, _)| name)
 }
 
-/// Whether a page of this server sent the request, or no page.
+/// Whether a page of this server sent the request, or no page did.
 fn is_from_here(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let Some((_, authority)) = origin.to_str().ok().and_then(|origin| origin.split_once("://"))
@@ -154,7 +158,7 @@ pub struct Gate {
     pub cookie: Arc<str>,
 }
 
-/// Answers requests that may not pass, and adds the headers that every answer has.
+/// Rejects unauthorised requests, and adds the headers that every answer has.
 pub async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let mut response = pass(&gate, request, next).await;
     let headers = response.headers_mut();
@@ -182,7 +186,7 @@ async fn pass(gate: &Gate, request: Request, next: Next) -> Response {
         return Refusal::new(StatusCode::FORBIDDEN, "another site sent this request")
             .into_response();
     }
-    // Probes hold no token, and learn only that the portal serves.
+    // Probes have no token, and learn only that the portal serves.
     if PROBES.contains(&request.uri().path()) && request.method() == Method::GET {
         return plain(StatusCode::OK, "ok");
     }
@@ -222,7 +226,8 @@ async fn pass(gate: &Gate, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Answers the printed address: its token becomes a cookie, and leaves the address.
+/// Answers the printed address: moves its token into a cookie, and redirects to the address without
+/// it.
 fn exchange(gate: &Gate, request: &Request) -> Option<Response> {
     if request.method() != Method::GET || request.uri().path() != "/" {
         return None;

@@ -11,7 +11,7 @@ use serde::Serialize;
 /// Number of slowest mini-batches to keep.
 pub const SLOWEST_MAX: usize = 20;
 
-/// `None`: it is not known of this attempt.
+/// Returns one duration of an attempt; `None`: unknown.
 type Duration = fn(&AttemptSummary) -> Option<f32>;
 
 /// The durations of an attempt.
@@ -63,7 +63,7 @@ pub struct AttemptStatistics {
 }
 
 impl AttemptStatistics {
-    /// Adds what the history has recorded since the last call.
+    /// Adds the attempts that the history has recorded since the last call.
     pub fn update(&mut self, history: &History) {
         // The report of attempts replaces the ledger.
         if self.origin != history.origin() || self.known > history.attempts_kept() {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn phases_of_earlier_builds_are_not_guessed() {
+    fn missing_phases_are_not_guessed() {
         let mut earlier = took(0, 1, 2.0);
         earlier.phases = Phases::default();
         let all = of(&history(&[earlier, took(1, 1, 4.0)])).percentiles();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::document::Document;
 
-/// Why a request has no answer.
+/// An error of a request.
 #[derive(Debug)]
 pub struct Refusal {
     pub status: StatusCode,
@@ -96,7 +96,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Gives errors of the router the form of all others.
+/// Converts errors of the router to JSON.
 pub async fn errors_as_json(response: Response) -> Response {
     let is_json = response
         .headers()

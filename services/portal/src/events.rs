@@ -1,5 +1,5 @@
-//! The stream of server-sent events: tells a page that something has changed, at most twice a second. A stream that
-//! broke off goes on after the event that the page got last.
+//! The stream of server-sent events: notifies a page of changes, at most twice a second. An
+//! interrupted stream resumes after the last event that the page received.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -27,16 +27,17 @@ use crate::error::{Answer, Refusal};
 
 /// Streams at the same time.
 pub const STREAMS_MAX: usize = 32;
-/// Between two events.
+/// Time between two events.
 const PAUSE_HERE: Duration = Duration::from_millis(500);
 const PAUSE_THERE: Duration = Duration::from_secs(2);
-/// A comment keeps the connection alive, and shows the page that it is.
+/// Time between two comments, which keep the connection alive and show the page that it is.
 const COMMENT_EVERY: Duration = Duration::from_secs(10);
 /// A page that holds a stream longer than this connects again.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// Jobs that are compared in the list: the newest, and those that have not ended.
 const JOBS_COMPARED: usize = 50;
-/// Events after which a stream can go on where another one broke off. Older ones are answered with everything.
+/// Events from which an interrupted stream can resume. After older ones, the page gets the whole
+/// state.
 const RESUMABLE: usize = 64;
 /// Ids of the portal are smaller; others were not its own.
 const ID_MAX: u64 = 1 << 53;
@@ -52,7 +53,7 @@ pub struct Sent {
 struct SentEvent {
     id: u64,
     job_id: Option<String>,
-    /// What the page knew then.
+    /// The state of the page at this event.
     known: PageState,
 }
 
@@ -67,7 +68,7 @@ impl Sent {
         self.last_id
     }
 
-    /// Returns what a page knows that got this event last.
+    /// Returns the state of a page that received this event last.
     fn known(&mut self, id: u64, job_id: Option<&str>) -> PageState {
         // The clock may have been set back since an earlier portal sent it.
         self.last_id = self.last_id.max(id);
@@ -77,7 +78,7 @@ impl Sent {
     }
 }
 
-/// What a page knows.
+/// The state of a page.
 #[derive(Clone, Debug, Default, PartialEq)]
 enum PageState {
     #[default]
@@ -143,7 +144,7 @@ struct Source {
     /// Whether the page got events before.
     is_resumed: bool,
     known: PageState,
-    /// Why the store does not answer, as the page knows it.
+    /// The last error of the store that the page received.
     trouble: Option<String>,
     _permit: OwnedSemaphorePermit,
 }
@@ -186,7 +187,7 @@ impl Source {
         match described.await {
             Ok(job) => {
                 let known = PageState::Job(job.mark());
-                // The page learns that the trouble is over, even if nothing has changed.
+                // The page learns that the store answers again, even if nothing has changed.
                 if self.trouble.take().is_none() && self.known == known {
                     return None;
                 }
@@ -201,7 +202,7 @@ impl Source {
         }
     }
 
-    /// Returns an event if the page does not know yet why the store does not answer.
+    /// Returns an event if the page does not know this error of the store yet.
     fn tell(&mut self, refusal: Refusal) -> Option<String> {
         let message = refusal.to_string();
         if self.trouble.as_ref() == Some(&message) {
@@ -245,9 +246,9 @@ impl Source {
                     now.iter().filter(|(id, mark)| known.get(*id) != Some(mark)).map(|(id, _)| id);
                 differ.chain(known.keys().filter(|id| !now.contains_key(*id))).collect()
             }
-            // What has changed since an event that is forgotten is not known.
+            // The changes since a forgotten event are unknown.
             _ if self.is_resumed => now.keys().collect(),
-            // The first event reports no difference, but that the stream works.
+            // The first event reports no change; it shows that the stream works.
             _ => Vec::new(),
         };
         Some(self.event("jobs", &json!({ "changed": changed, "now": milliseconds_since_epoch() })))

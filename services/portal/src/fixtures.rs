@@ -14,7 +14,7 @@ use storage::JobStore;
 use crate::Phrases;
 use crate::watched::{View, view_of};
 
-/// Words that show what they are about.
+/// Phrases that show their subject.
 pub fn words() -> Phrases {
     Phrases {
         hint: |hint| format!("hint {:?}", hint.blocker),

@@ -1,17 +1,18 @@
 //! The portal: shows jobs in a browser while they run and after they have ended, and serves the same data as JSON below
 //! `/api/v1`.
 //!
-//! It reads through [`engine`] alone, so it shows what `gristmill status` shows, for this machine or for the store of a
-//! compute target. It writes nothing into a job, except that its actions cancel and continue jobs through the engine.
-//! `README.md` describes who may do what; the API is described by `openapi.json`.
+//! It reads through [`engine`] alone, so it shows what `gristmill status` shows, for this machine
+//! or for the store of a compute target. It writes nothing into a job, except that its actions
+//! cancel and continue jobs through the engine. `README.md` describes permissions, and
+//! `openapi.json` the API.
 //!
 //! | to see | open |
 //! |---|---|
-//! | who may ask: token, cookie, `Host`, `Origin` | `access.rs` |
+//! | access control: token, cookie, `Host`, `Origin` | `access.rs` |
 //! | connections, and their limits | `http.rs` |
 //! | the paths | `routes.rs` |
-//! | what is kept in memory for each job that is shown | `watched.rs` |
-//! | percentiles and the slowest, kept as the history grows | `measured.rs` |
+//! | the state of each shown job in memory | `watched.rs` |
+//! | percentiles and the slowest mini-batches, updated as the history grows | `attempt_statistics.rs` |
 //! | the answers, one file each | `answers/` |
 //! | their form: JSON, compressed; errors | `document.rs`, `compress.rs`, `error.rs` |
 //! | the stream of events | `events.rs` |
@@ -56,20 +57,20 @@ pub const DEFAULT_ADDRESS: &str = "127.0.0.1:7780";
 /// Ports that are tried if the first one is taken.
 const PORTS_TRIED: u16 = 20;
 
-/// The words of the caller for values of the engine: commands and flags.
+/// The caller's phrases for values of the engine: commands and flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Phrases {
-    /// What a job waits for.
+    /// A hint, why a job waits.
     pub hint: fn(&Hint) -> String,
     /// An error and its remedy, on one line.
     pub error: fn(&anyhow::Error) -> String,
-    /// What people can do about a problem, as half a sentence.
+    /// A remedy, as half a sentence.
     pub remedy: fn(&Remedy) -> String,
     /// The flags that name a target, with a blank in front.
     pub flags: fn(&TargetRef) -> String,
 }
 
-/// What a portal shows, and to whom.
+/// The options of a portal.
 #[derive(Debug)]
 pub struct Options {
     /// The engine, which continues jobs.
@@ -84,11 +85,11 @@ pub struct Options {
     pub own_jobs: OwnJobs,
     /// Whether the command runs the steps of a document. The list then shows only the command's jobs.
     pub are_steps: bool,
-    /// Refuses everything that changes a job.
+    /// Whether the portal refuses every change of a job.
     pub is_read_only: bool,
-    /// Who may ask.
+    /// The access rules.
     pub access: Access,
-    /// The words of the caller.
+    /// The phrases of the caller.
     pub words: Phrases,
 }
 
@@ -122,10 +123,10 @@ impl OwnJobs {
 #[derive(Clone, Debug)]
 pub struct Portal(Arc<Shared>);
 
-/// What the handler of a request gets.
+/// The state that the handler of a request gets.
 type SharedState = State<Arc<Shared>>;
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 struct Shared {
     options: Options,

@@ -1,4 +1,5 @@
-//! What processes have used while somebody looked at their job: charts are finer then than the samples that nodes write.
+//! The usage of processes while a page shows their job: charts are finer then than the samples that
+//! nodes write.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,7 +12,7 @@ const ENDED_AFTER_MILLISECONDS: u64 = 600_000;
 /// Processes whose points are kept; a job of more shows the first.
 const PROCESSES_MAX: usize = 256;
 
-/// What a process used at one moment.
+/// The usage of a process at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UsageSample {
     /// Milliseconds since 1970.
@@ -30,7 +31,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Adds what the progress of the job says.
+    /// Adds the usage in the progress of the job.
     pub fn add(&mut self, progress: &Progress) {
         if progress.at <= self.at {
             return;
@@ -46,7 +47,7 @@ impl Live {
                 continue;
             }
             let points = self.points.entry(key).or_default();
-            // Several reports tell of one measurement.
+            // Several reports may repeat one measurement.
             if points.back().is_some_and(|last| last.at >= *at) {
                 continue;
             }

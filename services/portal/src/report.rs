@@ -1,4 +1,4 @@
-//! A report of one job: what the portal would answer about it, in one HTML file that needs no server.
+//! A report of one job: the portal's answers about it, in one HTML file that needs no server.
 
 use engine::MiniBatchState;
 use engine::history::History;

@@ -1,5 +1,5 @@
-//! The jobs that are shown now: each is looked at again when a request needs it, but not more often than the store can
-//! bear, and its history stays in memory for the next request.
+//! The jobs that pages show now. A request reads its job again, with a minimum time between two
+//! reads, and its history stays in memory for the next request.
 
 use std::collections::HashMap;
 #[cfg(test)]
@@ -20,10 +20,10 @@ use crate::attempt_statistics::AttemptStatistics;
 use crate::error::{Answer, Refusal};
 use crate::live::{Live, UsageSample};
 
-/// Between two looks at a job.
+/// Time between two reads of a job.
 const LOOK_EVERY_HERE: Duration = Duration::from_millis(400);
 const LOOK_EVERY_THERE: Duration = Duration::from_millis(500);
-/// Between two listings of the jobs of the same name.
+/// Time between two listings of the jobs of the same name.
 const LIST_EVERY: Duration = Duration::from_secs(30);
 const SAME_MAX: usize = 5;
 /// Jobs that stay in memory, and the memory of their histories.
@@ -34,7 +34,7 @@ const BYTES_MAX: usize = 150 << 20;
 #[derive(Debug, Default)]
 pub struct WatchedJobs {
     shown: Mutex<HashMap<String, (Arc<Watched>, Instant)>>,
-    /// Whether the folder of the jobs has ever been there.
+    /// Whether the folder of the jobs has ever existed.
     was_there: AtomicBool,
 }
 
@@ -59,7 +59,7 @@ struct CachedStatus {
     listed: Instant,
 }
 
-/// A job as of one look.
+/// A job as of one read.
 #[derive(Debug)]
 pub struct Snapshot {
     pub store: JobStore,
@@ -161,7 +161,7 @@ async fn look(watched: Arc<Watched>, jobs: Jobs) -> Answer<Arc<Snapshot>> {
         return Ok(Arc::clone(&looked.latest));
     }
     let id = &watched.job_id;
-    // A first look finds jobs by names, too, and an id may be that of a removed job.
+    // A first read finds jobs by names, too, and an id may be that of a removed job.
     if looking.is_none() && jobs.job(id).await?.is_none() {
         return Err(Refusal::removed(id));
     }
@@ -227,7 +227,7 @@ async fn same(jobs: &Jobs, spec: &JobSpec) -> Answer<SameName> {
     Ok(SameName { before, jobs })
 }
 
-/// A job as of one look, with its history.
+/// A job as of one read, with its history.
 #[derive(Clone, Debug)]
 pub struct View {
     pub snapshot: Arc<Snapshot>,
@@ -244,7 +244,7 @@ impl View {
         self.snapshot.status.progress.as_ref().map_or(&[], |progress| &progress.running)
     }
 
-    /// Returns what a process used while somebody looked, oldest first.
+    /// Returns the usage of a process while pages showed the job, oldest first.
     pub fn used(&self, node: &str, process: &str) -> Vec<UsageSample> {
         self.watched.live.lock().unwrap_or_else(PoisonError::into_inner).of(node, process)
     }

@@ -1,5 +1,5 @@
-//! Checks the URLs that a job uses beside its inputs: the output and the folders that the script writes to, by starting and
-//! aborting an upload, and side inputs, by looking for an object.
+//! Checks the URLs that a job uses beside its inputs: the output and the folders that the script
+//! writes to, by starting and aborting an upload, and side inputs, by requesting an object.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(super) fn problems(parsed: &Parsed, options: &StoreOptions, events: &Events)
                 };
                 problems.push(parsed.problem(&key, how.rejected(&url, missing)));
             }
-            // Only roles of the target write there, so this machine needs no right to do so.
+            // Only roles of the target write there, so this machine needs no permission.
             Ok(Err(storage::Error::Denied { .. })) if parsed.elsewhere && how != UrlUse::Read => {}
             Ok(Err(error)) => {
                 let said = format!("{error:#}");

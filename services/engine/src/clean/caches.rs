@@ -21,7 +21,7 @@ pub fn clean(home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()>
     let mut caches =
         ["environments", "side-inputs", "checks"].map(|cache| home.cache(cache)).to_vec();
     match &taken {
-        // `processes` and `nodes` hold the leftovers of killed workers.
+        // `processes` and `nodes` hold files of killed workers.
         Some(_) => {
             let of_fleet = ["environments", "side-inputs", "snapshots", "processes", "nodes"];
             caches.extend(of_fleet.map(|cache| fleet.join(cache)));
@@ -56,7 +56,7 @@ pub fn clean_unnamed(home: &Home, dry_run: bool, report: &mut CleanReport) -> Re
 fn remove(path: &Path, home: &Home, dry_run: bool, report: &mut CleanReport) -> Result<()> {
     let bytes = bytes_below(path);
     if !dry_run {
-        // It disappears at one instant, because a job must not find half an environment.
+        // The rename is atomic, because a job must not find half an environment.
         let removed = home.removed_folder()?.join(path.file_name().unwrap_or_default());
         std::fs::rename(path, &removed).with_context(|| format!("move {}", path.display()))?;
         remove_folder(&removed)?;

@@ -28,7 +28,7 @@ pub async fn check(target: &Target, build: &str, report: &mut Report) {
     }
 }
 
-/// Returns who runs each build.
+/// Returns the processes that run each build.
 async fn found(target: &Target, build: &str) -> Result<BTreeMap<String, Vec<String>>> {
     let store = target.open_store().await?;
     let mut found = BTreeMap::from([(build.to_owned(), vec!["this command".to_owned()])]);

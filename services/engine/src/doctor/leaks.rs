@@ -1,4 +1,4 @@
-//! Looks for queues that belong to no job. Reducers note in the store which queues they have created.
+//! Finds queues that belong to no job. Reducers note in the store which queues they have created.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -16,13 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The API lists a new queue within some seconds.
 const LOOKS_MAX: usize = 6;
 
-/// Why the management API does not answer a question.
+/// An error of the management API.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagementError {
     /// The address is not a URL.
     #[error("{address:?} is not a URL: {source}")]
     Address { address: String, source: url::ParseError },
-    /// Nothing can be added to the address.
+    /// The address cannot have a path.
     #[error("the management address has no path")]
     NoPath,
     /// This machine cannot make requests.
@@ -40,7 +40,7 @@ pub enum ManagementError {
     /// The answer is an error.
     #[error("{base} answers {status}")]
     Status { base: Url, status: u16 },
-    /// The answer is not what was asked for.
+    /// The answer has another form.
     #[error("the answer of {base} cannot be read: {source}")]
     Unreadable { base: Url, source: serde_json::Error },
     /// There is no broker behind the address.

@@ -51,7 +51,7 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
     check_keys(&store, report).await;
 }
 
-/// Names keys that no role can read, and which only other software writes.
+/// Reports keys that no role can read, which only other software writes.
 async fn check_keys(store: &TargetStore, report: &mut Report) {
     if store.job_ids().await.is_err() || store.open_ids().await.is_err() {
         return;

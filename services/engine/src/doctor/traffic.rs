@@ -15,7 +15,8 @@ const MESSAGE_BYTES_MIN: usize = 16 * 1024;
 /// Smaller messages cause more requests.
 const MESSAGE_BYTES_GOOD: usize = 128 * 1024;
 
-/// Checks the queues of the target itself, through which nothing may be sent that others could receive.
+/// Checks the queues of the target itself, through which the check sends no message that a role
+/// could misread.
 pub async fn check_target(queues: &Queues, report: &mut Report) {
     for (name, queue) in [(CONTROL, &queues.control), (DEAD_LETTERS, &queues.dead_letters)] {
         match queue.depth().await {

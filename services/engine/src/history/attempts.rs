@@ -1,4 +1,4 @@
-//! A list of attempts in pieces of equal length, so that it grows without copying what it holds.
+//! A list of attempts in pieces of equal length, which grows without copying.
 
 use super::AttemptSummary;
 

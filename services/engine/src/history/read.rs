@@ -33,8 +33,8 @@ pub struct RecordedAttempt {
 }
 
 impl FoundJob {
-    /// Reads everything that was recorded since the last call. Returns whether there was anything. Changes nothing in the
-    /// store.
+    /// Reads all records since the last call. Returns whether there were any. Changes nothing in
+    /// the store.
     pub async fn update_history(&self, history: &SharedHistory) -> Result<bool> {
         let (origin, mut next, is_sealed) = {
             let history = history.read().unwrap_or_else(PoisonError::into_inner);

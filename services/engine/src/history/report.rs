@@ -141,7 +141,7 @@ impl<'a> Row<'a> {
         ProcessName { node: unguarded(node), process: unguarded(process) }
     }
 
-    /// Whether it was a second start.
+    /// Whether it was a copy.
     fn is_copy(&self) -> bool {
         self.cells[COLUMNS - 1] == "True"
     }

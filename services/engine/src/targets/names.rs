@@ -1,4 +1,5 @@
-//! Reads the tables `[azureml.…]` of `gristmill.toml`: what names in documents of Azure ML stand for.
+//! Reads the tables `[azureml.…]` of `gristmill.toml`: the meaning of names in documents of Azure
+//! ML.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

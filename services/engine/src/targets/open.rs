@@ -19,7 +19,7 @@ use crate::{Fixable, Remedy, Settings};
 /// The queues of a target.
 #[derive(Clone, Debug)]
 pub struct Queues {
-    /// Where commands tell reducers that there is news.
+    /// The control queue, which wakes reducers.
     pub control: Arc<dyn Queue>,
     /// Messages that no role can read.
     pub dead_letters: Arc<dyn Queue>,
@@ -36,10 +36,10 @@ impl Queues {
     }
 }
 
-/// How many messages are in a queue, approximately, for people.
+/// The approximate number of messages in a queue, for people.
 #[derive(Clone, Debug, Serialize)]
 pub struct QueueDepth {
-    /// Which queue.
+    /// Name of the queue.
     pub name: String,
     /// Messages that could be received now.
     pub visible: Option<u64>,
@@ -47,12 +47,12 @@ pub struct QueueDepth {
     pub in_flight: Option<u64>,
     /// Messages that are not visible yet.
     pub delayed: Option<u64>,
-    /// Why nothing is known.
+    /// Why the depth is unknown.
     pub problem: Option<String>,
 }
 
 impl QueueDepth {
-    /// Says why nothing is known of the queues of a target.
+    /// Describes queues of a target whose depth is unknown.
     pub fn unknown(problem: String) -> Self {
         Self::without(DEAD_LETTERS_SHOWN.to_owned(), problem)
     }
@@ -75,7 +75,7 @@ impl QueueDepth {
     }
 }
 
-/// What people see as the name of the queue of dead letters.
+/// The name of the queue of dead letters, as people see it.
 const DEAD_LETTERS_SHOWN: &str = "dead letters";
 
 impl Queues {
@@ -136,7 +136,7 @@ fn bundling(queues: JobQueues) -> JobQueues {
 }
 
 impl Target {
-    /// Opens its store, and so checks address, bucket and credentials.
+    /// Opens its store, which checks address, bucket and credentials.
     pub async fn open_store(&self) -> Result<TargetStore> {
         let store = TargetStore::open(self.store()?, self.store_options()).await;
         store.map_err(|error| {
@@ -151,12 +151,12 @@ impl Target {
         })
     }
 
-    /// Returns how to reach its store.
+    /// Returns the options for its store.
     pub fn store_options(&self) -> StoreOptions {
         StoreOptions { endpoint: self.endpoint.clone(), region: self.region.clone() }
     }
 
-    /// Returns how to reach one of its SQS queues, or all of them by their prefix.
+    /// Returns the options for one of its SQS queues, or for all of them by their prefix.
     pub fn sqs_options(&self, queue: &str, create: bool) -> SqsOptions {
         SqsOptions {
             queue: queue.to_owned(),

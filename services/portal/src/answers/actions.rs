@@ -65,7 +65,7 @@ pub async fn cancel(State(shared): SharedState, view: View) -> Answer<Document<V
     Ok(Document(answer))
 }
 
-/// Runs what the output of a job lacks.
+/// Retries a job.
 pub async fn retry(
     State(shared): SharedState,
     view: View,
@@ -124,7 +124,8 @@ async fn run_again_on(shared: &Shared, job_id: &str, number: u64) -> Answer<Stri
     }
 }
 
-/// Retries a job of a compute target: publishes what its output lacks. Workers and reducers do the rest.
+/// Retries a job of a compute target: publishes the missing mini-batches. Workers and reducers do
+/// the rest.
 async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
     let job_id = job_id.to_owned();
     let retried = on_target(shared, async move |engine, target, events| {

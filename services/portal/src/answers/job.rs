@@ -116,7 +116,7 @@ struct Failure {
 struct Round {
     /// Its beginning; `None`: that of the job.
     at: Option<u64>,
-    /// What it ran, and what came of it.
+    /// The work of the round, and its result.
     text: String,
 }
 
@@ -300,7 +300,7 @@ impl Job {
         }
     }
 
-    /// Returns the part of the document that shows whether there is something new.
+    /// Returns the part of the document that shows changes.
     pub fn mark(&self) -> ChangeMark {
         let mut others = DefaultHasher::new();
         for Wait { mini_batch, node, process, phase, since, detail, stack, .. } in &self.waits {
@@ -322,7 +322,7 @@ impl Job {
                 (mini_batch, node, process, *phase as u8, since).hash(&mut others);
             }
         }
-        // The time of a job that works goes on.
+        // The elapsed time of a working job grows.
         let time = self
             .status
             .progress
@@ -347,7 +347,7 @@ impl Job {
     }
 }
 
-/// Says that attempts are missing wherever attempts are shown one by one.
+/// Returns the note that attempts are missing where they are shown one by one.
 fn left_out(attempts: u64) -> Option<String> {
     let missing = (attempts > 0).then(|| counted(attempts, "attempt"))?;
     Some(format!(
@@ -356,7 +356,7 @@ fn left_out(attempts: u64) -> Option<String> {
     ))
 }
 
-/// What differs if a job has something new to show.
+/// A value that differs whenever the document has changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangeMark {
     revision: String,

@@ -1,4 +1,4 @@
-//! Tests of what the page of a job shows.
+//! Tests of the document of a job.
 
 use protocol::AttemptStatus::{RunRaised, Succeeded};
 use protocol::{Attempt, SlotPhase};
@@ -90,7 +90,7 @@ fn note_counts_attempts_that_are_left_out() {
 }
 
 #[test]
-fn mark_changes_with_what_the_job_waits_for() {
+fn mark_changes_with_the_reason_for_waiting() {
     let waiting = Waiting {
         node: "0".to_owned(),
         process: "process001".to_owned(),

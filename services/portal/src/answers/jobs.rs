@@ -31,7 +31,7 @@ pub async fn info(State(shared): SharedState) -> Document<Info> {
     Document(describe(&shared.options))
 }
 
-/// Returns what the page must know of the portal itself.
+/// Returns the facts about the portal that the page needs.
 pub fn describe(options: &Options) -> Info {
     Info {
         version: env!("CARGO_PKG_VERSION"),

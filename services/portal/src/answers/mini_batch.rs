@@ -27,7 +27,7 @@ const REJECTED_MAX: usize = 50;
 /// Bytes of a part that are read to show its first rows.
 const PART_BYTES_MAX: usize = 4 << 20;
 const TEXT_BYTES_MAX: usize = 64 << 10;
-/// Bytes of what an attempt printed that are shown.
+/// Shown bytes of the output of an attempt.
 const PRINTED_BYTES_MAX: u64 = 16 << 10;
 
 #[derive(Debug, Serialize)]
@@ -67,7 +67,7 @@ struct Item {
 #[derive(Debug, Serialize)]
 struct Attempt {
     try_number: u32,
-    /// Whether it was a second start.
+    /// Whether it was a copy.
     copy: bool,
     status: &'static str,
     status_text: &'static str,
@@ -84,7 +84,7 @@ struct Attempt {
     items: u64,
     succeeded: u64,
     error: Option<Error>,
-    /// What it printed from Python, the end of each part.
+    /// Its output from Python, the end of each part.
     printed: Vec<Printed>,
     logs: Vec<Log>,
     warnings: Vec<String>,
@@ -143,7 +143,7 @@ struct Rows {
     bytes: u64,
 }
 
-/// What the history knows about a mini-batch.
+/// The facts about a mini-batch in the history.
 struct FromHistory {
     revision: String,
     state: MiniBatchState,
@@ -374,7 +374,7 @@ fn attempt(
     }
 }
 
-/// Returns what an attempt printed. Logs are a help: if they cannot be read, the page shows the rest.
+/// Returns the output of an attempt. If logs cannot be read, the page shows the rest.
 async fn printed_by(view: &View, attempt: &protocol::Attempt, logs: &[LogFile]) -> Vec<Printed> {
     let mut shown = Vec::new();
     let parts = view.found().printed(attempt, logs).await.unwrap_or_default();

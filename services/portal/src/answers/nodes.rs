@@ -1,4 +1,4 @@
-//! Nodes and processes: their resource samples over time, and what happened to them.
+//! Nodes and processes: their resource samples over time, and their events.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -57,12 +57,12 @@ struct Process {
     busy_seconds: f64,
     first_at: Option<u64>,
     last_at: Option<u64>,
-    /// What it does now.
+    /// Its current phase.
     running: Option<Wait>,
-    /// What it uses now: percent of a processor, and bytes.
+    /// Its current usage: percent of a processor, and bytes.
     cpu_percent: Option<u32>,
     memory_bytes: Option<u64>,
-    /// What its GPUs do now, on average, and the memory in use on them.
+    /// The current load of its GPUs, on average, and the memory in use on them.
     gpu_percent: Option<u32>,
     gpu_memory_bytes: Option<u64>,
     samples: Option<Samples>,
@@ -114,7 +114,7 @@ const NODE: [Column; 7] = [
     counter("Network sent", "Network Sent (MB)"),
     counter("Network received", "Network Recv (MB)"),
 ];
-/// Files have no GPUs of processes; only what is measured while somebody looks has them.
+/// The files have no GPUs of processes; only live measurements have them.
 const PROCESS: [Column; 3] = [
     gauge("CPU", "percent", "Cpu Percent"),
     gauge("Memory", "MB", "Memory Rss (MB)"),
@@ -237,7 +237,7 @@ async fn read_samples(store: &JobStore, node: &mut Node, points: usize) {
     }
 }
 
-/// Adds what a process used while somebody looked to its samples.
+/// Adds the live usage of a process to its samples.
 fn add_live(samples: &mut Option<Samples>, live: &[UsageSample], points: usize) {
     if live.is_empty() {
         return;
@@ -271,7 +271,7 @@ fn add_live(samples: &mut Option<Samples>, live: &[UsageSample], points: usize) 
 /// The columns of GPUs, and how they are shown.
 const GPU: [(&str, &str); 2] = [("busy", "Gpu Percent"), ("memory", "Memory Used Percent")];
 
-/// Returns what each GPU did from one of these times to the next, at most.
+/// Returns the highest load of each GPU between each two of these times.
 fn gpus(header: &[String], rows: &[Vec<String>], at: &[u64]) -> Vec<Series> {
     let position = |title: &str| header.iter().position(|other| other == title);
     let Some(number_column) = position("Gpu") else { return Vec::new() };
@@ -358,7 +358,7 @@ fn samples<'a>(
     Some(Samples { at: rows.chunks(together).map(|rows| rows[0].0).collect(), series })
 }
 
-/// Returns what happened to nodes and processes, from the log of the reducer.
+/// Returns the events of nodes and processes, from the log of the reducer.
 fn events_in(text: &str, nodes: &[&str]) -> Vec<Event> {
     let told = [
         " started with process id ",

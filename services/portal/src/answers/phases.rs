@@ -79,7 +79,7 @@ fn waited_seconds(before: &Attempt, attempt: &Attempt) -> Option<f64> {
     follows.then(|| known((attempt.started_at as f64 - ended_at) / 1000.0))
 }
 
-/// Whether a worker hands over this mini-batch as it is.
+/// Whether a worker hands over this mini-batch without preparation.
 fn needs_no_preparation(descriptor: &Descriptor) -> bool {
     match &descriptor.work {
         Work::Files { paths, .. } => !paths.iter().any(ItemPath::is_url),

@@ -1,4 +1,4 @@
-//! The items that did not make it, by cause.
+//! The rejected items, by cause.
 
 use engine::RejectSummary;
 

@@ -1,10 +1,10 @@
-//! How a job stands, in one sentence.
+//! Describes the status of a job in one sentence.
 
 use engine::words::{clause, counted, duration, sentence as ended, took};
 use engine::{State, StatusDocument};
 use protocol::Counts;
 
-/// The numbers of a job at one moment.
+/// The numbers of a job at one time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JobNumbers {
     pub elapsed_seconds: Option<f64>,
@@ -42,7 +42,7 @@ pub fn sentence(status: &StatusDocument, moment: &JobNumbers) -> String {
         }
         State::Failed => {
             let text = ended(&format!("{after}: {}", cause.unwrap_or("the cause is unknown")));
-            // A limit that was exceeded is no reason yet.
+            // An exceeded limit alone is not a cause.
             let first =
                 status.result.as_ref().and_then(|result| result.failed_mini_batches.first());
             match first.map(|first| clause(&first.error)).filter(|error| !text.contains(error)) {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_job_says_what_it_lacks() {
+    fn waiting_job_names_its_blocker() {
         let text = sentence(&status(State::Queued, Some("no worker has started")), &moment());
         assert_eq!(
             text,

@@ -1,4 +1,4 @@
-//! The script of a job as it ran, and how it differs from the script of another job.
+//! The script of a job as it ran, and its differences from the script of another job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub struct Source {
     changes: Option<Changes>,
 }
 
-/// What has changed since the script of another job.
+/// The changes since the script of another job.
 #[derive(Debug, Serialize)]
 struct Changes {
     files: Vec<Change>,

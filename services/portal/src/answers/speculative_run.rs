@@ -1,7 +1,7 @@
-//! The second start of a slow mini-batch, beside the first.
+//! The speculative run of a slow mini-batch, beside the original.
 //!
-//! The ledger has only the start that counts. The records of second starts in the store tell which mini-batches had one,
-//! and the state of the mini-batch what became of it.
+//! The ledger has only the run that counts. The records of copies in the store tell which
+//! mini-batches had one, and the state of the mini-batch tells its end.
 
 use engine::MiniBatchState;
 use engine::history::AttemptSummary;
@@ -10,25 +10,26 @@ use serde::Serialize;
 
 use crate::watched::View;
 
-/// Records of second starts that are read for one page.
+/// Records of copies that are read for one page.
 const RECORDS_MAX: u64 = 512;
 const READS_AT_ONCE: usize = 16;
 
-/// What became of a second start.
+/// The end of a speculative run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpeculativeRun {
-    /// It succeeded first. The first start was stopped.
+    /// The copy succeeded first, and the original was stopped.
     Won,
-    /// The first start succeeded first. This one was stopped, or had failed.
+    /// The original succeeded first, and the copy was stopped, or had failed.
     Stopped,
     /// The mini-batch has not ended.
     Open,
-    /// Neither start succeeded.
+    /// Neither run succeeded.
     Failed,
 }
 
-/// Returns what became of the second start of a mini-batch; `None`: it had none, or none is recorded.
+/// Returns the end of the speculative run of a mini-batch; `None`: it had none, or none is
+/// recorded.
 pub async fn of(
     view: &View,
     number: u64,
@@ -50,7 +51,7 @@ pub async fn of(
     })
 }
 
-/// Whether a mini-batch was started a second time.
+/// Whether a mini-batch was copied.
 async fn was_copied(view: &View, number: u64) -> bool {
     if !view.snapshot.spec.speculation {
         return false;
@@ -80,7 +81,7 @@ mod tests {
     use crate::fixtures::{stored, tried};
 
     #[tokio::test]
-    async fn records_show_how_second_starts_ended() {
+    async fn records_show_how_speculative_runs_ended() {
         let won = Attempt { copy: true, ..tried(1, 1, Succeeded) };
         let (_folder, mut view) =
             stored(&[tried(0, 1, Succeeded), won, tried(2, 1, RunRaised), tried(3, 1, Succeeded)])

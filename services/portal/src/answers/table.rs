@@ -74,7 +74,7 @@ pub struct Row {
     pub mini_batch: u64,
     pub state: &'static str,
     tries: u16,
-    /// Whether the attempt that stands for it was a second start.
+    /// Whether the attempt that stands for it was a copy.
     copy: bool,
     deliveries_lost: u32,
     started_at: Option<u64>,
@@ -330,7 +330,7 @@ struct Running<'a>(HashMap<u64, &'a RunningMiniBatch>);
 
 impl<'a> Running<'a> {
     fn of(view: &'a View) -> Self {
-        // Those that began first come first, and a second start is not shown beside the first.
+        // Runs that began first come first, and a copy is not shown beside its original.
         Self(view.running().iter().rev().map(|running| (running.mini_batch, running)).collect())
     }
 

@@ -1,5 +1,5 @@
-//! The compute target: its queues, dead letters and what becomes of them, the workers and reducers of its open jobs, and its
-//! checks.
+//! The compute target: its queues, its dead letters and their redrive, the workers and reducers of
+//! its open jobs, and its checks.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ const SILENCE_MILLISECONDS: u64 = 10_000;
 /// The longest job for which the retention of the queues is checked.
 const JOB_LENGTH: Duration = Duration::from_secs(24 * 3600);
 
-/// What is known about the queues of the target.
+/// The known state of the queues of the target.
 #[derive(Debug, Default)]
 pub struct Connection {
     queues: Option<Queues>,
@@ -194,7 +194,7 @@ fn workers(listed: Vec<SeenWorker>, open: &[String]) -> Vec<Worker> {
             last_at,
             offer: state.offer.clone(),
         };
-        // The entry of a worker that has ended without a word stays for a while.
+        // The entry of a worker that was killed stays for a while.
         let jobs: Vec<_> =
             state.jobs.keys().filter(|job_id| open.contains(job_id)).cloned().map(Some).collect();
         let jobs = if jobs.is_empty() { vec![None] } else { jobs };
@@ -205,7 +205,7 @@ fn workers(listed: Vec<SeenWorker>, open: &[String]) -> Vec<Worker> {
     workers
 }
 
-/// Returns the last signs of life that reducers gave to open jobs.
+/// Returns the last heartbeats of reducers for open jobs.
 async fn reducers(jobs: &Jobs, mut open: Vec<String>) -> Vec<Reducer> {
     open.truncate(OPEN_JOBS_MAX);
     let now = milliseconds_since_epoch();

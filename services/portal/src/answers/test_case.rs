@@ -1,4 +1,5 @@
-//! How to run the script on just the items of one mini-batch, outside the portal.
+//! Commands and a job file that run the script on just the items of one mini-batch, outside the
+//! portal.
 
 use protocol::{Block, Descriptor, Environment, ItemPath, JobSpec, Work};
 use serde::Serialize;
@@ -26,7 +27,7 @@ struct JobFile {
     command: String,
 }
 
-/// Returns how to run a mini-batch alone. `flags`: the words of commands that name the target.
+/// Returns the commands that run a mini-batch alone. `flags`: those that name the target.
 pub fn test_case(spec: &JobSpec, descriptor: &Descriptor, flags: &str) -> Option<TestCase> {
     let command =
         format!("gristmill retry {} --mini-batch {}{flags}", spec.job_id, descriptor.mini_batch);

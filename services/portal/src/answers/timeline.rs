@@ -1,4 +1,4 @@
-//! Processes as rows, attempts as bars: gaps, stragglers, and how long things take.
+//! Processes as rows, attempts as bars: shows gaps, stragglers and durations.
 
 use std::collections::{HashMap, HashSet};
 
@@ -60,7 +60,7 @@ struct Bars {
     loaded: Vec<f32>,
     run: Vec<f32>,
     status: Vec<u8>,
-    /// Whether it was a second start.
+    /// Whether it was a copy.
     copy: Vec<bool>,
 }
 
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_drawn_until_now() {
+    fn running_attempts_are_drawn_until_now() {
         let history = history(&[tried(0, 1, Succeeded)]);
         let name = &history.processes()[0].name;
         let running = |process: &str, since| RunningMiniBatch {
