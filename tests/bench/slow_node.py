@@ -1,4 +1,4 @@
-"""A job on four nodes of which one is slow, with and without second starts of its mini-batches.
+"""A job on four nodes of which one is slow, with and without speculative runs of its mini-batches.
 
 The target is in a folder of this machine: the queue does not matter here. `run` sleeps, a hundred times longer on the
 slow node.
@@ -31,7 +31,7 @@ SIDES = {"no slow node": (1, False), "one slow node": (SLOWER, False), "one slow
 class Run:
     seconds: float
     started: int
-    """Second starts."""
+    """Speculative runs."""
     won: int
 
 
@@ -92,6 +92,6 @@ def section(measured: dict[str, list[Run]]) -> str:
             f"{MINI_BATCHES} mini-batches of {SECONDS} s on {NODES} nodes of one process. The slow node takes {SLOWER}",
             "times as long, as a machine does whose disk or network is about to fail. Times of whole jobs.",
             "",
-            table(("", "seconds", "second starts", "won"), lines),
+            table(("", "seconds", "speculative runs", "won"), lines),
         ]
     )

@@ -1,4 +1,4 @@
-"""The portal tells the phases of attempts apart, and marks second starts."""
+"""The portal tells the phases of attempts apart, and marks speculative runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_phase_that_is_slow_is_the_longest(workplace, portal, slow):
     assert float(summary[column]) >= attempt[slow] - 1e-5, summary
 
 
-SECOND_START = """
+SPECULATIVE_RUN = """
     import os, time
     from recorder import record, wait_for
     def run(files):
@@ -90,17 +90,17 @@ SECOND_START = """
 
 
 @pytest.mark.parametrize("wins", ["first", "second"])
-def test_second_start_is_marked(workplace, portal, wins):
+def test_speculative_run_is_marked(workplace, portal, wins):
     workplace.data(12)
     workplace.environment |= {"MARK": str(workplace.folder / "mark"), "WINS": wins}
-    ended = workplace.job(SECOND_START, speculation=True, process_count_per_node=3).run(expect=COMPLETED)
+    ended = workplace.job(SPECULATIVE_RUN, speculation=True, process_count_per_node=3).run(expect=COMPLETED)
     has_won = wins == "second"
     job = portal.get(f"/jobs/{ended.job_id}")
     assert job["result"]["copies"] == {"started": 1, "won": int(has_won)}, job["result"]
     mini_batch = portal.get(f"/jobs/{ended.job_id}/mini-batches/5")
     assert [attempt["copy"] for attempt in mini_batch["attempts"]] == [has_won], mini_batch["attempts"]
-    assert mini_batch["second_start"] == ("won" if has_won else "stopped"), mini_batch
-    assert portal.get(f"/jobs/{ended.job_id}/mini-batches/4")["second_start"] is None
+    assert mini_batch["speculative_run"] == ("won" if has_won else "stopped"), mini_batch
+    assert portal.get(f"/jobs/{ended.job_id}/mini-batches/4")["speculative_run"] is None
     timeline = portal.get(f"/jobs/{ended.job_id}/timeline")
     bars = dict(zip(timeline["bars"]["mini_batch"], timeline["bars"]["copy"], strict=True))
     assert bars == {number: has_won and number == 5 for number in range(12)}, bars
@@ -109,12 +109,12 @@ def test_second_start_is_marked(workplace, portal, wins):
     assert in_report == bars, in_report
 
 
-def test_open_second_start_is_shown(workplace, portal):
+def test_open_speculative_run_is_shown(workplace, portal):
     workplace.data(12)
     workplace.environment |= {"MARK": str(workplace.folder / "mark"), "WINS": "neither"}
-    script = SECOND_START.replace('os.environ["WINS"] == "first"', "None")
+    script = SPECULATIVE_RUN.replace('os.environ["WINS"] == "first"', "None")
     running = workplace.job(script, speculation=True, process_count_per_node=3).start()
     running.wait_for_record("slower", 2)
     mini_batch = portal.get(f"/jobs/{workplace.job_ids()[-1]}/mini-batches/5")
-    assert (mini_batch["second_start"], mini_batch["attempts"]) == ("open", []), mini_batch
+    assert (mini_batch["speculative_run"], mini_batch["attempts"]) == ("open", []), mini_batch
     running.send(signal.SIGKILL)

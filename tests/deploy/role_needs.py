@@ -47,7 +47,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:DeleteObject", "jobs/*/checkpoints/*"),  # by `retry` with another script
         ("s3:DeleteObject", "jobs/*/control/cancel"),  # by `retry`
         ("s3:DeleteObject", "jobs/*/control/removing"),  # by `retry`, after an interrupted `clean`
-        ("s3:DeleteObject", "jobs/*/copies/settled"),  # by `retry` of a job with `speculation`
+        ("s3:DeleteObject", "jobs/*/copies/decided"),  # by `retry` of a job with `speculation`
         ("s3:DeleteObject", "jobs/*/plan/failed"),  # by `retry`
         ("s3:DeleteObject", "jobs/*/plan/published"),
         ("s3:DeleteObject", "jobs/*/result.json"),

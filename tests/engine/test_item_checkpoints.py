@@ -160,7 +160,7 @@ HELD = """
 """
 
 
-def test_second_start_gets_only_what_is_left(workplace):
+def test_speculative_run_gets_only_what_is_left(workplace):
     workplace.data(40)
     workplace.environment["MARK"] = str(workplace.folder / "mark")
     script = """

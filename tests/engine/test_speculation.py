@@ -10,7 +10,7 @@ SLOW = "005.txt"
 
 @pytest.fixture
 def job(workplace):
-    """A job with a slow mini-batch: its first start marks itself and hangs; the second start finds the mark."""
+    """A job with a slow mini-batch: its original run marks itself and hangs; the speculative run finds the mark."""
     workplace.data(FILES)
     workplace.environment["MARK"] = str(workplace.folder / "mark")
     script = """
@@ -31,24 +31,24 @@ def job(workplace):
     return workplace.job(script, process_count_per_node=3)
 
 
-def test_second_start_ends_the_job(workplace, job):
+def test_speculative_run_ends_the_job(workplace, job):
     ended = job.run()
     assert ended.lines == file_names(FILES)
     assert ended.mini_batches == (FILES, FILES, 0)
     assert ended.result["copies"] == {"started": 1, "won": 1}
-    assert "1 second start, 1 won" in ended.log("job_result.txt")
+    assert "1 speculative run, 1 won" in ended.log("job_result.txt")
     assert f"{SLOW}) takes far longer than others" in ended.log("sys/master_role.txt")
     assert [len(workplace.recorded(which)) for which in ("first", "second")] == [1, 1]
     (slower,) = workplace.recorded("first")
     wait_until(lambda: not is_alive(slower["pid"]), "the end of the slower start")
 
 
-def test_killed_job_continues_after_a_second_start(job):
+def test_killed_job_continues_after_a_speculative_run(job):
     running = job.start(HANGS="1")
     (second,) = running.wait_for_record("second")
     running.kill(second["pid"])
     (job_id,) = job.workplace.job_ids()
     ended = job.retry(job_id)
     assert ended.lines == file_names(FILES)
-    # The first start has lost its delivery, the second start none.
+    # The original run has lost its delivery, the speculative run none.
     assert ended.mini_batches == (FILES, FILES, 0)

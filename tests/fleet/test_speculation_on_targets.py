@@ -39,7 +39,7 @@ def test_slow_worker_keeps_no_job_waiting(workplace, target):
 
 
 def test_stopped_worker_keeps_no_job_waiting(workplace, sqlite):
-    """Its leases end, or a second start succeeds."""
+    """Its leases end, or a speculative run succeeds."""
     slow, _ = run_beside_a_slow_worker(workplace, sqlite, lambda slow: slow.send(signal.SIGSTOP))
     slow.send(signal.SIGCONT)
     slow.process.terminate()

@@ -517,7 +517,7 @@ class Job(Past):
             },
             "key": [],
             "attempts": attempts,
-            "second_start": "won" if row["copy"] else "stopped" if number % 89 == 14 else None,
+            "speculative_run": "won" if row["copy"] else "stopped" if number % 89 == 14 else None,
             "wait": None,
             "rejected": {
                 "items": 1 if self.states[number] == 4 else 0,

@@ -232,9 +232,9 @@ def test_ages_follow_the_clock_of_the_portal(year: int, stand_in: StandIn, open_
         expect(wrong.get_by_text(text).first).to_be_visible()
 
 
-def test_phases_and_second_starts_are_told_apart(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
+def test_phases_and_speculative_runs_are_told_apart(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{stand_in.address}#/jobs/{FAILED}/mini-batches/13")
-    expect(page.get_by_text("Try 1, second start")).to_be_visible()
+    expect(page.get_by_text("Try 1, speculative run")).to_be_visible()
     first = page.locator(".panel", has_text="First start").first
     expect(first).to_contain_text("stopped")
     phases = page.locator(".phases").first
@@ -242,13 +242,13 @@ def test_phases_and_second_starts_are_told_apart(stand_in: StandIn, open_page: C
     colours = phases.locator("span").evaluate_all("spans => spans.map(span => getComputedStyle(span).backgroundColor)")
     assert len(set(colours)) == 5, colours
     show(page, f"jobs/{FAILED}/mini-batches/14")
-    expect(page.locator(".panel", has_text="The first start succeeded first.")).to_contain_text("stopped")
+    expect(page.locator(".panel", has_text="The original run succeeded first.")).to_contain_text("stopped")
     show(page, f"jobs/{FAILED}/timeline")
-    expect(page.get_by_text("second start").first).to_be_visible()
+    expect(page.get_by_text("speculative run").first).to_be_visible()
     for name in ("waited", "prepared", "loaded", "ran", "reported"):
         expect(page.get_by_role("cell", name=name, exact=True)).to_be_visible()
     show(page, f"jobs/{FAILED}")
-    expect(page.locator(".fact", has_text="Second starts")).to_contain_text("1 won")
+    expect(page.locator(".fact", has_text="Speculative runs")).to_contain_text("1 won")
 
 
 def test_mini_batch_is_run_again(own_stand_in: StandIn, open_page: Callable[..., Page]) -> None:

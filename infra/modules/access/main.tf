@@ -99,7 +99,7 @@ locals {
         actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage"]
         resources = concat(local.control, local.results)
       },
-      # Mini-batches, second starts of slow ones, and to the reducer of the job what the plan has.
+      # Mini-batches, speculative runs of slow ones, and to the reducer of the job what the plan has.
       { sid = "PublishAndBury", actions = ["sqs:SendMessage"], resources = concat(local.tasks, local.results, local.dead_letters) },
       # A finished output removes the uploads of dead writers of the same object. IAM knows no prefix of this action.
       { sid = "LookForUploads", actions = ["s3:ListBucketMultipartUploads"], resources = distinct(concat([local.bucket_arn], local.output_bucket_arns)) },
@@ -149,7 +149,7 @@ locals {
       {
         sid     = "Reopen"
         actions = ["s3:DeleteObject"]
-        jobs    = ["result.json", "checkpoints/*", "control/cancel", "control/removing", "copies/settled", "plan/failed", "plan/published"]
+        jobs    = ["result.json", "checkpoints/*", "control/cancel", "control/removing", "copies/decided", "plan/failed", "plan/published"]
         target  = ["open/*"]
       },
       local.encrypt,

@@ -232,7 +232,7 @@ mod tests {
         let speculating = Progress { copies, ..progress() };
         assert_eq!(
             described(&speculating, State::Running)[2],
-            "  speculation: 2 second starts, 1 won"
+            "  speculation: 2 speculative runs, 1 won"
         );
         let planning = Progress {
             planned: false,

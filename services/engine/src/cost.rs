@@ -88,7 +88,7 @@ const PROCESS_LOGS: f64 = 2.0;
 const LOG_SECONDS: f64 = 120.0;
 const LOG_UPLOADS_AT_FIRST: f64 = 5.0;
 /// Time between two reads of the decided speculative runs by a node.
-const SETTLED_SECONDS: f64 = 4.0;
+const DECIDED_SECONDS: f64 = 4.0;
 /// The shortest run during which it reads them.
 const LONG_RUN_SECONDS: f64 = 2.0;
 /// Time between two renewals of a node's entry in the list of workers.
@@ -191,7 +191,7 @@ impl Requests {
             * (LOG_UPLOADS_AT_FIRST.min(seconds / LOG_LOOK_SECONDS) + seconds / LOG_SECONDS);
         let (rows_put, rows_got) = rows(mini_batches, work.row_bytes as f64, is_inline);
         let looks = work.speculates && work.run_seconds > LONG_RUN_SECONDS;
-        let looks = if looks { nodes * seconds / SETTLED_SECONDS } else { 0.0 };
+        let looks = if looks { nodes * seconds / DECIDED_SECONDS } else { 0.0 };
         let puts = rows_put
             + chunks
             + commits

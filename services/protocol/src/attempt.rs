@@ -104,7 +104,8 @@ pub struct Attempt {
     /// How long it waited for the `limits` of the job and for services.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waited: WaitTimes,
-    /// Whether it was a second start of the mini-batch, beside the first. The failure of a copy spends no try.
+    /// Whether it was a speculative run of the mini-batch, a copy. The failure of a copy spends no
+    /// try.
     #[serde(default, skip_serializing_if = "is_false")]
     pub copy: bool,
     /// Whether the process has asked for the `limits` of the job since its attempt before.

@@ -27,7 +27,8 @@ pub struct Descriptor {
     /// Deliveries lost with their node, without those that the queue counts for this message.
     #[serde(default)]
     pub deliveries_lost: u32,
-    /// Whether it is a second start of a mini-batch that runs far longer than its peers, beside the first.
+    /// Whether it is a copy: the speculative run of a mini-batch that runs far longer than its
+    /// peers.
     #[serde(default, skip_serializing_if = "is_false")]
     pub copy: bool,
     /// Whether an attempt on it was interrupted, through no fault of its own.
@@ -49,7 +50,8 @@ pub struct Descriptor {
     pub work: Work,
 }
 
-/// How a mini-batch runs again. Its files are read as they are now: a bad one may have been corrected.
+/// How a later round runs a mini-batch. Its files are read as they are now: a bad one may have been
+/// corrected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rerun {
     /// The round of the job, from 1.

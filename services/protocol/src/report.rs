@@ -41,12 +41,12 @@ impl Counts {
     }
 }
 
-/// Second starts of mini-batches.
+/// Speculative runs of mini-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {
-    /// Mini-batches that were started a second time.
+    /// Mini-batches with a speculative run.
     pub started: u64,
-    /// Those of which the second start succeeded first.
+    /// Those whose speculative run succeeded first.
     pub won: u64,
 }
 
@@ -55,12 +55,12 @@ impl Copies {
         *self == Self::default()
     }
 
-    /// Returns the counts in words; empty without a second start.
+    /// Returns the counts in words; empty without a speculative run.
     pub fn sentence(&self) -> String {
         match self.started.max(self.won) {
             0 => String::new(),
-            1 => format!("1 second start, {} won", self.won),
-            started => format!("{started} second starts, {} won", self.won),
+            1 => format!("1 speculative run, {} won", self.won),
+            started => format!("{started} speculative runs, {} won", self.won),
         }
     }
 }
@@ -150,7 +150,7 @@ pub struct Progress {
     /// How long processes have waited for the `limits` of the job and for services.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waited: WaitTimes,
-    /// Second starts of mini-batches that ran far longer than their peers.
+    /// Speculative runs of mini-batches that ran far longer than their peers.
     #[serde(default, skip_serializing_if = "Copies::is_none")]
     pub copies: Copies,
     /// Running Python processes.
@@ -260,7 +260,7 @@ pub struct JobResult {
     /// Items that were rejected from mini-batches that succeeded. `items` counts them as failed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub items_rejected: u64,
-    /// Second starts of mini-batches that ran far longer than their peers.
+    /// Speculative runs of mini-batches that ran far longer than their peers.
     #[serde(default, skip_serializing_if = "Copies::is_none")]
     pub copies: Copies,
     /// Summary of the failures of a completed job: their number and cause, and how to make such a job fail.

@@ -127,7 +127,7 @@ pub struct Demand {
     pub unfinished: u64,
     /// Whether a command has canceled it. No limit of jobs then keeps a reducer from ending it.
     pub is_canceled: bool,
-    /// Whether it starts slow mini-batches a second time, in further processes.
+    /// Whether it runs slow mini-batches speculatively, in further processes.
     pub speculates: bool,
     /// Nodes that must not work on it for a while, because mini-batches fail there that succeed elsewhere.
     pub excluded: BTreeSet<String>,

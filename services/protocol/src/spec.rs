@@ -142,7 +142,7 @@ pub struct JobSpec {
     /// Items of the largest mini-batch that is isolated.
     #[serde(default = "isolate_items_max", skip_serializing_if = "is_isolate_items_max")]
     pub isolate_items_max: u64,
-    /// Whether mini-batches that run far longer than their peers are started a second time.
+    /// Whether mini-batches that run far longer than their peers get a speculative run.
     #[serde(default, skip_serializing_if = "is_false")]
     pub speculation: bool,
     /// Hide every GPU from processes without an assigned GPU, instead of leaving the variable unset.

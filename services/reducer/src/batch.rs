@@ -1,4 +1,4 @@
-//! Records between the messages that bring them and the ledger, tally and reports that read them.
+//! Records of messages, on their way to ledger, tally and reports.
 //!
 //! In large jobs almost every record is an ordinary success. A batch stores a few numbers of it, in one allocation for
 //! each message, and refers to the message for everything else.
@@ -90,8 +90,8 @@ impl PlaceInSegment {
     }
 }
 
-/// Bytes of a message that cannot be committed: a record that is not believed, or everything from the first byte that
-/// is not part of a record.
+/// Bytes of a message that cannot be committed: a rejected record, or everything from the first
+/// byte that is not part of a record.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub bytes: Bytes,
@@ -126,8 +126,8 @@ impl Event {
         }
     }
 
-    /// Whether only workers send such events, while they work on the job. A node that says itself what it waits for may have
-    /// turned the job away.
+    /// Whether only workers send such events, while they work on the job. A node that reports its
+    /// own wait may have left the job to others.
     pub fn is_from_worker(&self) -> bool {
         let Self::Other(event) = self else { return true };
         matches!(

@@ -1,6 +1,6 @@
-//! Checks on result messages. A principal that can write to the result queue can report the end of a mini-batch, as
-//! workers do. It cannot report events that only reducers write, name rows of another mini-batch, invent mini-batches,
-//! or shorten the plan.
+//! Checks on result messages. A principal with write access to the result queue can report the end
+//! of a mini-batch, as workers do. It cannot report events that only reducers write, name rows of
+//! another mini-batch, invent mini-batches, or shorten the plan.
 
 use protocol::{
     Attempt, AttemptStatus, PlanPosition, Planned, REJECTED_MAX, ResultEvent, Rows, is_part_of,
@@ -105,7 +105,8 @@ impl Published {
         Ok(batch.take_rejected(|record| self.rejected(record.event)))
     }
 
-    /// Returns why the first invalid event of a segment contradicts the plan. Somebody has changed ledger or plan.
+    /// Returns why the first invalid event of a segment contradicts the plan: somebody has changed
+    /// ledger or plan.
     pub async fn contradicted(
         &mut self,
         segment: &Batch,
@@ -130,7 +131,7 @@ impl Published {
         }
     }
 
-    /// Reads from the store what is needed to check these events.
+    /// Reads the parts of the plan that the check of these events needs.
     async fn learn<'a>(
         &mut self,
         events: impl Iterator<Item = &'a Event>,

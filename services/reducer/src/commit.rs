@@ -193,7 +193,8 @@ impl Reducer {
                 self.judge.attempt_ended();
             }
             if batch.is_empty() {
-                // An outcome of a reopened job may look like one of its first run: only the end of the ledger tells.
+                // An outcome of a reopened job may equal one of its first run: only the end of the
+                // ledger distinguishes them.
                 self.catch_up().await?;
                 let is_current = self.tally.times_reverted() == times_reverted;
                 return Ok(if is_current { Appended::Known } else { Appended::TooLate });
@@ -358,7 +359,7 @@ fn count_ended(before: Counts, now: Counts) {
             .get_or_create(&[(OUTCOME, outcome)])
             .inc_by(now.saturating_sub(before));
     }
-    // A commit may hold nothing but what processes wait for.
+    // A commit may hold only reports of waits.
     if now != before {
         metrics.progressed();
     }
@@ -406,7 +407,7 @@ impl Seen {
     }
 }
 
-/// Returns the attempt if it is the failure of a second start, which the ledger does not hold.
+/// Returns the attempt if it is the failure of a copy, which the ledger does not hold.
 fn failed_copy(event: &Event) -> Option<&Attempt> {
     match event.other()? {
         ResultEvent::Attempt(attempt)

@@ -1,12 +1,13 @@
-//! Second starts of slow mini-batches: publishes them, and tells nodes when they are over. `speculation.rs` decides.
+//! Publishes copies of slow mini-batches, and tells nodes which are decided. `speculation.rs`
+//! chooses the mini-batches.
 //!
-//! A record of the copies precedes their messages, created if absent, so that several reducers start no mini-batch a
-//! third time. The ledger knows nothing of copies, except who won.
+//! A record of the copies, created if absent, precedes their messages, so that several reducers
+//! publish no second copy of a mini-batch. The ledger knows only which run won.
 //!
 //! The failure of a copy is announced but not committed, and its lost deliveries do not count, so a
 //! job can lose a copy at any time. A mini-batch that fails while its copy runs does not end the
-//! job yet. `copies/settled` names the copied mini-batches that have succeeded; nodes read it every
-//! four seconds while a run is long, and only then drop the slower start.
+//! job yet. `copies/decided` names the copied mini-batches that have succeeded; nodes read it every
+//! four seconds while a run is long, and only then drop the slower run.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::{Peers, Reducer};
 /// How much longer than the limit of an attempt a copy may take: it waits for a process, too.
 const COPY_SLACK: Duration = Duration::from_secs(60);
 
-/// A mini-batch to start a second time.
+/// A mini-batch to copy.
 struct SlowMiniBatch {
     descriptor: Descriptor,
     /// Its first item.
@@ -33,32 +34,31 @@ struct SlowMiniBatch {
 }
 
 impl Reducer {
-    /// Returns the second starts so far.
+    /// Returns the number of copies so far.
     pub(crate) fn copies(&self) -> Copies {
         Copies { started: self.speculation.started(), won: self.tally.copies_won() }
     }
 
-    /// Reads which mini-batches were started a second time before this reducer.
+    /// Reads which mini-batches earlier reducers have copied.
     pub(crate) async fn open_copies(&mut self) -> anyhow::Result<()> {
         if self.spec.speculation {
-            // Those on one machine have ended with their process.
+            // Copies on one machine have ended with their process.
             let until = (self.peers == Peers::Many).then(|| Instant::now() + self.copy_time());
-            self.read_copies(until)
-                .await
-                .context("read which mini-batches were started a second time")?;
+            self.read_copies(until).await.context("read which mini-batches have been copied")?;
         }
         Ok(())
     }
 
-    /// Lets nodes run mini-batches again that had been started twice.
-    pub(crate) async fn forget_settled(&self) -> anyhow::Result<()> {
+    /// Clears the decided copies, so that nodes run their mini-batches again.
+    pub(crate) async fn forget_decided(&self) -> anyhow::Result<()> {
         if self.spec.speculation {
-            self.store.forget_settled().await.context("let nodes run mini-batches again")?;
+            self.store.forget_decided().await.context("let nodes run mini-batches again")?;
         }
         Ok(())
     }
 
-    /// Starts slow mini-batches a second time, and tells nodes which ones are over. The job does not depend on it.
+    /// Copies slow mini-batches, and tells nodes which copies are decided. The job does not depend
+    /// on it.
     pub(crate) async fn speculate(&mut self) {
         if !self.spec.speculation || self.tally.is_complete() {
             return;
@@ -66,16 +66,16 @@ impl Reducer {
         if let Err(error) = self.try_speculate().await {
             tracing::warn!(
                 job.id = self.spec.job_id,
-                "cannot start slow mini-batches a second time now: {error:#}"
+                "cannot run slow mini-batches speculatively now: {error:#}"
             );
         }
     }
 
     async fn try_speculate(&mut self) -> anyhow::Result<()> {
         let over = self.speculation.over(&self.tally);
-        if over != self.speculation.settled {
-            self.store.put_settled(&over).await?;
-            self.speculation.settled = over;
+        if over != self.speculation.decided {
+            self.store.put_decided(&over).await?;
+            self.speculation.decided = over;
         }
         let (Some(tasks), Some(planned)) = (self.options.tasks.clone(), self.tally.planned())
         else {
@@ -92,14 +92,14 @@ impl Reducer {
         }
         let most = self.speculation.budget(mini_batches).min(processes);
         let slow = self.slow(idle_for, most).await?;
-        // What has not begun comes first.
+        // Unstarted mini-batches come first.
         if slow.is_empty() || tasks.depth().await?.visible > 0 {
             return Ok(());
         }
         let numbers: Vec<u64> = slow.iter().map(|slow| slow.descriptor.mini_batch).collect();
         let epoch = self.speculation.epochs;
         if self.store.create_copies(epoch, &self.options.writer, &numbers).await? == Commit::Lost {
-            // The next look reads what the other reducer has started.
+            // The next check reads the copies of the other reducer.
             return Ok(());
         }
         self.speculation.copied(&numbers, Some(until));
@@ -110,7 +110,7 @@ impl Reducer {
         tasks.send(slow.iter().map(message).collect()).await?;
         for SlowMiniBatch { descriptor, detail, age } in slow {
             let line = format!(
-                "Mini-batch {} ({detail}) takes far longer than others, {} s so far; it is started a second time.",
+                "Mini-batch {} ({detail}) takes far longer than others, {} s so far; a speculative run starts.",
                 descriptor.mini_batch,
                 age.as_secs()
             );
@@ -177,7 +177,7 @@ impl Reducer {
         Ok(slow)
     }
 
-    /// Reads the copies that other reducers have started.
+    /// Reads the copies that other reducers have published.
     async fn read_copies(&mut self, until: Option<Instant>) -> anyhow::Result<()> {
         while let Some(mini_batches) = self.store.copies(self.speculation.epochs).await? {
             self.speculation.copied(&mini_batches, until);
@@ -185,7 +185,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Records the failure of a copy, which costs nothing: the first start goes on.
+    /// Records the failure of a copy, which costs nothing: the original continues.
     pub(crate) fn copy_failed(&mut self, attempt: &Attempt) {
         self.speculation.failed(attempt.mini_batch);
         let error = attempt.error.as_ref().map(|error| error_sentence(error)).unwrap_or_default();
@@ -193,7 +193,7 @@ impl Reducer {
             job.id = self.spec.job_id,
             mini_batch.id = attempt.mini_batch,
             node.id = attempt.node.as_str(),
-            "the second start of mini-batch {} failed, which spends no try: {error}",
+            "the speculative run of mini-batch {} failed, which spends no try: {error}",
             attempt.mini_batch
         );
     }

@@ -1,11 +1,13 @@
-//! Which nodes must not work on a job, because their attempts fail where those of others succeed. Pure, and part of the
-//! tally: a restarted reducer decides the same.
+//! Decides which nodes must not work on a job, because their attempts fail where those of others
+//! succeed. Pure, and part of the tally: a restarted reducer decides the same.
 //!
-//! A node is compared with each other node over the attempts since its own last success. It is excluded if ten different
-//! mini-batches have failed on it in a row, and if it is next to impossible that a node that is no worse than the other
-//! one has all the failures and none of the successes. A mini-batch that has failed on another node, too, counts against
-//! neither, because its data may be to blame, until it succeeds on a third one. So a job that fails everywhere excludes no node, nor does a lone node exclude itself,
-//! and of several nodes at least one remains: while it alone has attempts, no other can outdo it.
+//! A node is compared with each other node over the attempts since its own last success. It is
+//! excluded if ten different mini-batches have failed on it in a row, and if a node that is no
+//! worse than the other would almost never have all the failures and none of the successes. A
+//! mini-batch that has failed on another node, too, counts against neither, because its data may be
+//! to blame, until it succeeds on a third one. So a job that fails everywhere excludes no node, nor
+//! does a lone node exclude itself, and of several nodes at least one remains: while it alone has
+//! attempts, no other can outdo it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +15,7 @@ use protocol::Members;
 
 /// Different mini-batches in a row that must have failed on a node.
 const FAILURES_MIN: usize = 10;
-/// More of them say nothing new.
+/// More failures add no evidence.
 const FAILURES_MAX: usize = 64;
 /// Mini-batches that have failed on several nodes, of which these are remembered.
 const FAILED_ON_SEVERAL_MAX: usize = 10_000;
@@ -21,7 +23,7 @@ const FAILED_ON_SEVERAL_MAX: usize = 10_000;
 /// after each attempt, of each pair of nodes.
 const CHANCE: f64 = 1e-6;
 
-/// The nodes whose latest attempts have failed, and what other nodes did in the meantime.
+/// The nodes whose latest attempts have failed, with the attempts of other nodes in the meantime.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exclusions {
     /// By node.
@@ -37,7 +39,7 @@ pub(crate) struct Exclusions {
 struct Streak {
     /// Mini-batches that have failed on no other node, or succeeded on a third one.
     failed: BTreeSet<u64>,
-    /// What other nodes did since the first of them, until the node is excluded.
+    /// The attempts of other nodes since the first of them, until the node is excluded.
     others: BTreeMap<String, Ended>,
     is_excluded: bool,
 }
@@ -56,7 +58,7 @@ impl Streak {
         }
     }
 
-    /// Returns the evidence against the node: the other node, and what it did.
+    /// Returns the evidence against the node: another node, and its attempts.
     fn evidence(&self) -> Option<(&str, Ended)> {
         let failed = self.failed.len();
         let outdoes = |(_, other): &(&String, &Ended)| chance(failed, **other) < CHANCE;
@@ -151,7 +153,7 @@ impl Exclusions {
         })
     }
 
-    /// Returns what nodes should know, of these that work on the job.
+    /// Returns the members for the nodes, given those that work on the job.
     pub fn members<'a>(&self, working: impl Iterator<Item = &'a str>) -> Members {
         let ended =
             |node: &'a str| (node.to_owned(), self.ended.get(node).copied().unwrap_or_default());

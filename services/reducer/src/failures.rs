@@ -64,9 +64,9 @@ pub struct FailureGroup {
     pub log: String,
     /// The last lines printed before the first failure.
     pub printed: String,
-    /// It ended the job by itself.
+    /// Whether it ended the job by itself.
     pub ended_job: bool,
-    /// The first mini-batch, and which group was there before others.
+    /// The order of groups: the first mini-batch, and the position among the groups.
     order: (u64, usize),
 }
 
@@ -309,14 +309,14 @@ impl FailureGroup {
         group
     }
 
-    /// Makes an error the one that stands for the group.
+    /// Makes an error the example of the group.
     fn show(&mut self, error: &ErrorReport) {
         let ErrorReport { category, message, traceback, log, printed } = error.clone();
         (self.category, self.message) = (category, one_line(&message));
         (self.traceback, self.log, self.printed) = (traceback, log, printed);
     }
 
-    /// Returns what its failures share, which groups of rejected items have too.
+    /// Returns the reason that its failures share, as groups of rejected items have it.
     pub fn reason(&self) -> String {
         let (category, message) = (self.category.clone(), self.message.clone());
         reason(&ErrorReport { category, message, ..ErrorReport::default() })

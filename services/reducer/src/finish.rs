@@ -1,4 +1,4 @@
-//! The end of a job: writes the output of a complete job, then the result, and only then removes anything.
+//! Ends a job: writes the output of a complete job, then the result, and only then removes objects.
 //!
 //! If the store of the output does not answer, the job stays open and its progress says so: the
 //! reducer retries until the store answers or the job is canceled. Missing rights, a missing bucket
@@ -55,8 +55,8 @@ impl Reducer {
         }
     }
 
-    /// Returns the decisions about the inputs before the start of the job and during the listing, and what the last round has
-    /// not improved or written.
+    /// Returns the decisions about the inputs before the start of the job and during the listing,
+    /// and the results that the last round has not improved or written.
     async fn notes(&self, state: JobState) -> Vec<String> {
         let plan = self.store.plan_complete().await.ok().flatten();
         let left_out = plan.and_then(|plan| plan.left_out.line());
@@ -87,7 +87,7 @@ impl Reducer {
         let run = self.tally.rounds();
         let (mut warnings, mut columns, mut output_version) = (Vec::new(), Vec::new(), None);
         let (state, cause, output) = match end {
-            // Boxed, as the rejects below: the compiler limits how deeply futures may contain each other.
+            // Boxed, as the rejects below: the compiler limits the nesting of futures.
             End::Complete => match Box::pin(self.write_output_patiently(cancel, stop)).await? {
                 Output::Written(written) => {
                     (warnings, columns) = (written.warnings, written.columns);
@@ -236,8 +236,8 @@ impl Reducer {
         }
     }
 
-    /// Writes the final file, and tries again until its store answers: the results are there, so a store that is away does
-    /// not end the job.
+    /// Writes the final file, and retries until its store answers: the results are committed, so an
+    /// unavailable store does not end the job.
     async fn write_output_patiently(
         &mut self,
         cancel: &CancellationToken,
@@ -364,7 +364,7 @@ impl Reducer {
     }
 }
 
-/// How the writing of the final file ends.
+/// The end of writing the final file.
 enum Output {
     Written(Written),
     /// It cannot be written: the state of the job, and the cause.

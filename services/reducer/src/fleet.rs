@@ -1,17 +1,19 @@
-//! Every open job of a compute target, served by one process: one [`Reducer`] a job, on the queues of the job. And the
-//! schedule of the target, which says which node works on which job.
+//! Serves every open job of a compute target in one process: one [`Reducer`] a job, on the queues
+//! of the job. Keeps the schedule of the target, which says which node works on which job.
 //!
-//! Any number of such processes may run: each reads what the others commit, and none owns a job or the schedule. The
-//! process whose schedule admits a job publishes its mini-batches; if it dies, another one does. A process reports once that it
-//! cannot serve a job, retries from time to time, and meanwhile serves the others.
+//! Any number of such processes may run: each reads what the others commit, and none owns a job or
+//! the schedule. The process whose schedule admits a job publishes its mini-batches; if it dies,
+//! another one does. If a process cannot serve a job, it reports that once, retries from time to
+//! time, and serves the others.
 //!
-//! The queues of a job exist from the schedule that admits it until the one that does not list it any more.
+//! The queues of a job exist from the schedule that admits it until the first one that does not
+//! list it.
 //!
 //! The names of queues contain the number of the schedule, because SQS refuses the name of a
 //! deleted queue for a minute. Queues that no schedule has listed for 15 seconds are deleted; until
 //! then nodes stop receiving, because RabbitMQ 3.10 closes the whole connection of a consumer that
-//! starts during the deletion. Queues that somebody deletes are created again, and what an emptied
-//! one has lost is published again (`InQueue`).
+//! starts during the deletion. If somebody deletes a queue, a reducer creates it again, and
+//! publishes the mini-batches that an emptied queue has lost (`QueueLossDetector`).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::pin::Pin;
@@ -39,22 +41,23 @@ use crate::{Backlog, Options, Reducer, Workers};
 
 /// The longest wait of one call to the control queue: the limit of SQS.
 const CONTROL_WAIT: Duration = Duration::from_secs(20);
-/// While no job is open, looks are rarer by this factor, because each has a price. Commands tell of new jobs.
+/// Without open jobs the planner runs less often, by this factor, because each run has a price.
+/// Commands announce new jobs.
 const IDLE_LOOKS_RARER: u32 = 4;
-/// The pause after the store has not answered.
+/// The pause after the store did not answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(4);
-/// From one look for queues that a killed process has left to the next.
+/// Time between two searches for queues of killed processes.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// From one look whether the queue with the tasks of a job exists, and has messages, to the next.
+/// Time between two checks of the task queue of a job: that it exists, and has messages.
 const LOOK_FOR_TASKS_EVERY: Duration = Duration::from_secs(20);
 /// How long the deletion of queues may take at the end.
 const TIDY_TIME: Duration = Duration::from_secs(10);
-/// How long everything may take from the request to stop to the end; containers have 120 s.
+/// Longest time from the request to stop to the end of the process; containers have 120 s.
 const LEAVE_TIME: Duration = Duration::from_secs(90);
 
 /// Publishes the mini-batches of jobs.
 pub trait Publisher: Send + Sync {
-    /// Publishes what has not ended of a job, and follows its plan until that is complete.
+    /// Publishes the unfinished mini-batches of a job, and follows its plan until that is complete.
     fn publish(
         &self,
         job: JobStore,
@@ -62,17 +65,18 @@ pub trait Publisher: Send + Sync {
     ) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>;
 }
 
-/// How a [`Fleet`] works.
+/// The options of a [`Fleet`].
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
-    /// Of each job's reducer.
+    /// The options of each job's reducer.
     pub reducer: Options,
-    /// From one look at jobs and nodes to the next.
+    /// Time between two reads of jobs and nodes.
     pub look_interval: Duration,
-    /// How long to wait before serving a job again that could not be served.
+    /// The pause before another attempt to serve a job.
     pub trouble_interval: Duration,
-    /// From the first schedule that does not list a job until its queues are deleted. Until then nodes stop to receive from
-    /// them; some brokers close a whole connection on which a consumer starts while its queue is deleted.
+    /// Time from the first schedule that does not list a job to the deletion of its queues. Until
+    /// then nodes stop receiving from them; some brokers close a whole connection on which a
+    /// consumer starts during the deletion of its queue.
     pub delete_after: Duration,
     /// Return when no job has been open for this long; `None`: never.
     pub idle_exit: Option<Duration>,
@@ -82,7 +86,7 @@ pub struct FleetOptions {
     pub health: Health,
     /// Notified when a job has ended.
     pub ended: Arc<Notify>,
-    /// Makes the process look for new jobs at once.
+    /// Wakes the planner for new jobs.
     pub news: Arc<Notify>,
     /// The build of this process.
     pub build: String,
@@ -111,19 +115,20 @@ pub struct Fleet {
     pub target: TargetStore,
     /// Its queues.
     pub broker: Arc<dyn Broker>,
-    /// Commands send a message of any content to it when they have changed what jobs want, so that a reducer looks at once.
+    /// The control queue: commands send a message of any content to it after they have changed a
+    /// job, so that a reducer reads the jobs at once.
     pub control: Arc<dyn Queue>,
     /// Queue for messages that no reducer can read.
     pub dead_letters: Arc<dyn Queue>,
     /// Publishes its jobs.
     pub publisher: Arc<dyn Publisher>,
-    /// How to work.
+    /// Its options.
     pub options: FleetOptions,
 }
 
 impl Fleet {
-    /// Serves until `stop` is cancelled, or no job has been open for `idle_exit`. Then it commits what it has received,
-    /// and leaves its jobs to other processes.
+    /// Serves until `stop` is cancelled, or no job has been open for `idle_exit`. Then it commits
+    /// the received messages, and leaves its jobs to other processes.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let health = self.options.health.clone();
         let alive = health.coming_round("the loop of the reducer");
@@ -180,7 +185,8 @@ impl Fleet {
     }
 }
 
-/// Receives messages that tell of news, until it is dropped. Their loss costs a second.
+/// Receives messages of the control queue until it is dropped. The loss of a message costs a
+/// second.
 async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
     let request =
         Receive { messages_max: 10, visibility: Duration::from_secs(30), wait: CONTROL_WAIT };
@@ -202,13 +208,14 @@ async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
     }
 }
 
-/// The backlog that the reducer of a job sends to the planner, and what it learns of the workers of the job.
+/// The backlog that the reducer of a job sends to the planner, and the workers that it receives
+/// from it.
 type JobChannel = (watch::Receiver<Backlog>, watch::Sender<Arc<Workers>>);
 
-/// What the planner and the reducers of jobs tell each other.
+/// The channels between the planner and the reducers of jobs.
 #[derive(Clone, Default)]
 struct JobChannels {
-    /// What is left of each job, and where its reducer learns of its workers. Ordered, because reducers wake in this order.
+    /// The channel of each job. Ordered, because reducers wake in this order.
     jobs: Arc<Mutex<BTreeMap<String, JobChannel>>>,
     /// Jobs that this process has published, and the schedules that have admitted them.
     published: Arc<Mutex<Vec<(String, u64)>>>,
@@ -228,7 +235,8 @@ impl JobChannels {
     }
 }
 
-/// Keeps the schedule of a target until the handle is dropped. Returns what each look finds, and the schedules alone.
+/// Keeps the schedule of a target until the handle is dropped. Returns the reports of the planner,
+/// and the schedules alone.
 fn plan(
     fleet: &Fleet,
     told: JobChannels,
@@ -268,8 +276,8 @@ fn plan(
     (reports, last, AbortOnDropHandle::new(tokio::spawn(planning)))
 }
 
-/// Deletes the queues of ended jobs, also those that a killed process has left. Beside the planner, so that no schedule waits
-/// for a broker that is away.
+/// Deletes the queues of ended jobs, including those of killed processes. A task of its own, so
+/// that no schedule waits for an unavailable broker.
 async fn delete_unused_queues(
     target: TargetStore,
     broker: Arc<dyn Broker>,
@@ -292,7 +300,7 @@ async fn delete_unused_queues(
     }
 }
 
-/// Queues that may exist, and since when no schedule has listed their jobs.
+/// Queues that may exist, with the time since which no schedule has listed their jobs.
 #[derive(Default)]
 struct KnownQueues(BTreeMap<String, Option<Instant>>);
 
@@ -303,7 +311,7 @@ impl KnownQueues {
         }
     }
 
-    /// Deletes those that have not been in use for this long.
+    /// Deletes the queues that have been unused for this long.
     async fn delete_unused(
         &mut self,
         schedule: &Schedule,
@@ -359,18 +367,18 @@ struct Job {
     again_at: Instant,
 }
 
-/// What a task has done.
+/// The report of a task.
 #[derive(Debug)]
 enum Report {
     Served { job_id: String, admitted_in: u64, outcome: anyhow::Result<ServiceEnd> },
     Published { job_id: String, admitted_in: u64, result: anyhow::Result<()> },
 }
 
-/// How the service of a job ends.
+/// The end of the service of a job.
 #[derive(Debug)]
 enum ServiceEnd {
     Ended(JobState),
-    /// It had ended before, or never existed.
+    /// The job had ended before, or never existed.
     Absent(&'static str),
     /// The process stops, or the job has other queues now.
     Left,
@@ -391,8 +399,8 @@ struct Running {
 }
 
 impl Running {
-    /// Handles what happens, until the process should stop. Asks no store and no queue itself: while one is away, the process
-    /// still stops when it is asked to, and serves its other jobs.
+    /// Handles reports until the process should stop. Makes no request itself: while a store or
+    /// queue is unavailable, the process still stops on request, and serves its other jobs.
     async fn work(
         &mut self,
         mut reports: mpsc::Receiver<PlannerReport>,
@@ -584,8 +592,8 @@ impl Running {
         show_trouble(self.fleet.target.job(job_id), job_id.to_owned(), trouble);
     }
 
-    /// Lets every job's reducer commit what it has, until the time is up. If store or queue do not answer, other processes
-    /// do the work: the queue redelivers the messages.
+    /// Lets every job's reducer commit its messages, until the time is up. If store or queue do not
+    /// answer, other processes do the work: the queue redelivers the messages.
     async fn leave(&mut self) {
         self.stop.cancel();
         let left = async {
@@ -633,7 +641,7 @@ fn is_absent(error: &anyhow::Error) -> bool {
     causes.any(|cause| matches!(cause, queue::Error::Absent { .. }))
 }
 
-/// Tells when somebody has deleted or emptied the queue with the tasks of a job.
+/// Detects that somebody has deleted or emptied the task queue of a job.
 #[derive(Clone)]
 struct QueueLossDetector {
     backlog: watch::Receiver<Backlog>,
@@ -644,9 +652,10 @@ impl QueueLossDetector {
     /// Waits until the queue is deleted, or lacks the messages of mini-batches that have not ended. A reducer receives nothing
     /// from it, so no other call would fail.
     ///
-    /// The queue alone cannot tell what it lacks: some brokers do not tell which messages other connections hold. So workers
-    /// must hold none either, and no mini-batch may end, from one look to the next. A worker that has long been cut off from
-    /// the store may still hold some. These run twice then, and count once.
+    /// The queue alone does not show lost messages: some brokers do not report the messages that
+    /// other connections hold. So workers must hold none either, and no mini-batch may end, from
+    /// one check to the next. A worker that has long been cut off from the store may still hold
+    /// some. These then run twice, and count once.
     async fn lost(&mut self, queue: &dyn Queue) -> Lost {
         let mut was_empty = false;
         loop {
@@ -679,7 +688,7 @@ impl QueueLossDetector {
     }
 }
 
-/// What a job has lost without the help of a reducer.
+/// A loss that no reducer has caused.
 #[derive(Debug)]
 enum Lost {
     Queue(queue::Error),
@@ -755,7 +764,8 @@ impl Task {
         }
     }
 
-    /// Lets reducers publish again what an emptied queue has lost. Returns why the queue does not exist any more.
+    /// Lets reducers publish the lost mini-batches of an emptied queue. Returns the error once the
+    /// queue is deleted.
     async fn keep_messages(&self, queue: &dyn Queue) -> queue::Error {
         let mut in_queue = self.in_queue.clone();
         let mut published = None;
@@ -764,7 +774,7 @@ impl Task {
                 Lost::Queue(error) => return error,
                 Lost::Messages { ended } => ended,
             };
-            // If nothing comes of it, the job ends by its own limits on time without progress.
+            // If that fails, the job ends by its own limits on time without progress.
             if published.replace(ended) == Some(ended) {
                 continue;
             }
@@ -778,7 +788,7 @@ impl Task {
         }
     }
 
-    /// Lets reducers create the queues of the job if they do not exist, and publish what has not ended.
+    /// Lets reducers create missing queues of the job, and publish its unfinished mini-batches.
     async fn publish_again(&self, lost: &str) -> storage::Result<()> {
         let admitted_in = job_of_queues(&self.queues).map(|(_, number)| number);
         let has_ended = self.job.result().await?.is_some();

@@ -50,14 +50,14 @@ pub struct Reducer {
     pub(crate) rejects: RejectIndex,
     pub(crate) published: Published,
     pub(crate) tally: Tally,
-    /// The last round of which what runs again has been published.
+    /// The last round whose mini-batches have been published.
     pub(crate) rounds_published: u64,
     pub(crate) judge: Judge,
     pub(crate) speculation: Speculation,
     pub(crate) reports: Reports,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) failed_starts: FailedStarts,
-    /// What nodes were last told about each other.
+    /// The members that nodes last received.
     pub(crate) members: Members,
     /// Whether the absence of workers has been logged.
     pub(crate) is_silent: bool,
@@ -65,9 +65,9 @@ pub struct Reducer {
     all_ended: CancellationToken,
     pub(crate) started: Instant,
     before: Times,
-    /// Whether a node has told what it does with the job.
+    /// Whether a node has reported its activity for the job.
     pub(crate) has_entries: bool,
-    /// Why it cannot go on now.
+    /// Why it cannot continue now.
     pub(crate) trouble: watch::Sender<Option<ReducerTrouble>>,
     pub(crate) pace: Pace,
     /// Time of the last commit of messages.
@@ -161,7 +161,7 @@ impl Reducer {
         };
         reducer.read_ledger(false).await?;
         match peers {
-            // The process that ran the job before has ended. This one publishes what is left.
+            // The process that ran the job before has ended. This one publishes the rest.
             Peers::Alone => {
                 reducer.rounds_published = reducer.tally.rounds();
                 reducer.store.forget_round_request().await?;
@@ -183,7 +183,7 @@ impl Reducer {
         Self::open(store, nothing, Options { reports: false, ..Options::shared() }).await
     }
 
-    /// Goes on with the times and the pace of the last reducer that has served the job.
+    /// Continues the times and the pace of the last reducer that served the job.
     async fn continue_times(&mut self) {
         let Some(last) = self.store.progress().await.ok().flatten() else { return };
         let since = Duration::from_millis(milliseconds_since_epoch().saturating_sub(last.at));
@@ -212,7 +212,7 @@ impl Reducer {
         self.before.elapsed + self.started.elapsed()
     }
 
-    /// Returns the part of that time in which a worker was there.
+    /// Returns the part of that time in which a worker was alive.
     pub(crate) fn worked(&self) -> Duration {
         (self.before.worked + self.judge.job_liveness.attended_until(Timestamp::now()))
             .min(self.elapsed())
@@ -279,7 +279,7 @@ impl Reducer {
         {
             return Ok(Vec::new());
         }
-        self.forget_settled().await?;
+        self.forget_decided().await?;
         Ok(lost)
     }
 
@@ -309,7 +309,7 @@ impl Reducer {
                 self.tidy(result.state).await;
                 return Ok(Some(self.ended_elsewhere(result).await));
             }
-            // Boxed: the compiler limits how deeply the futures of a caller may contain each other.
+            // Boxed: the compiler limits the nesting of futures.
             let end = match Box::pin(self.work(cancel, stop)).await {
                 Ok(Exit::Ends(end)) => end,
                 Ok(Exit::EndedElsewhere(result)) => {
@@ -417,7 +417,7 @@ impl Reducer {
 
     fn verdict(&self, polled: bool) -> Option<End> {
         let end = self.judge.end(&self.tally, polled, Timestamp::now())?;
-        // A second start may still succeed.
+        // A copy may still succeed.
         let waits = self.tally.ended_as().is_none()
             && self.speculation.holds(&self.tally, polled, Instant::now());
         (!waits).then_some(end)
@@ -434,7 +434,7 @@ impl Reducer {
         Receive { messages_max: MESSAGES_MAX, visibility: self.options.visibility, wait }
     }
 
-    /// Tells the planner of the target what is left.
+    /// Sends the backlog to the planner of the target.
     fn tell_backlog(&self) {
         let planned = self.tally.planned().map(|planned| planned.mini_batches);
         let ended = (self.tally.times_reverted(), self.tally.ended());
@@ -452,12 +452,13 @@ impl Reducer {
         });
     }
 
-    /// Whether the progress says how long runs take.
+    /// Whether the progress contains the duration of runs.
     fn knows_run_times(&self) -> bool {
         self.speculation.run_times.most().is_some()
     }
 
-    /// Returns when to look around again: after an interval, and before workers count as absent.
+    /// Returns the time of the next periodic checks: after an interval, and before workers count as
+    /// absent.
     fn next_look(&self) -> Instant {
         let now = Instant::now();
         let next = now + self.options.progress_interval;

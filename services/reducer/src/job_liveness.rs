@@ -1,15 +1,17 @@
-//! Tracks whether a worker is present, and the total time with one. Pure: moments in.
+//! Tracks whether a job has a live worker, and the total time with one. Pure: the caller passes the
+//! time.
 //!
-//! On a target, workers come and go. A job without workers waits and does not fail: the limits on time without progress
-//! count only the time in which a worker gave a sign, by a result or in the store. On one machine, the same applies to
-//! the time in which the whole process is stopped (Ctrl-Z, a frozen container, a sleeping laptop).
+//! On a target, workers come and go. A job without workers waits and does not fail: the limits on
+//! time without progress count only the time in which a worker sent heartbeats, by a result or in
+//! the store. On one machine, the same applies to the time in which the whole process is stopped
+//! (Ctrl-Z, a frozen container, a sleeping laptop).
 
 use std::time::Duration;
 
 use protocol::milliseconds_since_epoch;
 use tokio::time::Instant;
 
-/// One moment on two clocks.
+/// A time on two clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Timestamp {
     /// For durations.
@@ -24,7 +26,7 @@ impl Timestamp {
         Self { instant: Instant::now(), epoch_milliseconds: milliseconds_since_epoch() }
     }
 
-    /// Returns the moment that was this long before.
+    /// Returns the time that was this long before.
     pub fn before(self, time: Duration) -> Self {
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
@@ -40,13 +42,13 @@ impl Timestamp {
     }
 }
 
-/// The signs of life of the workers of a job.
+/// The heartbeats of the workers of a job.
 #[derive(Debug)]
 pub(crate) struct JobLiveness {
     silence: Duration,
-    /// Time of the last sign; before the first sign, the start of listening.
+    /// Time of the last heartbeat; before the first one, the start of listening.
     heard: Instant,
-    /// The last sign on the wall clock; `None` before the first.
+    /// The last heartbeat on the wall clock; `None` before the first.
     heard_at: Option<u64>,
     attended: Duration,
 }
@@ -57,7 +59,7 @@ impl JobLiveness {
         Self { silence, heard: now.instant, heard_at: None, attended: Duration::ZERO }
     }
 
-    /// Records a sign of a worker at this moment, which may be some time ago.
+    /// Records a heartbeat of a worker at this time, which may be some time ago.
     pub fn heard(&mut self, at: Timestamp) {
         self.heard_at = self.heard_at.max(Some(at.epoch_milliseconds));
         if at.instant <= self.heard {
@@ -69,12 +71,12 @@ impl JobLiveness {
         self.heard = at.instant;
     }
 
-    /// Whether any worker has ever given a sign.
+    /// Whether any worker has ever sent a heartbeat.
     pub fn has_heard(&self) -> bool {
         self.heard_at.is_some()
     }
 
-    /// Returns when all workers count as absent, unless one gives a sign before.
+    /// Returns when all workers count as absent, unless one sends a heartbeat before.
     pub fn silent_at(&self) -> Instant {
         self.heard + self.silence
     }
@@ -84,12 +86,14 @@ impl JobLiveness {
         now.instant >= self.silent_at()
     }
 
-    /// Returns the wall clock of the last sign if all workers count as absent; `None` if none has ever given a sign.
+    /// Returns the wall clock of the last heartbeat if all workers count as absent; `None` if none
+    /// has ever sent one.
     pub fn silent_since(&self, now: Timestamp) -> Option<u64> {
         self.heard_at.filter(|_| self.is_silent(now))
     }
 
-    /// Returns the total time with at least one worker, the time since its last sign included.
+    /// Returns the total time with at least one worker, including the time since its last
+    /// heartbeat.
     pub fn attended_until(&self, now: Timestamp) -> Duration {
         let is_there = self.has_heard() && !self.is_silent(now);
         self.attended
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn sign_of_some_time_ago_counts_from_then() {
+    fn heartbeat_of_some_time_ago_counts_from_then() {
         let mut now = Timestamp::now();
         let mut job_liveness = JobLiveness::new(SILENCE, now);
         let sign = seconds(&mut now, 3);
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn job_without_a_first_worker_has_no_last_sign() {
+    fn job_without_a_first_worker_has_no_last_heartbeat() {
         let mut now = Timestamp::now();
         let mut job_liveness = JobLiveness::new(SILENCE, now);
         seconds(&mut now, 60);

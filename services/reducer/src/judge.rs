@@ -113,7 +113,7 @@ impl Judge {
         }
         let times_ready = tally.nodes().times_ready();
         if std::mem::replace(&mut self.times_ready, times_ready) != times_ready {
-            // Between two looks, a process may have been ready and replaced.
+            // Between two checks, a process may have been ready and replaced.
             self.in_init_since = None;
         }
         self.in_init_since =
@@ -130,7 +130,8 @@ impl Judge {
         self.progressed.is_none()
     }
 
-    /// Records the end of an attempt that is not committed, because an equal one was before: workers work.
+    /// Records the end of an attempt that is not committed because the ledger holds an equal one:
+    /// workers make progress.
     pub fn attempt_ended(&mut self) {
         self.progressed = self.progressed.map(|_| self.job_liveness.attended());
     }
@@ -145,7 +146,8 @@ impl Judge {
         self.limits.peers.is_deserted(tally.nodes())
     }
 
-    /// Returns how the committed events end the job. `polled`: mini-batches that have another try count as failed.
+    /// Returns the end of the job that the committed events cause. `polled`: mini-batches that have
+    /// another try count as failed.
     pub fn end(&self, tally: &Tally, polled: bool, now: Timestamp) -> Option<End> {
         if let Some(committed) = tally.ended_as() {
             return Some(End::committed(committed));

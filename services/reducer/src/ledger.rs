@@ -53,7 +53,7 @@ struct MiniBatchRows {
     columns: u32,
 }
 
-/// The places of everything in the final file. Plain data.
+/// The places of all rows of the final file. Plain data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     entries: Vec<MiniBatchRows>,
@@ -298,7 +298,7 @@ impl Ledger {
         Ok(Some(records))
     }
 
-    /// Replaces a damaged segment with one that says so.
+    /// Replaces a damaged segment with one that records the loss.
     async fn repair(&mut self, segment: u32) -> anyhow::Result<Bytes> {
         let mut bytes = Vec::new();
         encode_record(&ResultEvent::CutShort, b"", &mut bytes);

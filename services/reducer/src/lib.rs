@@ -8,28 +8,29 @@
 //! | to see | open |
 //! |---|---|
 //! | the loop of one reducer, and its options | `job.rs`, `options.rs` |
-//! | how results are committed | `receive.rs`, `batch.rs`, `commit.rs`, `ledger.rs` |
-//! | what depends on other processes that work on the job | `peers.rs` |
+//! | committing results | `receive.rs`, `batch.rs`, `commit.rs`, `ledger.rs` |
+//! | dependencies on other processes that work on the job | `peers.rs` |
 //! | which attempt counts | `tally.rs` |
 //! | running nodes and processes, and waits | `nodes.rs` |
-//! | which nodes must not work on the job | `exclusions.rs` decides, `members.rs` publishes |
+//! | excluded nodes | `exclusions.rs` decides, `members.rs` publishes |
 //! | failures, grouped | `failures.rs` |
 //! | when a job ends, and how | `judge.rs`, `thresholds.rs`, `stalls.rs` |
-//! | when the log tells that processes do not start | `starts.rs` |
-//! | second starts of slow mini-batches | `speculation.rs` decides, `copies.rs` publishes |
-//! | whether a worker of the job is present | `job_liveness.rs` |
+//! | log lines about processes that do not start | `starts.rs` |
+//! | speculative runs of slow mini-batches | `speculation.rs` decides, `copies.rs` publishes |
+//! | whether a worker of the job is alive | `job_liveness.rs` |
 //! | which messages are rejected | `believed.rs` |
-//! | how the final file is written | `finish.rs`, `output.rs` |
-//! | what another round of a job runs | `rounds.rs`, `tally/rounds.rs` |
+//! | the final file | `finish.rs`, `output.rs` |
+//! | rounds of a job | `rounds.rs`, `tally/rounds.rs` |
 //! | rejected items, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `pace.rs`, `reports.rs`, `csv.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
-//! | what `tests/simulation` calls | `simulation_api.rs` |
-//! | how one process serves all jobs of a target, and their queues | `fleet.rs` |
-//! | which node works on which job | `schedule.rs` decides, `planner.rs` commits, `worker_liveness.rs` tells silent nodes |
+//! | the interface for `tests/simulation` | `simulation_api.rs` |
+//! | one process that serves all jobs of a target, and their queues | `fleet.rs` |
+//! | which node works on which job | `schedule.rs` decides, `planner.rs` commits, `worker_liveness.rs` finds silent nodes |
 //!
-//! Deliberately absent: any knowledge of queue backends, of how rows are made, and of how mini-batches reach workers.
-//! The only descriptors that it publishes are second starts, which a job can lose.
+//! Deliberately absent: any knowledge of queue backends, of how rows are made, and of how
+//! mini-batches reach workers. The only descriptors that it publishes are copies, which a job can
+//! lose.
 
 mod batch;
 mod believed;

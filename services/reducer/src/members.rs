@@ -1,7 +1,7 @@
 //! Tells nodes which of them work on the job, and which must not. `exclusions.rs` decides.
 //!
 //! Nodes read `control/members` every four seconds once an attempt has failed there. An excluded
-//! node returns what it holds and tries the job again after a minute; its first success ends the
+//! node returns its mini-batches and tries the job again after a minute; its first success ends the
 //! exclusion. Log, status and summary name the node.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use protocol::Members;
 use crate::{Peers, Reducer};
 
 impl Reducer {
-    /// Reads what nodes were last told.
+    /// Reads the members that nodes last received.
     pub(crate) async fn open_members(&mut self) -> anyhow::Result<()> {
         if self.peers == Peers::Many {
             self.members = self.store.members().await?;
@@ -19,7 +19,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Tells nodes what has changed. Of a job with one node there is nothing to tell.
+    /// Writes changed members for the nodes. A job with one node needs none.
     pub(crate) async fn tell_members(&mut self) {
         if self.peers != Peers::Many || self.tally.is_complete() {
             return;

@@ -51,7 +51,7 @@ struct Node {
     init_failed: BTreeSet<String>,
     /// The latest process whose `init()` has returned.
     last_ready: String,
-    /// It had no work left.
+    /// Whether it ended without work.
     left: bool,
 }
 
@@ -111,7 +111,7 @@ impl Nodes {
                                 std::mem::take(&mut node.init_failed).len() as u64;
                         }
                     }
-                    // Without a cause, the job has only waited there.
+                    // Without a cause, the job only waited there.
                     None if cause.is_none() => {}
                     None => drop(self.nodes.insert(node.clone(), Node::default())),
                 }
@@ -273,8 +273,8 @@ impl Nodes {
         &self.stopped
     }
 
-    /// Returns in sentences how many processes were replaced and why, which nodes must not work on the job, and what nodes
-    /// noticed.
+    /// Returns in sentences how many processes were replaced and why, which nodes must not work on
+    /// the job, and the notices of nodes.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let total: u64 = self.replaced.values().sum();
         let why: Vec<_> =

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::Peers;
 use crate::job_liveness::Timestamp;
 
-/// What is left of a job, and where it must not run.
+/// The unfinished work of a job, and its excluded nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Mini-batches of the plan; `None`: it is not known to be complete.
@@ -24,12 +24,12 @@ pub struct Backlog {
     pub excluded: BTreeSet<String>,
 }
 
-/// What the workers of a job say, as far as this process knows.
+/// The workers of a job, as far as this process knows.
 #[derive(Clone, Debug, Default)]
 pub struct Workers {
-    /// The last sign of life of a worker in the store of the target; results are signs, too.
+    /// The last heartbeat of a worker in the store of the target; results are heartbeats, too.
     pub sign: Option<Timestamp>,
-    /// What the job has on each node that is not silent, by name.
+    /// The processes of the job on each node that is not silent, by name.
     pub nodes: BTreeMap<String, Running>,
     /// Mini-batches that all nodes hold. A silent one may still have its own.
     pub held: u64,
@@ -50,7 +50,8 @@ pub struct Options {
     pub report_interval: Duration,
     /// Interval of `progress.json` and of checks for a request to cancel; with peers, also of checks for their commits.
     pub progress_interval: Duration,
-    /// Time without a sign of life after which the workers of a job count as absent. Each gives one every two seconds.
+    /// Time without a heartbeat after which the workers of a job count as absent. Each sends one
+    /// every two seconds.
     pub silence: Duration,
     /// Minimum interval between commits while messages arrive.
     pub commit_interval: Duration,
@@ -65,11 +66,11 @@ pub struct Options {
     pub output_grace: Duration,
     /// Destination of unreadable messages; `None`: only the logs.
     pub dead_letters: Option<Arc<dyn Queue>>,
-    /// Task queue, for second starts of mini-batches; `None`: there are none.
+    /// Task queue, for copies of mini-batches; `None`: the job does not speculate.
     pub tasks: Option<Arc<dyn Queue>>,
-    /// What is left of the job, for the schedule of the target.
+    /// The unfinished work of the job, for the schedule of the target.
     pub backlog: watch::Sender<Backlog>,
-    /// Returns what the workers say now.
+    /// Returns the current state of the workers.
     pub workers: Arc<dyn Fn() -> Arc<Workers> + Send + Sync>,
     /// Whether to write reports for people.
     pub reports: bool,
@@ -127,7 +128,7 @@ impl fmt::Debug for Options {
 }
 
 protocol::crash_points! {
-    /// A round has kept what its mini-batches have, and is not in the ledger.
+    /// A round has written the kept rows of its mini-batches, and is not in the ledger.
     BeforeRound,
     /// It is in the ledger, and `result.json` of the round before still exists.
     AfterRound,

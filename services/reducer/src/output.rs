@@ -50,7 +50,7 @@ const PIECES_AHEAD_MAX: usize = 2;
 /// Mini-batches named in warnings about different columns.
 const COLUMN_WARNINGS_MAX: usize = 10;
 
-/// Everything from which the final file is made. For a thread that may block.
+/// The sources of the final file. For a thread that may block.
 pub(crate) struct Assembly<'a> {
     pub store: &'a JobStore,
     pub index: &'a Index,
@@ -61,7 +61,7 @@ pub(crate) struct Assembly<'a> {
     pub earlier: Option<&'a FileVersion>,
     pub runtime: Handle,
     pub crash: &'a dyn Fn(CrashPoint),
-    /// Called between mini-batches: whether this reducer abandons the file.
+    /// Called between mini-batches. Returns whether this reducer abandons the file.
     pub is_abandoned: &'a dyn Fn() -> bool,
 }
 

@@ -1,14 +1,16 @@
-//! How many mini-batches end in a second, and how long the rest takes. Pure: counts and times in.
+//! Measures the throughput of a job in mini-batches, and estimates its remaining time. Pure: counts
+//! and times in.
 //!
-//! The pace is that of the last minute in which a worker was there, or of the last two rounds of all processes if they take
-//! longer. Before every process has had time to end a mini-batch, it is unknown.
+//! The pace is that of the last minute in which a worker was alive, or of the last two rounds of
+//! all processes if they take longer. Before every process has had time to end a mini-batch, it is
+//! unknown.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The time over which the pace is measured.
 const SPAN: Duration = Duration::from_secs(60);
-/// From one mark to the next.
+/// Time between two marks.
 const STEP: Duration = Duration::from_secs(1);
 /// Mini-batches that each process ends, in which the pace is measured if that takes longer.
 const ROUNDS: u64 = 2;
@@ -29,8 +31,9 @@ impl Pace {
         Self { before, ..Self::default() }
     }
 
-    /// Takes note that this many mini-batches have ended, after this much time with a worker. `is_at_work`: one runs now. The
-    /// start of processes, before the first runs, is no part of the pace.
+    /// Records that this many mini-batches have ended, after this much time with a worker.
+    /// `is_at_work`: one runs now. The start of processes, before the first runs, is no part of the
+    /// pace.
     pub fn note(&mut self, attended: Duration, ended: u64, processes: u64, is_at_work: bool) {
         self.processes = processes;
         if let [(began, known)] = self.marks.make_contiguous()
@@ -63,7 +66,7 @@ impl Pace {
     pub fn rate(&self) -> Option<f64> {
         let ((began, before), (now, ended)) = (*self.marks.front()?, *self.marks.back()?);
         let (time, ended) = (now - began, ended - before);
-        // The next reducer measures for a while before it knows better.
+        // A next reducer uses the old pace until it has measured its own.
         let (least_time, rounds) =
             if self.before.is_some() { (SPAN / 6, ROUNDS) } else { (STEP, 1) };
         let is_known = time >= least_time && ended >= rounds * self.processes.max(1);

@@ -1,6 +1,6 @@
-//! Everything that depends on other processes that work on the job: reading the commits of other reducers, agreeing
-//! with them on the end of the job, and waiting for the reducer that ends it. No other file distinguishes the two
-//! cases.
+//! Handles other processes that work on the job: reads the commits of other reducers, agrees with
+//! them on the end of the job, and waits for the reducer that ends it. No other file distinguishes
+//! the two cases.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::judge::End;
 use crate::ledger::Ledger;
 use crate::nodes::Nodes;
 
-/// How often a reducer looks for the result of another that has ended the job, before it writes the result itself.
+/// How often a reducer checks for the result of another that has ended the job, before it writes
+/// the result itself.
 const LOOKS_FOR_RESULT: usize = 3;
 /// Limit on the start of the first Python process on one machine, which includes the creation of environments.
 const FIRST_PROCESS_MAX: Duration = Duration::from_secs(3600);
@@ -71,7 +72,8 @@ impl Peers {
         }
     }
 
-    /// How old a job is, for limits on its age. On one machine the time in which it stood still does not count.
+    /// Returns the age of a job, for limits on it. On one machine the time in which the process was
+    /// stopped does not count.
     pub(crate) fn age(self, elapsed: Duration, attended: Duration) -> Duration {
         match self {
             Self::Alone => attended,
@@ -168,8 +170,8 @@ impl Reducer {
         Ok(())
     }
 
-    /// Looks for commits of other reducers, so that no progress goes back behind theirs, and for the result of a job whose end
-    /// is among them: the end is committed before the result is written.
+    /// Reads the commits of other reducers, so that progress never goes back behind theirs, and the
+    /// result of a job whose end is among them: the end is committed before the result is written.
     pub(crate) async fn look_for_peers(&mut self) -> anyhow::Result<Option<JobResult>> {
         if self.peers == Peers::Alone || self.catch_up().await? || self.tally.ended_as().is_none() {
             return Ok(None);
@@ -188,16 +190,16 @@ impl Reducer {
         self.publish_rounds().await
     }
 
-    // ---- signs of life -----------------------------------------------------------------------------------------
+    // ---- heartbeats --------------------------------------------------------------------------------------------
 
-    /// Records a sign of the workers in this process, which is alive.
+    /// Records a heartbeat of the workers in this process, which is alive.
     pub(crate) fn note_alive(&mut self) {
         if self.peers == Peers::Alone {
             self.judge.job_liveness.heard(Timestamp::now());
         }
     }
 
-    /// Takes note of the last sign of life of a worker.
+    /// Records the last heartbeat of a worker.
     pub(crate) async fn look_for_workers(&mut self) {
         if self.peers == Peers::Alone {
             return;
@@ -217,7 +219,7 @@ impl Reducer {
         self.reports.decided(message).await;
     }
 
-    /// Returns the wall clock of the last sign of any worker, if all count as absent.
+    /// Returns the wall clock of the last heartbeat of any worker, if all count as absent.
     pub(crate) fn workers_silent_since(&self) -> Option<u64> {
         match self.peers {
             Peers::Alone => None,
@@ -225,8 +227,8 @@ impl Reducer {
         }
     }
 
-    /// Returns the number of nodes that have worked on the job. A node that builds an environment gives signs of life
-    /// before its first event.
+    /// Returns the number of nodes that have worked on the job. A node that builds an environment
+    /// sends heartbeats before its first event.
     pub(crate) fn nodes_heard(&self) -> u64 {
         let heard = self.peers == Peers::Many && self.judge.job_liveness.has_heard();
         self.tally.nodes().nodes_seen().max(usize::from(heard)) as u64

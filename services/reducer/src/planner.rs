@@ -1,11 +1,14 @@
-//! Keeps the schedule of a compute target: reads what jobs and nodes say, computes the next schedule, and commits it.
+//! Keeps the schedule of a compute target: reads jobs and nodes, computes the next schedule, and
+//! commits it.
 //!
-//! Every reducer runs a planner, and none owns the schedule: of two that commit the same number, one finds the schedule of
-//! the other, and goes on from there. A schedule that says what the last one said is not committed.
+//! Every reducer runs a planner, and none owns the schedule: of two that commit the same number,
+//! one finds the schedule of the other, and continues from there. A schedule equal to the last one
+//! is not committed.
 //!
-//! A planner looks at jobs and nodes every second, and at once when a command sends the name of a
-//! job to the control queue. Without a reducer nothing begins, and what runs goes on. If the
-//! reducer that publishes a job is silent for 20 seconds, another one publishes what has not ended.
+//! A planner reads jobs and nodes every second, and at once when a command sends the name of a job
+//! to the control queue. Without a reducer no job starts, and running jobs continue. If the reducer
+//! that publishes a job is silent for 20 seconds, another one publishes the unfinished
+//! mini-batches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -22,15 +25,15 @@ use crate::schedule::{schedule, wanted};
 use crate::worker_liveness::WorkerLiveness;
 use crate::{Backlog, Timestamp, Workers};
 
-/// From one reading of the quotas to the next, while no job waits because of them.
+/// Time between two reads of the quotas while no job waits for them.
 const QUOTAS_EVERY: Duration = Duration::from_secs(30);
-/// And while some do.
+/// The same while jobs wait for them.
 const QUOTAS_EVERY_IN_NEED: Duration = Duration::from_secs(4);
-/// From one look for the signs of a process that publishes a job to the next.
+/// Time between two reads of the heartbeat of a process that publishes a job.
 const SIGNS_EVERY: Duration = Duration::from_secs(4);
 /// How long an excluded node gets no processes of the job. It may be the only one that is left.
 const EXCLUDED_FOR: Duration = Duration::from_secs(60);
-/// A process that has given no sign for this long publishes nothing any more.
+/// A process without a heartbeat for this long counts as dead, and publishes nothing.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Keeps the schedule of a target.
@@ -40,9 +43,9 @@ pub struct Planner {
     follower: ScheduleFollower,
     workers: WorkerWatch,
     worker_liveness: WorkerLiveness,
-    /// What the workers said at the last look.
+    /// The workers as of the last read.
     nodes: Vec<NodeState>,
-    /// Those of them that give no sign of life.
+    /// The silent ones among them.
     silent: BTreeSet<String>,
     jobs: BTreeMap<String, KnownJob>,
     quotas: Quotas,
@@ -73,15 +76,16 @@ struct KnownJob {
 /// Whether the mini-batches of a job have messages.
 #[derive(Debug)]
 enum Publication {
-    /// The planner has not looked, or not for a while.
+    /// The planner has not read the job, or not for a while.
     Unknown,
     /// They have, in the queues of the schedule with this number.
     Complete(u64),
-    /// They do not. The last sign of a process that may publish them, and since when it has been the last.
+    /// They do not. The last heartbeat of a process that may publish them, and since when it has
+    /// been the last.
     Missing { sign: Option<Bytes>, since: Instant, looked_at: Instant },
 }
 
-/// What a planner has decided and found.
+/// The report of a planner.
 #[derive(Clone, Debug, Default)]
 pub struct PlannerReport {
     /// The last schedule.
@@ -91,7 +95,8 @@ pub struct PlannerReport {
 }
 
 impl Planner {
-    /// Has read nothing yet. `jobs_max`: the most jobs that may have queues at a time.
+    /// Creates a planner that has read nothing yet. `jobs_max`: the most jobs that may have queues
+    /// at a time.
     pub fn new(target: TargetStore, jobs_max: u32) -> Self {
         Self {
             follower: ScheduleFollower::new(target.clone()),
@@ -114,9 +119,9 @@ impl Planner {
         Self { follower: self.follower.of_build(build), ..self }
     }
 
-    /// Commits the next schedule, if it says something new. Returns the last one, and which jobs to publish.
+    /// Commits the next schedule, if it differs. Returns the last one, and the jobs to publish.
     ///
-    /// `backlog`: what is left of a job; `None`: this process does not serve it yet.
+    /// `backlog`: that of a job; `None`: this process does not serve it yet.
     pub async fn look(
         &mut self,
         backlog: impl Fn(&str) -> Option<Backlog>,
@@ -171,7 +176,8 @@ impl Planner {
         Ok(PlannerReport { schedule: self.follower.known().clone(), to_publish })
     }
 
-    /// Reads what the workers say of themselves, and which are silent, while there are jobs. Those get nothing.
+    /// Reads the entries of workers while there are jobs, and finds the silent workers, which get
+    /// nothing.
     async fn read_nodes(&mut self) -> storage::Result<()> {
         if self.jobs.is_empty() && self.follower.known().jobs.is_empty() {
             (self.nodes, self.silent) = Default::default();
@@ -188,7 +194,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Returns what workers say, by job.
+    /// Returns the workers, by job.
     pub fn workers(&self) -> HashMap<String, Workers> {
         let mut all: HashMap<String, Workers> = HashMap::new();
         for node in &self.nodes {
@@ -212,7 +218,7 @@ impl Planner {
         u64::try_from(self.target.now().timestamp_millis()).unwrap_or_default()
     }
 
-    /// Takes note that the mini-batches of a job have messages.
+    /// Records that the mini-batches of a job have messages.
     pub fn published(&mut self, job_id: &str, admitted_in: u64) {
         if let Some(job) = self.jobs.get_mut(job_id) {
             job.publication = Publication::Complete(admitted_in);
@@ -254,7 +260,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Returns what a job can use; `None`: it is being described, or removed.
+    /// Returns the demand of a job; `None`: it is being described, or removed.
     async fn read_job(&self, job: &OpenJob) -> storage::Result<Option<KnownJob>> {
         let store = self.target.job(&job.job_id);
         let described = match store.find_spec().await {
@@ -329,13 +335,13 @@ impl KnownJob {
         (theirs.priority, theirs.is_canceled) != (self.demand.priority, self.demand.is_canceled)
     }
 
-    /// Returns what the job can use now.
+    /// Returns the current demand of the job.
     fn demand_now(&mut self, backlog: Backlog) -> Demand {
         let (_, ended) = backlog.ended;
         let unfinished = match self.planned.or(backlog.planned) {
             _ if self.demand.is_canceled => 0,
             Some(planned) => planned.saturating_sub(ended),
-            // Where some have ended, there are probably as many more.
+            // If some have ended, about as many more probably follow.
             None => self.demand.unfinished.max(ended + 1),
         };
         let now = Instant::now();
@@ -361,7 +367,7 @@ impl KnownJob {
         let now = Instant::now();
         match &self.publication {
             Publication::Complete(number) if *number == admitted_in => return Ok(false),
-            // The publisher may have finished since then, which the next look shows.
+            // The publisher may have finished since then, which the next read shows.
             Publication::Missing { looked_at, .. } if now - *looked_at < SIGNS_EVERY => {
                 return Ok(false);
             }
@@ -395,7 +401,7 @@ async fn planned(store: &JobStore) -> storage::Result<Option<u64>> {
 
 /// Returns whether two schedules differ only in their numbers, times and authors, and in counts of ended mini-batches.
 fn says_the_same(one: &Schedule, other: &Schedule) -> bool {
-    // What is lent follows from what nodes confirm.
+    // Revocations follow from the confirmations of nodes.
     let is_same_share = |(one, other): (&LimitShare, &LimitShare)| {
         *one == LimitShare { lent: one.lent, ..other.clone() }
     };

@@ -89,7 +89,7 @@ impl Reducer {
         self.progress.subscribe()
     }
 
-    /// Returns what the job waits for, latest first, with the durations until now.
+    /// Returns the waits of the job, latest first, with the durations until now.
     pub(crate) fn waiting(&self) -> Vec<Waiting> {
         self.judge.waits.at(Instant::now(), self.tally.nodes())
     }
@@ -136,8 +136,9 @@ impl Reducer {
         self.pace.time_for(planned.saturating_sub(self.tally.ended()))
     }
 
-    /// Returns the number of Python processes, and of nodes that have any. On a target, the nodes tell it themselves: one that
-    /// was killed has reported no end of its processes. Their first results may come before their first entries.
+    /// Returns the number of Python processes, and of nodes that have any. On a target, the entries
+    /// of nodes have it: a killed node has reported no end of its processes. Their first results
+    /// may come before their first entries.
     fn at_work(&self, workers: &Workers) -> (u64, u64) {
         match self.peers {
             Peers::Many if self.has_entries => {
@@ -152,7 +153,7 @@ impl Reducer {
         }
     }
 
-    /// Writes the progress, even if it has not changed: it is the reducer's sign of life.
+    /// Writes the progress, even if it has not changed: it is the reducer's heartbeat.
     pub(crate) async fn write_progress(&self) {
         let progress = self.progress.borrow().clone();
         if let Err(error) = self.store.put_progress(&progress).await {
@@ -166,7 +167,7 @@ fn seconds(duration: Duration) -> f64 {
     duration.as_millis() as f64 / 1000.0
 }
 
-/// Returns what processes use.
+/// Returns the usage of processes.
 fn usage(workers: &Workers) -> Vec<ProcessUsage> {
     let all = workers.nodes.values().flat_map(|running| &running.activity.usage);
     all.take(RUNNING_MAX).cloned().collect()

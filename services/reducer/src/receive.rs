@@ -72,7 +72,7 @@ pub(crate) async fn receive_all(
     let mut pauses = UNTIL_IT_ANSWERS.build();
     let mut gathering = pause_between / FIRST_PAUSE_PART;
     loop {
-        // A short wait, so that a queue that is back answers soon.
+        // A short wait, so that a recovered queue answers soon.
         let wait = if trouble.borrow().is_some() {
             request.wait.min(WAIT_IN_TROUBLE)
         } else {

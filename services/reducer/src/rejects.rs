@@ -1,4 +1,4 @@
-//! The items that did not make it ("rejects"), from the ledger and the plan.
+//! Finds the rejected items ("rejects") of a job in the ledger and the plan.
 //!
 //! The ledger is the truth: the last attempt of a failed mini-batch names the error, a success names the items that were
 //! isolated from it and the records that could not be read, and the plan names the places of items.
@@ -45,7 +45,7 @@ pub struct RejectedMiniBatch {
     pub list_lost: Option<String>,
 }
 
-/// An item that did not make it, or rows of a table that failed together.
+/// A rejected item, or rows of a table that failed together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reject<'a> {
     /// Mini-batch.

@@ -1,11 +1,12 @@
-//! Begins another round of a job: what has not ended, failed mini-batches and rejected items run, each in its place.
+//! Begins another round of a job: runs unfinished mini-batches, failed ones and rejected items,
+//! each in its place.
 //!
 //! A mini-batch with rejected items runs only these. The process that begins the round first writes the other rows to an
 //! object. The worker reads it, and announces them again together with the new rows, so a mini-batch has the rows of one
 //! attempt in every round. If the round fails, no row is lost: the ledger holds both.
 //!
-//! A round may begin while the job runs. Then one of its reducers publishes what runs again: the first that claims the round in
-//! the store.
+//! A round may begin while the job runs. Then one of its reducers publishes the mini-batches of the
+//! round: the first that claims the round in the store.
 //!
 //! Objects come first, then the round in the ledger, then the removal of the last result. A crash between two of these steps
 //! leaves a job that another round continues.
@@ -33,7 +34,7 @@ use crate::{CrashPoint, MiniBatchState, Peers, Reducer, Tally};
 /// Objects that are written at once.
 const WRITES_AT_ONCE: usize = 16;
 
-/// What runs in a round besides the mini-batches that have not ended.
+/// The ended work that a round runs besides the unfinished mini-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
     /// Failed mini-batches.
@@ -43,7 +44,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Everything that the output lacks.
+    /// All failed mini-batches and rejected items.
     pub const ALL: Self = Self { failed: true, rejects: true };
     /// Only the mini-batches that have not ended.
     pub const NOTHING: Self = Self { failed: false, rejects: false };
@@ -54,7 +55,7 @@ impl Selection {
 pub struct RoundScript {
     /// Digest of its files.
     pub digest: String,
-    /// It is certain to be another one than that of the round before, even if their files are the same.
+    /// Whether it counts as changed since the round before, even if the files are equal.
     pub is_other: bool,
 }
 
@@ -67,7 +68,7 @@ pub struct BegunRound {
     pub items: u64,
     /// Mini-batches that succeeded without some of their items and run again as a whole.
     pub whole: u64,
-    /// The job runs, and its reducers publish them.
+    /// Whether the job runs, so that its reducers publish them.
     pub is_live: bool,
 }
 
@@ -82,7 +83,7 @@ struct Rejected {
 }
 
 impl Reducer {
-    /// Goes on with a round that was interrupted, and notes it in the ledger.
+    /// Continues an interrupted round, and records that in the ledger.
     pub async fn go_on(&mut self, script: &RoundScript) -> anyhow::Result<()> {
         let round = Round { goes_on: true, ..self.round(script).await? };
         self.append_event(&ResultEvent::Round(round)).await?;
@@ -104,9 +105,10 @@ impl Reducer {
         })
     }
 
-    /// Begins a round, and returns what it runs of the mini-batches that had ended. Unless the job runs, that removes
-    /// `result.json` and a request to cancel. `is_running`: no process has ended or canceled the job. `check` fails if the
-    /// rejected items of a mini-batch cannot run again, and then no round begins.
+    /// Begins a round, and returns the ended work that it runs. Unless the job runs, that removes
+    /// `result.json` and a request to cancel. `is_running`: no process has ended or canceled the
+    /// job. `check` fails if the rejected items of a mini-batch cannot run again, and then no round
+    /// begins.
     pub async fn begin_round(
         &mut self,
         selection: Selection,
@@ -143,7 +145,7 @@ impl Reducer {
         };
         tracing::info!(job.id = self.spec.job_id, "round {} begins: {begun:?}", round.id);
         (self.options.crash)(CrashPoint::AfterRound);
-        self.forget_settled().await?;
+        self.forget_decided().await?;
         if round.is_live {
             return Ok(begun);
         }
@@ -154,14 +156,15 @@ impl Reducer {
         Ok(begun)
     }
 
-    /// Whether anything that has ended would run again in a round.
+    /// Whether a round would run ended work again.
     pub fn lacks(&self, selection: Selection) -> bool {
         let is_of_success = |mini_batch| self.tally.state(mini_batch) == MiniBatchState::Succeeded;
         let named = || self.rejects.named(&self.tally).any(is_of_success);
         selection.failed && self.tally.mini_batches().failed > 0 || selection.rejects && named()
     }
 
-    /// Publishes what runs again in rounds that have begun while the job runs. If that fails, the next look tries again.
+    /// Publishes the mini-batches of rounds that have begun while the job runs. After an error, the
+    /// next check retries.
     pub(crate) async fn publish_rounds(&mut self) -> anyhow::Result<()> {
         let rounds = self.tally.rounds();
         let again = if rounds > self.rounds_published {
@@ -199,7 +202,7 @@ impl Reducer {
         Ok(())
     }
 
-    /// Keeps what mini-batches with rejected items have.
+    /// Writes the kept rows of mini-batches with rejected items.
     async fn keep_rejected(
         &self,
         round: &str,
@@ -238,7 +241,8 @@ impl Reducer {
         }
     }
 
-    /// Returns what stays of a mini-batch, and the object with it; `None`: nothing, or nothing says which rows stay.
+    /// Returns the kept rows of a mini-batch, and the object with them; `None`: there are none, or
+    /// they are unknown.
     async fn kept(&self, rejected: &RejectedMiniBatch) -> anyhow::Result<Option<(Kept, Vec<u8>)>> {
         let attempt = &rejected.attempt;
         let place = self.ledger.index.rows_of(attempt.mini_batch);
@@ -262,7 +266,7 @@ impl Reducer {
             aside: rejected.descriptor.as_ref().is_some_and(|planned| planned.again.is_some()),
         };
         let content = kept.encode(&rows);
-        // What a worker could not read is no use.
+        // A worker could not use unreadable rows.
         Ok(Kept::decode(&content).is_ok().then_some((kept, content)))
     }
 
@@ -281,8 +285,9 @@ impl Reducer {
     }
 }
 
-/// Returns the mini-batches that would fail the job again at once, because they succeeded without some of their items: nothing
-/// could continue it otherwise, however its script was corrected. `collects_rows`: a job without rows fails.
+/// Returns the mini-batches that would fail the job again at once, because they succeeded without
+/// some of their items: otherwise no corrected script could continue the job. `collects_rows`: a
+/// job without rows fails.
 fn that_fail_again(
     tally: &Tally,
     round: &Round,

@@ -1,5 +1,5 @@
-//! What a reducer decides, without store and queue: from the segments that it knows, and from what nodes say. Public for
-//! `tests/simulation` alone.
+//! The decisions of a reducer, without store and queue: from segments, and from the entries of
+//! nodes. Public for `tests/simulation` alone.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub use crate::schedule::schedule;
 use crate::tally::Effect;
 use crate::{Options, Tally};
 
-/// A reducer's knowledge of one job.
+/// The state of one job that a reducer derives from the ledger.
 #[derive(Debug, Default)]
 pub struct LedgerView {
     segments: Vec<Bytes>,

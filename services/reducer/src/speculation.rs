@@ -1,8 +1,10 @@
-//! When a mini-batch is started a second time. Pure: run times, counts and the time in, decisions out.
+//! Decides when a mini-batch gets a speculative run. Pure: run times, counts and the time in,
+//! decisions out.
 //!
-//! Once a job has at most as many open mini-batches as processes, some processes have nothing to do. A mini-batch that
-//! is open for far longer than its peers took is then worth a second start, a *copy*, on one of them: its process or its
-//! node may be slow. The first success counts, as after any repeated delivery. The copies of a job are few.
+//! Once a job has at most as many open mini-batches as processes, some processes are idle. A
+//! mini-batch that is open for far longer than its peers took is then worth a speculative run, a
+//! *copy*, on one of them: its process or its node may be slow. The first success counts, as after
+//! any repeated delivery. The copies of a job are few.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +19,9 @@ const QUANTILE: f64 = 0.9;
 const FACTOR: f64 = 2.0;
 /// and at least this long: starting a process and reading a mini-batch take a while, too.
 const LEAST: Duration = Duration::from_secs(5);
-/// Successful attempts from which run times say something.
+/// Successful attempts from which run times are meaningful.
 const KNOWN_MIN: u64 = 3;
-/// One mini-batch of this many may be started a second time, and of each job at least one.
+/// One mini-batch of this many may be copied, and at least one of each job.
 const ONE_OF: u64 = 20;
 
 /// Bins of a histogram for each doubling, the shortest duration that they tell apart, and their number: up to a century.
@@ -57,7 +59,7 @@ impl Histogram {
     }
 }
 
-/// How long successful attempts took.
+/// The durations of successful attempts.
 #[derive(Debug, Default)]
 pub(crate) struct RunTimes {
     whole: Histogram,
@@ -76,8 +78,8 @@ impl RunTimes {
         (self.whole.total >= KNOWN_MIN).then(|| self.whole.quantile(QUANTILE))
     }
 
-    /// Returns how long a mini-batch of this many items may take until it is slow; `None`: too little is known. A large
-    /// mini-batch may take as long as its items, a small one as long as others.
+    /// Returns the time after which a mini-batch of this many items is slow; `None`: unknown. A
+    /// large mini-batch may take as long as its items, a small one as long as others.
     pub fn slow_after(&self, items: Option<u64>) -> Option<Duration> {
         let most = self.most()?;
         let by_items = items.map_or(0.0, |items| self.per_item.quantile(QUANTILE) * items as f64);
@@ -86,53 +88,54 @@ impl RunTimes {
     }
 }
 
-/// What a reducer knows of slow mini-batches and of their copies.
+/// The slow mini-batches and their copies.
 #[derive(Debug, Default)]
 pub(crate) struct Speculation {
     pub run_times: RunTimes,
-    /// Since when processes have nothing to do.
+    /// Since when processes are idle.
     idle_since: Option<Instant>,
-    /// The mini-batches that were started a second time; until when their copy may still succeed.
+    /// The copied mini-batches, and until when their copy may still succeed.
     copies: BTreeMap<u64, Option<Instant>>,
-    /// The mini-batches of which no attempt had ended at the last look.
+    /// The mini-batches without an ended attempt at the last check.
     pub open: Vec<u64>,
     /// Records of copies that it has read or written.
     pub epochs: u64,
-    /// Copied mini-batches that nodes were last told to be over.
-    pub settled: Vec<u64>,
+    /// The decided mini-batches that nodes last received.
+    pub decided: Vec<u64>,
 }
 
 impl Speculation {
-    /// Returns for how long processes have had nothing to do; `None`: they all have.
+    /// Returns for how long processes have been idle; `None`: none is.
     pub fn idle_for(&mut self, open: u64, processes: u64, now: Instant) -> Option<Duration> {
         let is_idle = open > 0 && open <= processes && processes > 1;
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
         self.idle_since.map(|since| now - since)
     }
 
-    /// Looks which mini-batches of the complete plan no attempt has ended. Searches the whole job only if it has to: these
-    /// looks follow each other every few seconds, and a large job has millions of mini-batches that have ended.
+    /// Finds the mini-batches of the complete plan without an ended attempt. Searches the whole job
+    /// only if it has to: a check follows every few seconds, and a large job has millions of ended
+    /// mini-batches.
     pub fn look(&mut self, tally: &Tally) {
         let planned = tally.planned().map_or(0, |planned| planned.mini_batches);
         let is_pending = |mini_batch: &u64| tally.state(*mini_batch) == MiniBatchState::Pending;
         self.open.retain(is_pending);
-        // At the first look, or because rows were lost since the last one.
+        // At the first check, or because rows were lost since the last one.
         if self.open.len() as u64 != planned.saturating_sub(tally.ended() + tally.retrying()) {
             self.open = (0..planned).filter(is_pending).collect();
         }
     }
 
-    /// Returns the number of mini-batches that may still be started a second time.
+    /// Returns the number of mini-batches that may still be copied.
     pub fn budget(&self, mini_batches: u64) -> u64 {
         (mini_batches / ONE_OF).max(1).saturating_sub(self.started())
     }
 
-    /// Whether a mini-batch was started a second time.
+    /// Whether a mini-batch was copied.
     pub fn is_copied(&self, mini_batch: u64) -> bool {
         self.copies.contains_key(&mini_batch)
     }
 
-    /// Records copies, which may succeed until then; `None`: they are over.
+    /// Records copies, which may succeed until then; `None`: they have ended.
     pub fn copied(&mut self, mini_batches: &[u64], until: Option<Instant>) {
         self.epochs += 1;
         for &mini_batch in mini_batches {

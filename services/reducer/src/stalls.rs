@@ -40,7 +40,7 @@ impl Stall {
         Self { cause, error: None }
     }
 
-    /// Completes a cause by what the job waits for.
+    /// Completes a cause by the wait of the job.
     fn waiting(cause: &str, nodes: &Nodes, waits: &[Waiting]) -> Self {
         let waiting = waits.first();
         let of_process = waiting.filter(|waiting| !waiting.process.is_empty());
@@ -55,8 +55,8 @@ impl Stall {
     }
 }
 
-/// Returns why no process will ever be ready: `init()` failed too often or takes too long, or all nodes stopped.
-/// `waits`: what the job waits for now, latest first.
+/// Returns why no process will ever be ready: `init()` failed too often or takes too long, or all
+/// nodes stopped. `waits`: the current waits of the job, latest first.
 pub fn init_failure(
     nodes: &Nodes,
     waits: impl FnOnce() -> Vec<Waiting>,
@@ -100,7 +100,7 @@ fn processes_per_node(nodes: &Nodes, limits: &Limits) -> u64 {
     u64::from(limits.process_count_per_node.unwrap_or(nodes.processes_per_node_seen()).max(1))
 }
 
-/// Returns why a job without progress fails. `waits`: what it waits for now, latest first.
+/// Returns why a job without progress fails. `waits`: its current waits, latest first.
 pub fn stalled(
     tally: &Tally,
     waits: impl FnOnce() -> Vec<Waiting>,

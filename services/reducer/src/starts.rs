@@ -1,5 +1,5 @@
-//! When the log reports that processes do not start: each failure once, and none if it ends the job at once, because the
-//! cause of the job says the same. Pure.
+//! Decides when the log reports failed starts of processes: each failure once, and none if it ends
+//! the job at once, because the cause of the job repeats it. Pure.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::failures::error_sentence;
 
-/// How long a failure is kept back.
+/// How long a failure is held back.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Failures that the log reports; further ones are in the log files of the job.
 const REPORTED_MAX: usize = 50;
@@ -41,7 +41,7 @@ impl FailedStarts {
         }
     }
 
-    /// Returns what the log should report now, one line each. `all`: also what has just happened.
+    /// Returns the failures to log now, one line each. `all`: also those that have just happened.
     pub fn due(&mut self, now: Instant, all: bool) -> Vec<String> {
         let is_due = |(noted, _): &mut (Instant, String)| {
             all || now.saturating_duration_since(*noted) >= PATIENCE

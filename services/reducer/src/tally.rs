@@ -107,7 +107,7 @@ pub struct Tally {
     items_rejected: HashMap<u64, u64>,
     /// Mini-batches that have spent their tries, and succeeded without the items that were rejected.
     partly_failed: HashSet<u64>,
-    /// Mini-batches of which the second start succeeded first.
+    /// Mini-batches whose speculative run succeeded first.
     copies_won: BTreeSet<u64>,
     asked_limits: bool,
     ended_as: Option<(JobState, Option<String>, Option<Box<ErrorReport>>)>,
@@ -119,7 +119,7 @@ pub struct Tally {
     again: BTreeMap<u64, RunsAgain>,
     /// Mini-batches that failed when they ran again.
     unimproved: Unimproved,
-    /// How often rows were lost, so that successes count no more.
+    /// How often rows were lost, so that successes were reverted.
     times_rows_lost: u64,
     failures: Failures,
     nodes: Nodes,
@@ -459,7 +459,7 @@ impl Tally {
         self.planned.as_ref()
     }
 
-    /// Returns why the job cannot be planned, if so.
+    /// Returns why the job cannot be planned; `None`: it can.
     pub fn plan_failure(&self) -> Option<&str> {
         self.plan_failure.as_deref()
     }
@@ -528,12 +528,12 @@ impl Tally {
         &self.warnings
     }
 
-    /// Returns what its attempts cost beyond one run of each mini-batch, and what they did not.
+    /// Returns the extra cost of its attempts beyond one run of each mini-batch, and the savings.
     pub fn effort(&self) -> Effort {
         self.effort.clone()
     }
 
-    /// Returns the number of mini-batches of which the second start succeeded first.
+    /// Returns the number of mini-batches whose speculative run succeeded first.
     pub fn copies_won(&self) -> u64 {
         self.copies_won.len() as u64
     }

@@ -16,7 +16,7 @@ const NOTHING_TO_DO: &str = "The inputs contain no items (empty files, or tables
 pub struct Limits {
     /// Failed items and mini-batches.
     pub thresholds: ErrorThresholds,
-    /// The job runs a command, whose failure is its own.
+    /// Whether the job runs a command, whose failure is that of the job.
     pub is_command: bool,
     /// Nodes of the job; with peers the maximum at a time, or `None` for no maximum.
     pub node_count: Option<u32>,
@@ -56,11 +56,11 @@ impl Limits {
 /// Returns the cause if failures exceed a threshold. Every comparison except that of `fail_fast` is a strict "greater
 /// than".
 ///
-/// A mini-batch that succeeded without some items, after it had spent its tries, is a failed one for the limits on
-/// mini-batches: they protect as they did in the original, which has no isolation.
+/// A mini-batch that succeeded without some items, after it had spent its tries, is a failed one
+/// for the limits on mini-batches: they protect as in Azure ML, which has no isolation.
 ///
-/// A failed mini-batch that has another try counts towards `allowed_failed_count` only if `polled`. The original polled
-/// every ten seconds, so a quick second try could prevent the failure.
+/// A failed mini-batch that has another try counts towards `allowed_failed_count` only if `polled`.
+/// Azure ML polls every ten seconds, so a quick second try can prevent the failure.
 pub fn exceeded(tally: &Tally, thresholds: &ErrorThresholds, polled: bool) -> Option<String> {
     if let Some(repeated) =
         tally.failures().repeated().filter(|one| is_reached(one.count, thresholds.fail_fast))

@@ -1,9 +1,10 @@
-//! Which workers of a target give signs of life, and when one last gave a sign for each job. Pure: times in.
+//! Finds the live workers of a target, and the last heartbeat for each job. Pure: times in.
 //!
-//! A worker renews its entry in the store every two seconds while it has a job (`storage::WORKER_PERIOD_AT_WORK`). One
-//! that has a job and is silent for longer than [`SILENCE`] gets no processes any more, so that others do its work; what
-//! it may still run counts towards limits until its entry is stale. Only looks that found the store there count as
-//! silence: while it is away, no worker can renew anything.
+//! A worker renews its entry in the store every two seconds while it has a job
+//! (`storage::WORKER_PERIOD_AT_WORK`). One that has a job and is silent for longer than [`SILENCE`]
+//! gets no processes any more, so that others do its work; what it may still run counts towards
+//! limits until its entry is stale. Only reads that reached the store count towards silence: while
+//! it is unavailable, no worker can renew its entry.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -15,14 +16,14 @@ use crate::job_liveness::Timestamp;
 
 /// A worker that has a job and did not renew its entry for this long is silent: two and a half periods.
 const SILENCE: Duration = Duration::from_secs(5 * storage::WORKER_PERIOD_AT_WORK.as_secs() / 2);
-/// The most that a pause between two looks counts as silence: the store may have been away.
+/// The most that a pause between two reads counts as silence: the store may have been unavailable.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// The workers of a target, as one process has seen them.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLiveness {
     workers: HashMap<String, Worker>,
-    /// The last sign of a worker for each job.
+    /// The last heartbeat of a worker for each job.
     signs: HashMap<String, Timestamp>,
     looked_at: Option<Timestamp>,
 }
@@ -36,8 +37,9 @@ struct Worker {
 }
 
 impl WorkerLiveness {
-    /// Takes note of the entries of workers, as they are now by the clock of the store (milliseconds since the epoch).
-    /// Returns the silent ones. `last`: the last schedule, whose authors may have known of more.
+    /// Records the current entries of workers. `by_store`: time by the clock of the store, in
+    /// milliseconds since the epoch. Returns the silent ones. `last`: the last schedule, whose
+    /// authors may have found more.
     pub fn looked(
         &mut self,
         seen: &[SeenWorker],
@@ -87,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// A target with one worker and one job, which looks once a second.
+    /// A target with one worker and one job, with a read each second.
     struct Played {
         worker_liveness: WorkerLiveness,
         last: Schedule,
@@ -135,7 +137,7 @@ mod tests {
             self.seen_at = self.by_store;
         }
 
-        fn age_of_the_sign(&self) -> Option<u64> {
+        fn age_of_the_heartbeat(&self) -> Option<u64> {
             let (_, sign) = self.worker_liveness.signs().next()?;
             Some((self.now.instant - sign.instant).as_secs())
         }
@@ -148,25 +150,25 @@ mod tests {
             assert!(!played.look(2000));
             played.renew();
         }
-        assert_eq!(played.age_of_the_sign(), Some(2));
+        assert_eq!(played.age_of_the_heartbeat(), Some(2));
     }
 
     #[test]
-    fn killed_worker_is_silent_after_five_seconds_until_it_gives_a_sign() {
+    fn killed_worker_is_silent_after_five_seconds_until_its_next_heartbeat() {
         let mut played = Played::new();
         let silent: Vec<bool> = (0..8).map(|_| played.look(1000)).collect();
         assert_eq!(silent, [false, false, false, false, false, true, true, true]);
-        assert_eq!(played.age_of_the_sign(), Some(8));
+        assert_eq!(played.age_of_the_heartbeat(), Some(8));
         played.renew();
         assert!(!played.look(1000));
     }
 
     #[test]
-    fn worker_without_jobs_gives_signs_rarely_and_must_react_to_a_schedule() {
+    fn worker_without_jobs_sends_rare_heartbeats_and_must_react_to_a_schedule() {
         let mut played = Played::new();
         played.jobs = &[];
         assert!((0..40).all(|_| !played.look(1000)));
-        assert_eq!(played.age_of_the_sign(), None);
+        assert_eq!(played.age_of_the_heartbeat(), None);
         played.allocate();
         let silent: Vec<bool> = (0..5).map(|_| played.look(1000)).collect();
         assert_eq!(silent, [false, false, false, false, true]);
@@ -192,11 +194,11 @@ mod tests {
     }
 
     #[test]
-    fn signs_of_ended_jobs_are_forgotten() {
+    fn heartbeats_of_ended_jobs_are_forgotten() {
         let mut played = Played::new();
         played.look(1000);
         played.last.jobs.clear();
         played.look(1000);
-        assert_eq!(played.age_of_the_sign(), None);
+        assert_eq!(played.age_of_the_heartbeat(), None);
     }
 }

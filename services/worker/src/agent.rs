@@ -326,7 +326,7 @@ enum Message {
     Template(Report),
     LeaseLost(LeaseId),
     /// Mini-batches that were copied and have succeeded.
-    Settled(Vec<u64>),
+    Decided(Vec<u64>),
     /// The nodes that work on the job.
     Members(Members),
 }

@@ -190,7 +190,7 @@ pub enum Event {
     /// The answer to [`Action::Prepare`]. In the descriptor, the mini-batch replaces a pointer into the plan.
     Prepared { lease: LeaseId, descriptor: Box<Descriptor>, preparation: Preparation },
     /// These mini-batches were copied and have succeeded: the agent announces nothing more of them.
-    Settled(Vec<u64>),
+    Decided(Vec<u64>),
     /// The nodes that work on the job, and those that must not.
     Members(Members),
     /// Other nodes may have these deliveries now.
@@ -327,7 +327,7 @@ impl Scheduler {
             Event::Prepared { lease, descriptor, preparation } => {
                 self.prepared(lease, *descriptor, preparation, now)
             }
-            Event::Settled(mini_batches) => self.settled(&mini_batches),
+            Event::Decided(mini_batches) => self.decided(&mini_batches),
             Event::Members(members) => self.told_members(members, now),
             Event::LeasesLost { leases, snapshots } => {
                 leases.into_iter().for_each(|lease| self.lease_lost(lease, &snapshots));

@@ -69,7 +69,7 @@ pub(crate) enum Message {
     Received(anyhow::Result<Vec<Delivery>>),
     Prepared(LeaseId, Box<Descriptor>, Preparation),
     LeaseLost(LeaseId),
-    Settled(Vec<u64>),
+    Decided(Vec<u64>),
     Members(protocol::Members),
     Frame(ProcessId, Box<ProcessEvent>, Bytes),
     Exited(ProcessId, i32),
@@ -258,7 +258,7 @@ impl Executor {
             Message::Prepared(lease, descriptor, preparation) => {
                 Event::Prepared { lease, descriptor, preparation }
             }
-            Message::Settled(mini_batches) => Event::Settled(mini_batches),
+            Message::Decided(mini_batches) => Event::Decided(mini_batches),
             Message::Members(members) => Event::Members(members),
             Message::LeaseLost(lease) => {
                 tracing::info!(
@@ -332,7 +332,7 @@ impl Executor {
             seen.stacks = self.stacks.remove(&seen.process).then(|| "File".to_owned());
         }
         self.handle(Event::Tick(snapshots)).await;
-        self.look_for_settled().await;
+        self.look_for_decided().await;
         let holds_up = self
             .processes
             .values()
@@ -347,19 +347,19 @@ impl Executor {
         }
     }
 
-    async fn look_for_settled(&mut self) {
+    async fn look_for_decided(&mut self) {
         if !self.scheduler.has_long_run(now()) {
             return;
         }
         if self.agent.has(Bug::DropsTheSlowerTooEarly) {
             return self
-                .handle(Event::Settled((0..self.agent.witness.job.mini_batches).collect()))
+                .handle(Event::Decided((0..self.agent.witness.job.mini_batches).collect()))
                 .await;
         }
         let (store, messages) = (self.agent.store.clone(), self.messages.clone());
         self.errands.spawn(async move {
-            if let Ok(settled) = store.settled().await {
-                let _ = messages.send(Message::Settled(settled));
+            if let Ok(decided) = store.decided().await {
+                let _ = messages.send(Message::Decided(decided));
             }
         });
     }

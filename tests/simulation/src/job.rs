@@ -59,7 +59,7 @@ pub(crate) struct Job {
     pub by_item: bool,
     /// Whether slow mini-batches are started a second time.
     pub speculation: bool,
-    /// Mini-batches whose first start is slow.
+    /// Mini-batches whose original run is slow.
     slow: BTreeSet<u64>,
     /// Most runs take a millisecond, so that a process gets many mini-batches at a time.
     pub quick: bool,
@@ -335,7 +335,7 @@ impl Job {
         }
     }
 
-    /// Whether the first start of a mini-batch takes far longer than others.
+    /// Whether the original run of a mini-batch takes far longer than others.
     pub fn is_slow(&self, mini_batch: u64) -> bool {
         self.slow.contains(&mini_batch)
     }

@@ -25,7 +25,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 256 << 10;
 pub(crate) enum Side {
     NodeTasks,
     NodeResults,
-    /// For what it publishes, second starts included.
+    /// For what it publishes, speculative runs included.
     ReducerTasks,
     ReducerResults,
 }

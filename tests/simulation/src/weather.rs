@@ -44,7 +44,7 @@ pub enum Bug {
     ForgetsSlowPreparations,
     /// Leaves an item out of those that it has rejected.
     ForgetsRejectedItems,
-    /// Announces the failure of a second start as that of the first.
+    /// Announces the failure of a speculative run as that of the first.
     CountsCopies,
     /// Drops the slower start of a mini-batch before a success is committed.
     DropsTheSlowerTooEarly,

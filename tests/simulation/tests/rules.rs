@@ -209,7 +209,7 @@ bugs! {
     ForgetsSlowPreparations:
         "while queue and store keep their promises, a job is completed", "every mini-batch counts once",
         "a node that leaves returns what it holds";
-    CountsCopies: "a second start spends no try";
+    CountsCopies: "a speculative run spends no try";
     DropsTheSlowerTooEarly: "commit, then drop the slower start";
     CopiesTwice: "a slow mini-batch is started once more";
     ServiceDropsOpenJobs:

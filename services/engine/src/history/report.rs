@@ -17,7 +17,7 @@ pub const PATH: &str = "sys/job_report/processed_mini-batches.csv";
 /// How much of it is read at a time.
 pub const PIECE_BYTES: u64 = 4 << 20;
 const COLUMNS: usize = 21;
-/// Columns of earlier builds, which measured no phases and named no second starts.
+/// Columns of earlier builds, which measured no phases and named no speculative runs.
 const COLUMNS_MIN: usize = 16;
 
 /// Adds the rows of the report to a history.

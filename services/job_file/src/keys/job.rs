@@ -234,7 +234,7 @@ const LIMITS: &[Key] = &[
         .job(|job, node| integer(node, 2, u32::MAX.into()).map(|items| job.isolate_items_max = items)),
     key("speculation", BOOLEAN, "`true` with `append_row` and without `limits`, else `false`")
         .meaning(
-            "Whether a mini-batch that runs far longer than its peers is started a second time elsewhere, once nothing else \
+            "Whether a mini-batch that runs far longer than its peers gets a speculative run elsewhere, once nothing else \
              waits; the first success counts. See *Slow mini-batches*.",
         )
         .job(|job, node| boolean(node).map(|speculation| job.speculation = speculation))

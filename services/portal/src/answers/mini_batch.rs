@@ -40,7 +40,7 @@ pub struct MiniBatch {
     items: Items,
     key: Vec<(String, String)>,
     attempts: Vec<Attempt>,
-    second_start: Option<SpeculativeRun>,
+    speculative_run: Option<SpeculativeRun>,
     wait: Option<Wait>,
     /// Items that were rejected although the mini-batch succeeded.
     rejected: Rejected,
@@ -195,7 +195,7 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
     let records = view.found().recorded_attempts(known.origin, &places).await;
     let descriptor = view.found().descriptor(number).await;
     let logs = store.logs().await.unwrap_or_default();
-    let second_start = speculative_run::of(view, number, known.state, &known.attempts).await;
+    let speculative_run = speculative_run::of(view, number, known.state, &known.attempts).await;
     let counting = known.attempts.iter().position(AttemptSummary::counts);
     let counting_record = counting.and_then(|position| records[position].as_ref());
     let rows = rows(view, known.state, counting_record).await;
@@ -238,7 +238,7 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
         items: items(descriptor.as_ref(), known.attempts.last(), detail),
         key: descriptor.as_ref().map_or_else(Vec::new, |descriptor| descriptor.key().to_vec()),
         attempts: attempts.collect(),
-        second_start,
+        speculative_run,
         rejected,
         wait: waiting.map(Wait::from).or_else(|| running.map(Wait::from)),
         rows,

@@ -97,7 +97,7 @@ mod tests {
             };
             of(view, number, state, &attempts).await
         };
-        assert_eq!(told(&view, 0).await, None, "the job starts nothing a second time");
+        assert_eq!(told(&view, 0).await, None, "the job does not speculate");
         Arc::get_mut(&mut view.snapshot).expect("one holder").spec.speculation = true;
         let all = [
             told(&view, 0).await,

@@ -34,7 +34,7 @@ export interface Failure {
 }
 export interface Setting { key: string; value: string; group: string }
 export interface Command { what: string; command: string }
-/** Second starts of slow mini-batches; absent if there were none. */
+/** Speculative runs of slow mini-batches; absent if there were none. */
 export interface Copies { started: number; won: number }
 export interface JobResult {
   copies?: Copies;
@@ -118,7 +118,7 @@ export interface ResultRows {
 export interface MiniBatch {
   revision: string; mini_batch: number; state: MiniBatchState; tries: number; deliveries_lost: number;
   items: { total: number | null; shown: { path: string; range: string | null }[]; kind: string };
-  key: [string, string][]; attempts: Attempt[]; second_start: "won" | "stopped" | "open" | "failed" | null;
+  key: [string, string][]; attempts: Attempt[]; speculative_run: "won" | "stopped" | "open" | "failed" | null;
   wait: Wait | null; rejected: RejectedItems; rows: ResultRows;
   previous_failed: number | null; next_failed: number | null;
   can_run_again: boolean; test_case: TestCase | null;

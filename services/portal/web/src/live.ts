@@ -18,7 +18,7 @@ export const now = signal(Date.now());
 /** Changes when the list of jobs should be fetched again. */
 export const jobsVersion = signal(0);
 
-/** The mini-batches that run, by number. Of a second start, the first start stands for both. */
+/** The mini-batches that run, by number. Of a speculative run, the original stands for both. */
 export const running = computed(() => {
   const all = isRemoved.value ? [] : (job.value?.progress?.running ?? []);
   return new Map([...all].reverse().map((one) => [one.mini_batch, one]));

@@ -1,4 +1,4 @@
-//! What the events of the ledger change in the index of rows.
+//! Applies the events of the ledger to the index of rows.
 
 use std::ops::Range;
 

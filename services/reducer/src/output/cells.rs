@@ -29,7 +29,7 @@ use super::observed::{per_second, without_encoding};
 pub(super) const EXACT: CastOptions<'static> =
     CastOptions { safe: false, format_options: FormatOptions::new() };
 
-/// How numbers that JSON lacks are written.
+/// The form of numbers that JSON lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Json {
     /// As `null`.
@@ -237,10 +237,10 @@ impl Cells for Booleans {
     }
 }
 
-/// What numbers are written as.
+/// The form in which numbers are written.
 #[derive(Clone, Copy)]
 enum NumberForm {
-    /// As what they are.
+    /// In their own form.
     Own,
     Integer,
     Float,
@@ -478,10 +478,10 @@ impl Cells for Bytes {
 /// Days and instants.
 struct Instants {
     numbers: PrimitiveArray<types::Int64Type>,
-    /// How many of the unit a second has.
+    /// Units in a second.
     seconds: i64,
     kind: InstantKind,
-    /// Of each time at least.
+    /// The least precision of each time.
     precision: Precision,
 }
 

@@ -137,7 +137,7 @@ pub(super) struct Conflicts {
 pub(super) struct Conflict {
     /// Its name, and the way to a part of its values, such as `box[].label`.
     pub column: String,
-    /// What its values are, how many there are of each, and where the first is.
+    /// The kinds of its values, with their numbers and the place of the first.
     pub kinds: Vec<(String, u64, Option<Place>)>,
 }
 
@@ -171,7 +171,7 @@ impl Observed {
         self.add(Seen { kind, values, first: first.filter(|_| values > 0) });
     }
 
-    /// Adds what is known of a column from its type alone.
+    /// Adds the facts that the type of a column alone shows.
     pub fn observe_type(&mut self, field: &Field) {
         let empty = arrow::array::new_empty_array(field.data_type());
         self.observe(&empty, field, Place { mini_batch: 0, row: 0 });

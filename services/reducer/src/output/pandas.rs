@@ -1,7 +1,7 @@
-//! What pandas knows about a file beyond its columns: which columns are an index, and the types of pandas.
+//! The metadata of pandas for a file: the columns of the index, and the types of pandas.
 //!
-//! A process sends it with each DataFrame, as pandas writes it into its own Parquet files. The file has one of all
-//! mini-batches: what they do not agree on is left out.
+//! A process sends it with each DataFrame, as pandas writes it into its own Parquet files. The file
+//! has the common metadata of all mini-batches, without the values in which they differ.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub(super) struct Frames {
     has_labels: bool,
     /// That of some mini-batch counts anew.
     begins_anew: bool,
-    /// What is known of each column, by the name of its field; `None`: mini-batches differ.
+    /// The metadata of each column, by the name of its field; `None`: mini-batches differ.
     columns: BTreeMap<String, Option<Map<String, Value>>>,
     /// The names of the columns, as a type.
     column_indexes: Option<Value>,
@@ -80,7 +80,7 @@ impl Frames {
         }
     }
 
-    /// Takes note that the index does not count all rows.
+    /// Records that the index does not count all rows.
     pub fn keep_labels(&mut self) {
         self.has_labels = true;
     }

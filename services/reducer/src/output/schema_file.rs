@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::fractions;
 use super::table::Table;
 
-/// What the file holds. Python's `gristmill.read` reads it.
+/// The content of the file. Python's `gristmill.read` reads it.
 #[derive(Serialize)]
 struct SchemaFile<'a> {
     /// For people.

@@ -1,8 +1,8 @@
 //! The columns of the final file in a native format: CSV, JSON lines or Parquet.
 //!
-//! Rows are Arrow IPC streams. A pass over them reads their schemas, and the arrays of columns whose type only the values
-//! decide; [`Table`] is what comes of it: one field for each column, in the order of their first appearance. Another pass
-//! writes the rows (`native.rs`).
+//! Rows are Arrow IPC streams. A pass over them reads their schemas, and the arrays of columns
+//! whose type only the values decide; The result is [`Table`]: one field for each column, in the
+//! order of their first appearance. Another pass writes the rows (`native.rs`).
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -52,7 +52,7 @@ pub(super) trait Rows {
 /// A file of lines, written in large pieces.
 pub(super) struct Lines<'a> {
     into: &'a mut (dyn Write + Send),
-    /// The line that is being made, and those before it that have not been written.
+    /// The current line, and those before it that are not written yet.
     pub text: Vec<u8>,
 }
 
@@ -96,7 +96,7 @@ pub(super) fn for_each_stream(
     Ok(())
 }
 
-/// What the passes over the rows find out.
+/// The findings of the passes over the rows.
 #[derive(Default)]
 struct Survey {
     names: Vec<String>,

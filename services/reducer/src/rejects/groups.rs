@@ -15,7 +15,8 @@ pub struct RejectGroup {
     pub items: u64,
     /// Mini-batches with such items.
     pub mini_batches: u64,
-    /// What groups share: their category, and the message without what differs. That of failures is the same.
+    /// The reason: the category, and the message without its varying parts. Groups of failures use
+    /// the same.
     pub reason: String,
     /// How the last try ended.
     pub cause: &'static str,

@@ -1,4 +1,4 @@
-//! Where the records are that say which items were rejected.
+//! The places of the records that name rejected items.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -9,8 +9,8 @@ use crate::batch::Event;
 use crate::tally::Effect;
 use crate::{MiniBatchState, Tally};
 
-/// The places of the records that say which items were rejected, in the order of the ledger. Successes with a result
-/// for each item do not touch it.
+/// The places of the records that name rejected items, in the order of the ledger. Successes with a
+/// result for each item do not touch it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RejectIndex {
     records: Vec<RecordAt>,

@@ -19,12 +19,12 @@ pub(super) struct Processed {
     texts: Texts,
 }
 
-/// What an ordinary success need not say.
+/// The fields that an ordinary success leaves out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttemptKind<'a> {
     pub status: AttemptStatus,
     pub error: Option<&'a ErrorReport>,
-    /// Whether it was a second start.
+    /// Whether it was a copy.
     pub is_copy: bool,
 }
 
@@ -149,7 +149,7 @@ fn push_number(row: &mut String, number: u64) {
     row.push_str(itoa::Buffer::new().format(number));
 }
 
-/// Writes the phases that no other cell tells: empty if nothing measured them.
+/// Writes the phases that no other cell contains: empty if they were not measured.
 fn push_phases(row: &mut String, attempt: &AttemptRef) {
     let phases = attempt.phases;
     if !phases.are_known() {

@@ -1,5 +1,5 @@
-//! `process_summary.csv` and `node_summary.csv`: the start and work of each process and node; and what `job_result.txt`
-//! says about starts and GPUs.
+//! `process_summary.csv` and `node_summary.csv`: the start and work of each process and node; and
+//! the lines of `job_result.txt` about starts and GPUs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -24,7 +24,7 @@ struct Process {
     init_seconds: Option<f64>,
     start: Start,
     gpus: Option<GpuSet>,
-    /// Wall clock of its node at its start, and at the last sign of it; 0: unknown.
+    /// Wall clock of its node at its start, and at its last event; 0: unknown.
     started_at: u64,
     seen_at: u64,
     /// Start and duration of its earliest attempt.

@@ -1,4 +1,4 @@
-//! What the attempts of a job cost beyond one run of each mini-batch, and what they did not.
+//! Sums the extra cost of the attempts of a job beyond one run of each mini-batch, and the savings.
 
 use std::collections::HashSet;
 

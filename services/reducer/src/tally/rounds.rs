@@ -1,4 +1,4 @@
-//! What a job keeps when another round of it begins, and what runs again.
+//! The results that a job keeps when another round begins, and the mini-batches that run again.
 //!
 //! A mini-batch that runs its rejected items again is pending. Its items with results count all the time. If it fails, its
 //! other counts return; if it succeeds, the new counts replace all of them.
@@ -24,7 +24,7 @@ pub(super) struct JobRound {
 pub(super) struct RunsAgain {
     /// The round, from 1.
     round: u32,
-    /// What it has, unless it had failed.
+    /// Its earlier success, unless it had failed.
     earlier: Option<EarlierSuccess>,
     /// Number of its items without a result.
     lacks: u64,
@@ -43,7 +43,8 @@ struct EarlierSuccess {
 }
 
 impl Tally {
-    /// Begins another round. Unless it goes on with one that was interrupted, all tries of what has not ended begin anew.
+    /// Begins another round. Unless it continues an interrupted one, unfinished mini-batches get
+    /// all their tries again.
     pub(crate) fn begin_round(&mut self, round: &Round) {
         if self.rounds.is_empty() {
             self.rounds.push(JobRound::default());
@@ -103,7 +104,8 @@ impl Tally {
             .sum()
     }
 
-    /// Returns what the last round has come to. `open`: its state if no event has ended the job, and not all has ended.
+    /// Returns the result of the last round. `open`: its state if no event has ended the job, and
+    /// not all has ended.
     fn last_result(&self, open: Option<JobState>) -> RoundResult {
         let state = self.ended_as.as_ref().map(|(state, ..)| *state);
         let state = state.or(if self.is_complete() { Some(JobState::Completed) } else { open });
@@ -181,14 +183,14 @@ impl Tally {
         self.again.insert(mini_batch, RunsAgain { earlier, lacks, ..again });
     }
 
-    /// Whether an attempt belongs to a round before the one in which its mini-batch replaces what it has: its success has
-    /// been counted.
+    /// Whether an attempt belongs to a round before the one that replaces the result of its
+    /// mini-batch: its success has been counted.
     pub(super) fn is_of_earlier_round(&self, mini_batch: u64, round: u32) -> bool {
         let is_earlier = |again: &RunsAgain| again.earlier.is_some() && round < again.round;
         !self.again.is_empty() && self.again.get(&mini_batch).is_some_and(is_earlier)
     }
 
-    /// Forgets what a mini-batch had before, because it succeeds.
+    /// Forgets the earlier result of a mini-batch, because it succeeds.
     pub(super) fn replaces(&mut self, mini_batch: u64) {
         if !self.again.is_empty()
             && self.entry(mini_batch).state != MiniBatchState::Succeeded
@@ -200,7 +202,8 @@ impl Tally {
         }
     }
 
-    /// Lets what a mini-batch had before count again, because it has failed. Returns whether it had anything.
+    /// Restores the earlier result of a mini-batch, because it has failed. Returns whether it had
+    /// one.
     pub(super) fn takes_back(&mut self, index: usize, attempt: &Attempt) -> bool {
         let mini_batch = attempt.mini_batch;
         let Some(RunsAgain { earlier, lacks, .. }) = self.again.remove(&mini_batch) else {
@@ -218,7 +221,8 @@ impl Tally {
         true
     }
 
-    /// Lets what the mini-batches had before count again that have not ended: no other attempt of the round counts.
+    /// Restores the earlier results of unfinished mini-batches: no other attempt of the round
+    /// counts.
     pub(super) fn take_all_back(&mut self) {
         let earlier: Vec<_> =
             self.again.extract_if(.., |_, again| again.earlier.is_some()).collect();
@@ -244,7 +248,7 @@ impl Tally {
         self.partly_failed.extend(is_partly_failed.then_some(mini_batch));
     }
 
-    /// Forgets what a pending mini-batch had before, because its rows are lost.
+    /// Forgets the earlier result of a pending mini-batch, because its rows are lost.
     pub(super) fn loses_earlier(&mut self, mini_batch: u64) {
         if let Some(RunsAgain { earlier, lacks, .. }) = self.again.get_mut(&mini_batch)
             && let Some(earlier) = earlier.take()

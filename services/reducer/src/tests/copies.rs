@@ -1,4 +1,4 @@
-//! Second starts of slow mini-batches.
+//! Speculative runs of slow mini-batches.
 
 use protocol::{Copies, Descriptor, Rejected, Work};
 use queue::Receive;
@@ -81,7 +81,7 @@ async fn slow_mini_batch_is_started_once_more() {
     let result = running.await.expect("no panic").expect("the job ends");
     assert_eq!((result.state, result.copies), (JobState::Completed, Copies { started: 1, won: 1 }));
     assert_eq!(slow.job.output().lines().count(), 6);
-    assert!(slow.job.log("job_result.txt").contains("1 second start, 1 won."));
+    assert!(slow.job.log("job_result.txt").contains("1 speculative run, 1 won."));
 }
 
 #[tokio::test]
@@ -159,9 +159,9 @@ async fn nodes_learn_which_copied_mini_batches_are_over() {
     let slow = Slow::new(40, 2).await;
     let running = tokio::spawn(slow.job.open().await.run(CancellationToken::new()));
     assert_eq!(slow.copies(9).await.len(), 2, "one in twenty");
-    assert!(slow.job.store.settled().await.expect("readable").is_empty());
+    assert!(slow.job.store.decided().await.expect("readable").is_empty());
     slow.copy_succeeds(38).await;
-    while slow.job.store.settled().await.expect("readable") != [38] {
+    while slow.job.store.decided().await.expect("readable") != [38] {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     slow.job.send_rows(39, "row 39\n").await;
@@ -169,8 +169,8 @@ async fn nodes_learn_which_copied_mini_batches_are_over() {
     assert_eq!(result.copies, Copies { started: 2, won: 1 });
     let mut reducer = slow.job.open().await;
     reopen(&mut reducer).await;
-    let settled = slow.job.store.settled().await.expect("readable");
-    assert!(settled.is_empty(), "they may have to run again: {settled:?}");
+    let decided = slow.job.store.decided().await.expect("readable");
+    assert!(decided.is_empty(), "they may have to run again: {decided:?}");
 }
 
 #[tokio::test]

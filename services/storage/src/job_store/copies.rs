@@ -1,4 +1,4 @@
-//! Second starts of mini-batches: which there are, and which are over.
+//! The records of speculative runs, and the decided ones.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,10 +6,10 @@ use super::{JobStore, json, optional};
 use crate::Result;
 use crate::create::Commit;
 
-/// The object that names the mini-batches whose second start is over.
-const SETTLED: &str = "copies/settled";
+/// The object that names the mini-batches whose speculative run is decided.
+const DECIDED: &str = "copies/decided";
 
-/// The second starts of one epoch.
+/// The copies of one epoch.
 #[derive(Serialize, Deserialize)]
 struct Started {
     /// The reducer, whose record would otherwise equal that of another.
@@ -18,8 +18,8 @@ struct Started {
 }
 
 impl JobStore {
-    /// Records that a reducer is about to start these mini-batches a second time. `Lost` means that another reducer has
-    /// used this epoch.
+    /// Records that a reducer is about to copy these mini-batches. `Lost` means that another
+    /// reducer has used this epoch.
     pub async fn create_copies(
         &self,
         epoch: u64,
@@ -30,25 +30,25 @@ impl JobStore {
         self.create(&epoch_of(epoch), json(&started).into()).await
     }
 
-    /// Returns the mini-batches that were started a second time in this epoch; `None`: there is no such epoch.
+    /// Returns the mini-batches that were copied in this epoch; `None`: there is no such epoch.
     pub async fn copies(&self, epoch: u64) -> Result<Option<Vec<u64>>> {
         let started: Option<Started> = optional(self.json(&epoch_of(epoch)).await)?;
         Ok(started.map(|started| started.mini_batches))
     }
 
-    /// Tells nodes that these mini-batches have succeeded, so that they stop what still runs of them.
-    pub async fn put_settled(&self, mini_batches: &[u64]) -> Result<()> {
-        self.put(SETTLED, json(mini_batches)).await
+    /// Tells nodes that these mini-batches have succeeded, so that they stop their remaining runs.
+    pub async fn put_decided(&self, mini_batches: &[u64]) -> Result<()> {
+        self.put(DECIDED, json(mini_batches)).await
     }
 
-    /// Returns the mini-batches that were started twice and have succeeded.
-    pub async fn settled(&self) -> Result<Vec<u64>> {
-        Ok(optional(self.json(SETTLED).await)?.unwrap_or_default())
+    /// Returns the copied mini-batches that have succeeded.
+    pub async fn decided(&self) -> Result<Vec<u64>> {
+        Ok(optional(self.json(DECIDED).await)?.unwrap_or_default())
     }
 
-    /// Forgets them, before one of them has to run again.
-    pub async fn forget_settled(&self) -> Result<()> {
-        self.delete(SETTLED).await
+    /// Clears this list, before one of the mini-batches has to run again.
+    pub async fn forget_decided(&self) -> Result<()> {
+        self.delete(DECIDED).await
     }
 }
 

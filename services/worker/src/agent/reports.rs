@@ -38,7 +38,7 @@ impl Executor {
             }
             Message::Process { process, report } => self.process_reported(process, report).await,
             Message::Template(report) => self.template_reported(report).await,
-            Message::Settled(mini_batches) => self.handle(Event::Settled(mini_batches)).await,
+            Message::Decided(mini_batches) => self.handle(Event::Decided(mini_batches)).await,
             Message::Members(members) => self.handle(Event::Members(members)).await,
             Message::LeaseLost(lease) => {
                 let snapshots = self.snapshots();
@@ -72,7 +72,7 @@ impl Executor {
         self.grant().await;
         self.look_at_template().await;
         self.handle(Event::Tick(snapshots)).await;
-        self.look_for_settled();
+        self.look_for_decided();
         self.look_for_members();
     }
 
@@ -96,16 +96,16 @@ impl Executor {
 
     /// Reads which copied mini-batches have succeeded elsewhere, if one runs for long here and the
     /// job speculates.
-    fn look_for_settled(&mut self) {
+    fn look_for_decided(&mut self) {
         if self.looked.elapsed() < LOOK_EVERY || !self.scheduler.has_long_run(now()) {
             return;
         }
         self.looked = Instant::now();
         let (store, messages) = (self.agent.store.clone(), self.messages.clone());
         tokio::spawn(async move {
-            match store.settled().await {
-                Ok(settled) if settled.is_empty() => {}
-                Ok(settled) => drop(messages.send(Message::Settled(settled))),
+            match store.decided().await {
+                Ok(decided) if decided.is_empty() => {}
+                Ok(decided) => drop(messages.send(Message::Decided(decided))),
                 // The next read may succeed, and the end of the job stops the run as well.
                 Err(error) => {
                     tracing::debug!("cannot read which speculative runs are decided: {error:#}")

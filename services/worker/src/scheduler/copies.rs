@@ -77,19 +77,16 @@ impl Scheduler {
                 continue;
             };
             let number = mini_batch.descriptor.mini_batch;
-            self.log(
-                "INFO",
-                format!("{} starts mini-batch {number} a second time", process.name()),
-            );
+            self.log("INFO", format!("{} runs mini-batch {number} speculatively", process.name()));
             self.hand_over_to(process.slot, &[lease], now);
         }
         left
     }
 
     /// Drops every delivery of copied mini-batches that have succeeded.
-    pub(super) fn settled(&mut self, mini_batches: &[u64]) {
-        let settled: FxHashSet<u64> = mini_batches.iter().copied().collect();
-        self.drop_where(|descriptor| settled.contains(&descriptor.mini_batch));
+    pub(super) fn decided(&mut self, mini_batches: &[u64]) {
+        let decided: FxHashSet<u64> = mini_batches.iter().copied().collect();
+        self.drop_where(|descriptor| decided.contains(&descriptor.mini_batch));
     }
 
     /// Drops the copies of a mini-batch that has just succeeded on this node.
@@ -123,7 +120,7 @@ impl Scheduler {
                 }
                 self.begin(front);
                 let message = format!(
-                    "another start of mini-batch {number} has succeeded, killing {}",
+                    "another run of mini-batch {number} has succeeded, killing {}",
                     id.name()
                 );
                 self.log("INFO", message);
@@ -146,7 +143,7 @@ pub(super) fn copy_lost(descriptor: &Descriptor) -> ErrorReport {
     ErrorReport {
         category: "LostTooOften".into(),
         message: format!(
-            "the second start of mini-batch {} was lost with its node",
+            "the speculative run of mini-batch {} was lost with its node",
             descriptor.mini_batch
         ),
         ..ErrorReport::default()

@@ -51,7 +51,7 @@ struct State {
     held: HashMap<Receipt, Held>,
     /// Attempts that may not be announced.
     silenced: HashSet<String>,
-    /// Attempts of second starts.
+    /// Attempts of speculative runs.
     copies: HashSet<String>,
     /// Mini-batches that were started a second time.
     copied: HashSet<u64>,
@@ -98,7 +98,7 @@ pub(crate) struct JobWitness {
 
 const TRIES_MAX: u32 = 3;
 
-/// Returns the tries spent on a mini-batch, in a way that tells second starts apart.
+/// Returns the tries spent on a mini-batch, in a way that tells speculative runs apart.
 fn spent_of(descriptor: &Descriptor) -> u32 {
     descriptor.tries_spent + if descriptor.copy { 1000 } else { 0 }
 }
@@ -376,7 +376,7 @@ impl JobWitness {
         let broken = if state.silenced.contains(attempt.process.as_str()) {
             Some("nothing is announced after a lost lease")
         } else if state.copies.contains(attempt.process.as_str()) && !attempt.copy {
-            Some("a second start spends no try")
+            Some("a speculative run spends no try")
         } else if attempt.try_number > tries_max {
             Some("every try counts")
         } else if parts_of(attempt).any(|part| !state.parts.contains_key(part)) {
@@ -488,7 +488,7 @@ impl JobWitness {
                 ResultEvent::Attempt(attempt) if !state.ended => {
                     if attempt.copy && attempt.status != AttemptStatus::Succeeded {
                         self.report(
-                            "a second start spends no try",
+                            "a speculative run spends no try",
                             format!("mini-batch {}", attempt.mini_batch),
                         );
                     }

@@ -145,7 +145,7 @@ pub fn answer(task: Task, count: u8, fate: Fate) -> Option<Answer> {
             Announcement::Return { descriptor, .. } => {
                 Answer { tried: None, next: Some(task_of(&descriptor)) }
             }
-            Announcement::Drop { .. } => unreachable!("the model has no second starts"),
+            Announcement::Drop { .. } => unreachable!("the model has no speculative runs"),
             Announcement::Event(event) => unreachable!("only mini-batches are kept: {event:?}"),
         })
     })

@@ -69,7 +69,7 @@ function Content({ job, data }: { job: Job; data: MiniBatch }) {
         {data.wait && <Panel title="Now" flush><WaitLine job={job} wait={data.wait} open /></Panel>}
         {attempts.length === 0 && <Panel title="Attempts"><Empty title="No attempt has ended yet.">{job.result ? "The job ended before this mini-batch ran. A retry runs it." : data.state === "running" ? "It runs for the first time." : "It waits for a process."}</Empty></Panel>}
         {data.rejected.items > 0 && <RejectedPanel job={job} rejected={data.rejected} />}
-        {data.second_start && <SecondStart of={data.second_start} attempts={data.attempts} />}
+        {data.speculative_run && <SpeculativeRun of={data.speculative_run} attempts={data.attempts} />}
         {attempts.map((attempt, at) => <AttemptPanel key={`${attempt.try_number}-${attempt.started_at}`} job={job} attempt={attempt} open={at === 0} />)}
         <RowsPanel data={data} />
       </div>
@@ -98,20 +98,20 @@ function RejectedPanel({ job, rejected: { items, shown } }: { job: Job; rejected
   );
 }
 
-const SECOND_STARTS = {
-  won: ["First start", "stopped", "The second start succeeded first, and its rows count."],
-  stopped: ["Second start", "stopped", "It ran far longer than others, so it was started a second time. The first start succeeded first."],
-  open: ["Second start", "open", "It runs far longer than others, so it was started a second time. The first success counts."],
-  failed: ["Second start", "did not succeed", "It ran far longer than others, so it was started a second time. Neither start succeeded."],
+const SPECULATIVE_RUNS = {
+  won: ["Original run", "stopped", "The speculative run succeeded first, and its rows count."],
+  stopped: ["Speculative run", "stopped", "It ran far longer than others, so it was run speculatively. The original run succeeded first."],
+  open: ["Speculative run", "open", "It runs far longer than others, so it was run speculatively. The first success counts."],
+  failed: ["Speculative run", "did not succeed", "It ran far longer than others, so it was run speculatively. Neither run succeeded."],
 } as const;
 
 /** The start of which no attempt is recorded. */
-function SecondStart({ of, attempts }: { of: NonNullable<MiniBatch["second_start"]>; attempts: Attempt[] }) {
+function SpeculativeRun({ of, attempts }: { of: NonNullable<MiniBatch["speculative_run"]>; attempts: Attempt[] }) {
   const second = attempts.find(({ copy }) => copy);
-  // The first start may have failed.
+  // The original run may have failed.
   const both = second && attempts.some(({ copy, try_number }) => !copy && try_number === second.try_number);
   if (both || (second && of !== "won")) return null;
-  const [title, state, text] = SECOND_STARTS[of];
+  const [title, state, text] = SPECULATIVE_RUNS[of];
   return <Panel title={title} end={<span class={`badge ${of === "open" ? "busy" : "idle"}`}>{state}</span>}><p class="muted">{text}</p></Panel>;
 }
 
@@ -119,7 +119,7 @@ function AttemptPanel({ job, attempt, open }: { job: Job; attempt: Attempt; open
   const good = attempt.status === "succeeded";
   return (
     <Panel
-      title={<>Try {attempt.try_number}{attempt.copy && ", second start"}</>}
+      title={<>Try {attempt.try_number}{attempt.copy && ", speculative run"}</>}
       end={
         <>
           {attempt.counts && <span class="pill">{good ? "its rows count" : "decided the failure"}</span>}

@@ -47,7 +47,7 @@ function Facts({ job }: { job: Job }) {
         {(retrying > 0 || isOpen) && <Fact name={isOpen ? "To be tried again" : "Had tries left"}><Num value={retrying} /></Fact>}
         <Fact name="Items succeeded"><Num value={items.succeeded} />{!isOpen && items.total > 0 && <small> of <Num value={items.total} /></small>}</Fact>
         <Fact name="Items failed" bad={items.failed > 0}><Num value={items.failed} /></Fact>
-        {copies && <Fact name="Second starts"><Num value={copies.started} /> <small>{copies.won} won</small></Fact>}
+        {copies && <Fact name="Speculative runs"><Num value={copies.started} /> <small>{copies.won} won</small></Fact>}
         <Fact name="Rate">{job.rate === null ? <span class="muted">–</span> : rate(job.rate)}</Fact>
         {isOpen && <Fact name="Time left">{job.eta_seconds === null ? <span class="muted">unknown</span> : duration(job.eta_seconds)}</Fact>}
         <Fact name={isOpen ? "Elapsed" : "Took"}>{job.elapsed_seconds === null ? "–" : duration(elapsedNow(job))}<Waited job={job} /></Fact>

@@ -42,7 +42,7 @@ export function TimelinePage({ job }: { job: Job }) {
               }
               footer={count > 0 && (
                 <>
-                  {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span>{data.bars.status.includes(RUNNING) && <span class="key running">running</span>}{data.bars.copy.includes(true) && <span class="key busy">second start</span>}</>
+                  {data.bars ? <><span class="key good">succeeded (solid: in run())</span><span class="key warn">failed a try</span><span class="key bad">failed or timed out</span><span class="key odd">process died</span>{data.bars.status.includes(RUNNING) && <span class="key running">running</span>}{data.bars.copy.includes(true) && <span class="key busy">speculative run</span>}</>
                     : <><span class="key good">busy</span><span class="key bad">failed attempts</span><span>Zoom in to see single attempts.</span></>}
                   <span>{clock(shownFrom, span)} to {clock(shownTo, span)}, {duration(span / 1000)}. Drag to zoom.</span>
                 </>
@@ -123,7 +123,7 @@ function Slowest({ job, rows }: { job: Job; rows: Row[] }) {
                 <td><a class="num" href={address(["jobs", job.job_id, "mini-batches", row.mini_batch])}>{row.mini_batch}</a></td>
                 <td class="busy"><span class="bar thin"><span class="busy" style={{ width: `${((row.seconds ?? 0) / most) * 100}%` }} /></span><span class="num">{duration(row.seconds ?? 0)}</span></td>
                 <td class="right num">{row.run_seconds === null ? "–" : duration(row.run_seconds)}</td>
-                <td><MiniBatchBadge state={row.state} partial={isPartial(row)} small />{row.copy && <> <span class="pill">second start</span></>}</td>
+                <td><MiniBatchBadge state={row.state} partial={isPartial(row)} small />{row.copy && <> <span class="pill">speculative run</span></>}</td>
                 <td class="mono">{row.process} <span class="muted">{row.node}</span></td>
               </tr>
             ))}</tbody>

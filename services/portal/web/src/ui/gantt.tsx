@@ -116,7 +116,7 @@ function Told({ timeline, process, bar, bin, at }: { timeline: Timeline; process
     const [start, end, run, copy] = [bars.start[bar] ?? 0, bars.end[bar] ?? 0, bars.run[bar] ?? 0, bars.copy[bar]];
     const place = <div class="muted">{row?.process} on {row?.node}, from {moment(timeline.from + start)}</div>;
     if (bars.status[bar] === RUNNING) return <><strong>Mini-batch {bars.mini_batch[bar]}</strong>running for {duration((end - start) / 1000)}{place}</>;
-    return <><strong>Mini-batch {bars.mini_batch[bar]}{copy && ", second start"}</strong>{STATUS[bars.status[bar] ?? 0]} after {duration((end - start) / 1000)}, {duration(run)} in run(){place}</>;
+    return <><strong>Mini-batch {bars.mini_batch[bar]}{copy && ", speculative run"}</strong>{STATUS[bars.status[bar] ?? 0]} after {duration((end - start) / 1000)}, {duration(run)} in run(){place}</>;
   }
   if (bin !== null && bins) {
     const [busy, failed] = [bins.busy[process]?.[bin] ?? 0, bins.failed[process]?.[bin] ?? 0];

@@ -1,8 +1,8 @@
-//! Second starts of slow mini-batches.
+//! Speculative runs of slow mini-batches.
 
 use super::*;
 
-/// Returns a node of a job with second starts.
+/// Returns a node of a job that speculates.
 fn speculating(processes: u32, mini_batches: u64) -> Node {
     let mut node =
         starting_with(processes, |config| Arc::make_mut(&mut config.spec).speculation = true);
@@ -11,7 +11,7 @@ fn speculating(processes: u32, mini_batches: u64) -> Node {
     node
 }
 
-/// Returns a second start under another lease.
+/// Returns a copy under another lease.
 fn copy(mini_batch: u64, lease: LeaseId) -> LeasedDelivery {
     let descriptor = Descriptor { copy: true, ..descriptor(mini_batch, Work::Rank) };
     LeasedDelivery { lease, descriptor, receive_count: 1, deaths: 0, bytes: 0 }
@@ -40,11 +40,11 @@ fn copy_goes_to_an_idle_process() {
     assert_eq!(
         node.tick(Duration::from_secs(1)),
         "",
-        "the first start goes on until the success is committed"
+        "the original run goes on until the success is committed"
     );
-    assert_eq!(node.after(Event::Settled(vec![0])), "kill 0, drop 0");
+    assert_eq!(node.after(Event::Decided(vec![0])), "kill 0, drop 0");
     assert_eq!(node.after(exited(0, SlotPhase::Run, 1)), "forget 0, start 2", "nobody is to blame");
-    assert_eq!(node.after(Event::Settled(vec![0])), "");
+    assert_eq!(node.after(Event::Decided(vec![0])), "");
 }
 
 #[test]
@@ -86,7 +86,11 @@ fn failure_of_a_copy_spends_no_try() {
     node.after(Event::Received(vec![copy(0, 9)]));
     let lost = outcome(&mut node, raised(1, 1));
     assert_eq!((lost.lease, lost.attempt.copy, lost.next_try), (9, true, None));
-    assert_eq!(node.after(raised(0, 1)), "0 RunRaised, again", "the first start has its own tries");
+    assert_eq!(
+        node.after(raised(0, 1)),
+        "0 RunRaised, again",
+        "the original run has its own tries"
+    );
 }
 
 /// Returns a node whose process 0 runs the first range of a mini-batch with a copy on process 1.
@@ -114,7 +118,7 @@ fn isolating_beside_a_copy() -> Node {
 #[test]
 fn copy_is_not_isolated() {
     let mut node = isolating_beside_a_copy();
-    assert_eq!(node.after(raised(1, 1)), "0 RunRaised", "the first start is");
+    assert_eq!(node.after(raised(1, 1)), "0 RunRaised", "the original run is");
 }
 
 #[test]
@@ -125,10 +129,10 @@ fn isolated_success_drops_the_copy() {
 }
 
 #[test]
-fn settled_mini_batch_is_isolated_no_further() {
+fn decided_mini_batch_is_isolated_no_further() {
     let mut node = isolating_beside_a_copy();
     assert_eq!(outcome(&mut node, done(1, 1)).attempt.status, AttemptStatus::Succeeded);
-    assert_eq!(node.after(Event::Settled(vec![0])), "kill 0, drop 0");
+    assert_eq!(node.after(Event::Decided(vec![0])), "kill 0, drop 0");
     assert_eq!(
         node.after(exited(0, SlotPhase::Run, 2)),
         "forget 0, start 2",
@@ -191,17 +195,17 @@ fn slower_start_does_not_keep_a_job_that_is_done() {
     assert_eq!(
         node.after(Event::Stop(Stop::Finish)),
         "stop receiving, finish 1",
-        "without second starts nothing is slower"
+        "without speculation nothing is slower"
     );
 }
 
 #[test]
-fn settled_mini_batch_is_dropped_wherever_it_is() {
+fn decided_mini_batch_is_dropped_wherever_it_is() {
     let mut node = speculating(1, 2);
     node.runs(0, 1);
-    assert_eq!(node.after(Event::Settled(vec![1])), "drop 1", "it was ready");
+    assert_eq!(node.after(Event::Decided(vec![1])), "drop 1", "it was ready");
     assert!(!node.scheduler.has_long_run(node.now));
     node.pass(Duration::from_secs(2));
     assert!(node.scheduler.has_long_run(node.now));
-    assert_eq!(node.after(Event::Settled(vec![7])), "");
+    assert_eq!(node.after(Event::Decided(vec![7])), "");
 }
