@@ -152,7 +152,7 @@ def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(sqlite: Target,
     unhealthy = wait_until(
         lambda: (answer := role.get("/healthz"))[0] == 503 and queue in answer[1] and answer[1], "an unhealthy role"
     )
-    assert unhealthy.startswith("no sign of life of "), unhealthy
+    assert unhealthy.startswith("no heartbeat of "), unhealthy
     assert role.health() == 1
     assert role.get("/readyz")[0] == 200, "it was ready once, and does not end"
     away.execute("rollback")

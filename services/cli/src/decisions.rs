@@ -1,4 +1,4 @@
-//! How `gristmill plan` shows the decisions about each input.
+//! Prints the decisions about each input for `gristmill plan`.
 
 use engine::Decisions;
 use engine::words::counted;

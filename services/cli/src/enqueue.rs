@@ -86,7 +86,7 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
     }
 }
 
-/// What became of a job file.
+/// The result of submitting a job file.
 enum Submitted {
     Reused(Box<JobResult>, Target),
     New(Box<Submission>, Target, AbortOnDropHandle<()>),

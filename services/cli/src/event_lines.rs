@@ -1,4 +1,5 @@
-//! What happens while a command runs, as lines of JSON on standard output (`--events`), for programs that run commands.
+//! The events of a command as lines of JSON on standard output (`--events`), for programs that run
+//! commands.
 
 use engine::{Event, Notice};
 use serde_json::{Value, json};

@@ -46,7 +46,7 @@ pub async fn publish(
     }
 }
 
-/// How a command follows a job.
+/// The way in which a command follows a job.
 pub struct FollowMode {
     pub wait: bool,
     pub json: bool,

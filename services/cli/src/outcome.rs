@@ -1,4 +1,4 @@
-//! How a job ended, as commands that follow it print it.
+//! Prints the end of a job for commands that follow it.
 
 use engine::targets::TargetRef;
 use protocol::JobResult;
@@ -6,7 +6,7 @@ use protocol::JobResult;
 use crate::Exit;
 use crate::summary::summary;
 
-/// Says so if nothing ran.
+/// Prints a line if the result was reused.
 pub fn say_reused(result: &JobResult) {
     if result.reused {
         say!(

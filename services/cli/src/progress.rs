@@ -249,7 +249,7 @@ mod tests {
         Progress { rate, remaining_seconds, ..progress.clone() }
     }
 
-    /// Where nothing can be drawn, which includes TERM=dumb.
+    /// A terminal without drawing, which includes TERM=dumb.
     #[tokio::test(start_paused = true)]
     async fn first_line_comes_within_six_seconds_and_names_a_slow_start() {
         let starting = Progress { waiting: vec![waiting("process000")], ..progress(true, 9, 0, 0) };

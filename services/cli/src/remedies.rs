@@ -1,4 +1,4 @@
-//! What to do about a problem, as commands, flags and environment variables.
+//! Remedies as commands, flags and environment variables.
 
 use anyhow::Error;
 use engine::targets::TargetRef;

@@ -27,7 +27,7 @@ pub struct Settings {
     labels: Option<String>,
     /// Address of the HTTP endpoints of a role.
     pub listen: Option<String>,
-    /// Where a reducer reports what scaling needs, in the log.
+    /// The namespace in which a reducer logs metrics for CloudWatch; `None`: it logs none.
     pub cloudwatch_namespace: Option<String>,
     /// The token of the portal, if the user chose one.
     pub portal_token: Option<String>,

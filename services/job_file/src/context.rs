@@ -17,9 +17,9 @@ pub struct Context {
     pub search_path: Vec<PathBuf>,
     /// Compute target that takes precedence over that of the file. `local`: this machine.
     pub compute_target: Option<String>,
-    /// Where scripts find models.
+    /// The folders of models.
     pub models: ModelFolders,
-    /// What names of Azure ML stand for.
+    /// The meaning of names of Azure ML.
     pub azure: AzureNames,
     /// Folder for files that documents contain inline: conda files.
     pub files: PathBuf,

@@ -89,8 +89,8 @@ fn file_in(folder: &ItemPath, file: &str) -> ItemPath {
     }
 }
 
-/// Says which input, side input or source of the job a folder is, lies in or contains. `file`: the job writes only this
-/// file there, so the folder may contain other folders.
+/// Names the input, side input or source of the job that a folder is, lies in or contains. `file`:
+/// the job writes only this file there, so the folder may contain other folders.
 fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<String> {
     let found_by = |what: &str| {
         format!("{what} matches files that the job writes there, so the next run would read them")
@@ -178,7 +178,7 @@ fn glob_finds(glob: &Path, base: &Path, folder: &Path, file: Option<&str>) -> bo
     file.map_or_else(|| finds("0") || finds("0/0"), finds)
 }
 
-/// Says which file of the job the output file would replace.
+/// Names the file of the job that the output file would replace.
 fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -> Option<String> {
     let mut named = named_paths(spec);
     if folder.is_url() {
@@ -205,7 +205,7 @@ fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -
     Some(format!("the output would replace {what}"))
 }
 
-/// Says why an output cannot be written, as far as this is known without writing it.
+/// Returns why an output cannot be written, as far as a check without writing shows.
 fn unwritable(folder: &ItemPath, file: Option<&str>) -> Option<String> {
     if folder.is_url() {
         return None;

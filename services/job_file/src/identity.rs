@@ -111,7 +111,7 @@ impl fmt::Display for JobPart {
     }
 }
 
-/// When a job ran, in nanoseconds since 1970.
+/// The period in which a job ran, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPeriod {
     /// Its first moment.

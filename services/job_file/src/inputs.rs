@@ -187,7 +187,7 @@ impl Earlier {
         self.0.entry(place.path).or_insert(place.shown);
     }
 
-    /// Says which earlier path has the files of this one too.
+    /// Names the earlier path that has the files of this one too.
     fn read_twice(&self, Place { path, shown, is_url }: &Place) -> Option<String> {
         let above = || path.ancestors().find_map(|folder| self.0.get(folder)).filter(|_| !is_url);
         // In the order of paths, what a folder contains follows it.
@@ -203,7 +203,7 @@ impl Earlier {
     }
 }
 
-/// Where the files of a path are.
+/// The place of the files of a path.
 struct Place {
     /// A URL, or a path without links.
     path: PathBuf,

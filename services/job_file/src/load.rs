@@ -24,9 +24,9 @@ use crate::{
 pub struct Parsed {
     /// The job. `job_id` is empty; `output.folder` is empty if the file names none (`summary_only`).
     pub spec: JobSpec,
-    /// What distinguishes it from other jobs.
+    /// Its identity among jobs.
     pub identity: Identity,
-    /// What works, but hardly as intended.
+    /// Settings that work, but probably not as intended.
     pub warnings: Vec<Problem>,
     /// Name of the compute target, if the file names one.
     pub compute_target: Option<String>,
@@ -156,7 +156,7 @@ fn read(
     read_step(&surroundings, &entries, &[], context, problems)
 }
 
-/// Where a document lies.
+/// The place of a document.
 pub struct DocumentContext {
     shown: String,
     job_file: PathBuf,

@@ -19,7 +19,7 @@ pub struct Problem {
     pub line: Option<usize>,
     /// The key, nested ones with their path: `inputs[0].path`. `--set <key>` for the command line.
     pub field: String,
-    /// What is wrong. Empty where "found" and "allowed" say it.
+    /// The problem. Empty if "found" and "allowed" describe it.
     pub message: String,
     /// The value that was found; empty where the message says it.
     pub found: String,
@@ -65,7 +65,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What is found where a value is missing.
+/// The found text of a missing value.
 const NOTHING: &str = "nothing";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

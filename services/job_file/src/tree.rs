@@ -3,7 +3,7 @@
 use saphyr::{Scalar as Typed, ScalarStyle};
 use saphyr_parser::Tag;
 
-/// Where a key or a value was read.
+/// The place where a key or a value was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
     /// The file as a whole, for what is absent from it.

@@ -22,7 +22,7 @@ pub(crate) struct Cutter {
     progress: Arc<Mutex<Progress>>,
 }
 
-/// What the ranges of a file depend on besides the file.
+/// The parameters of the ranges of a file.
 struct Progress {
     window: RowWindow,
     is_first_file: bool,

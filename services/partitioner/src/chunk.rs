@@ -22,7 +22,7 @@ pub(crate) struct Chunk {
     pub(crate) number: u64,
     /// One JSON line each.
     pub(crate) lines: Bytes,
-    /// Where each line ends, its line break excluded.
+    /// The end of each line, without its line break.
     ends: Vec<usize>,
 }
 

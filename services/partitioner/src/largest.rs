@@ -47,7 +47,7 @@ impl LargestMiniBatch {
             return self.rows_max;
         }
         let rows = self.text.as_ref().map_or(0, |(bytes, blocks)| {
-            // Where it cannot be read now, each row has at least one byte.
+            // If it cannot be read now, each row has at least one byte.
             let rows = blocks.iter().map(lines).sum::<Option<u64>>().unwrap_or(*bytes);
             rows.min(self.rows_max.unwrap_or(u64::MAX))
         });

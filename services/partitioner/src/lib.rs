@@ -55,7 +55,7 @@ pub use schema::MissingColumn;
 pub use survey::{Survey, survey};
 pub use tables::{Sketch, encoding_for};
 
-/// What a pending mini-batch has already used.
+/// The tries and lost deliveries of a pending mini-batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
     /// Tries that user code has spent on it.

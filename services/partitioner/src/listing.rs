@@ -15,7 +15,7 @@ use crate::glob::{Glob, is_glob, split_base, unescape};
 use crate::remote::{Object, Objects, Remote, readable_below};
 use crate::walk::{Hidden, Outputs, Unreadable, Walk};
 
-/// How to include hidden names.
+/// The way to include hidden names.
 const NAME_HIDDEN: &str = "a pattern with the same beginning includes them, such as _*";
 
 /// One file of an input.

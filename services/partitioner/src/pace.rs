@@ -1,4 +1,4 @@
-//! How many mini-batches travel in one message of the task queue.
+//! Decides how many mini-batches travel in one message of the task queue.
 //!
 //! A message costs as much time as a quick mini-batch, so quick mini-batches travel together. If their worker dies, the
 //! finished ones run again, so they must not take long together. A job without `speculation`, which may not run a
@@ -17,7 +17,7 @@ const SECONDS_MAX: f64 = 0.2;
 /// Time between two looks at the progress of the job.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What a partitioner knows of the run times of its job.
+/// The run times of a job, as far as its partitioner knows them.
 #[derive(Debug)]
 pub(crate) struct Pace {
     /// As many as the queue can send together.

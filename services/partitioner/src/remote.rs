@@ -49,7 +49,7 @@ pub(crate) struct Object {
     pub(crate) stamp: String,
 }
 
-/// How much of an object to fetch.
+/// The part of an object to fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fetch {
     /// Whole lines from the beginning, at most this many bytes.

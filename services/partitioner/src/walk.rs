@@ -93,7 +93,7 @@ pub(crate) struct Walk {
     open: Vec<Folder>,
     /// The folder to read next, and whether a link leads to it.
     next: Option<(PathBuf, States, bool)>,
-    /// What no link may lead to.
+    /// The folders to which no link may lead.
     outputs: Outputs,
     /// Number of folders that the whole glob matched.
     folders_matched: u64,

@@ -49,7 +49,7 @@ pub struct Attempt {
     pub total: u64,
     /// Results of a success, at most the items that reached `run()`; 0 for any other attempt.
     pub succeeded: u64,
-    /// Where the rows are.
+    /// The place of the rows.
     #[serde(with = "TaggedRows")]
     pub rows: Rows,
     /// Column names of a DataFrame result, for outputs that have a header; `None` for lists.
@@ -162,7 +162,7 @@ pub struct ProcessName<Text> {
     pub process: Text,
 }
 
-/// Where the rows of a successful attempt are.
+/// The place of the rows of a successful attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rows<Text = String> {
     /// There are none, or the job does not need them (`summary_only`).
@@ -224,7 +224,7 @@ impl AttemptStatus {
         }
     }
 
-    /// Returns the word in `processed_mini-batches.csv`, which readers of the original know.
+    /// Returns the word in `processed_mini-batches.csv`, as Azure ML writes it.
     pub fn report_word(self) -> &'static str {
         match self {
             Self::Succeeded => "RUN_DONE",
@@ -268,7 +268,7 @@ impl Attempt {
         }
     }
 
-    /// Whether the core says everything about it.
+    /// Whether the core describes it completely.
     fn is_ordinary_success(&self) -> bool {
         // Every other field by its name: an added field must be considered here.
         #[rustfmt::skip]

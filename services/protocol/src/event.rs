@@ -55,7 +55,7 @@ pub enum ResultEvent {
         /// The rest of its start, and the share of the import.
         #[serde(default)]
         start: Start,
-        /// What the node noticed about it and users should know, in one sentence; may be empty.
+        /// A notice of the node for users, in one sentence; may be empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         notice: String,
     },
@@ -82,7 +82,7 @@ pub enum ResultEvent {
         /// Why the node replaces it although it worked.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         wear: Option<Wear>,
-        /// What the node noticed about it and users should know, in one sentence; may be empty.
+        /// A notice of the node for users, in one sentence; may be empty.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         notice: String,
     },
@@ -93,7 +93,7 @@ pub enum ResultEvent {
         /// Why it gave up, in one line; `None` if it had no work left.
         cause: Option<String>,
     },
-    /// Something takes unusually long.
+    /// A process or node takes unusually long.
     Waiting(Box<Waiting>),
     /// A mini-batch makes progress although no attempt ends: its items run in ranges, or it waits for a service. It counts
     /// for `progress_update_timeout` alone.
@@ -131,7 +131,8 @@ pub enum ResultEvent {
     },
 }
 
-/// How long the parts of a start took that [`ResultEvent::ProcessReady`] does not name. 0: unknown.
+/// The durations of the parts of a start that [`ResultEvent::ProcessReady`] does not name. 0:
+/// unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Start {
@@ -141,7 +142,7 @@ pub struct Start {
     pub import_seconds: f64,
 }
 
-/// What a round of a job runs again. Mini-batches that have not ended run in any case.
+/// The ended work that a round of a job runs again. Unfinished mini-batches run in any case.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Wall clock, milliseconds since the epoch.
@@ -151,10 +152,12 @@ pub struct Round {
     /// The output that the job wrote before, unless an earlier round says the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<FileVersion>,
-    /// It goes on with a round that was interrupted: the tries that mini-batches have spent stay spent.
+    /// Whether it continues an interrupted round: the tries that mini-batches have spent stay
+    /// spent.
     #[serde(default, skip_serializing_if = "is_false")]
     pub goes_on: bool,
-    /// It begins while the job runs: the reducers that serve the job publish what runs again.
+    /// Whether it begins while the job runs: then the reducers that serve the job publish its
+    /// mini-batches.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_live: bool,
     /// Digest of the script that it runs.
@@ -248,7 +251,7 @@ pub struct WarningKind {
     pub count: u64,
     /// Place and value of the first warning: `data.csv, line 203: "2"`.
     pub first: String,
-    /// What to set or to correct.
+    /// The remedy: a key to set, or a value to correct.
     pub remedy: String,
     /// The type to give to the column, if that is the remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,8 +10,8 @@
 //!
 //! User code may write to the socket or close it. Its descriptor has a high number, which scripts
 //! rarely guess. A frame that is invalid, or that does not end while user code runs, fails the
-//! oldest unanswered mini-batch and replaces the process. No deadline depends on what the process
-//! reports.
+//! oldest unanswered mini-batch and replaces the process. No deadline depends on a report of the
+//! process.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ pub struct Configure {
     pub profiling_module: String,
     /// Whether the job collects rows (`append_row`) or only counts them.
     pub rows_wanted: bool,
-    /// How rows become bytes.
+    /// The format of rows.
     pub output_format: OutputFormat,
     /// `to_csv` keyword arguments that replace the default ones.
     pub to_csv_arguments: serde_json::Map<String, serde_json::Value>,
@@ -131,7 +131,7 @@ pub struct Configure {
     pub tabular: bool,
     /// Items of every mini-batch except the last; `None` if they differ or are unknown before reading.
     pub items_per_mini_batch: Option<u64>,
-    /// What each row must be; `None`: anything.
+    /// The schema of each row; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_schema: Option<ResultSchema>,
 }
@@ -238,7 +238,7 @@ pub enum Payload {
     Rank,
 }
 
-/// How a script gets the rows of a table.
+/// The form in which a script gets the rows of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TableForm {
@@ -266,7 +266,7 @@ pub enum ProcessEvent {
         import_seconds: f64,
         /// `major.minor.micro` of the interpreter.
         python_version: String,
-        /// How the script gets the rows of a table.
+        /// The form in which the script gets the rows of a table.
         #[serde(default)]
         takes: TableForm,
     },
@@ -425,7 +425,7 @@ impl Ending {
     }
 }
 
-/// The chance that a script which did not start will start in another process.
+/// The chance that a script starts in another process after a failed start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RestartChance {

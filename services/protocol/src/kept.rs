@@ -1,5 +1,5 @@
-//! What an earlier round of a job has of a mini-batch: an object below `parts/`, which the worker reads before it runs the
-//! other items.
+//! The rows of a mini-batch that an earlier round of a job has kept: an object below `parts/`,
+//! which the worker reads before it runs the other items.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub struct Kept {
     pub aside: bool,
 }
 
-/// Why the bytes of an object are not what a round has kept.
+/// The bytes of an object are not kept rows of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it does not hold the rows that an earlier round has kept")]
 pub struct NotKept;

@@ -1,4 +1,5 @@
-//! `limits`: what all processes of a job together may ask of a service, and how its nodes divide them.
+//! `limits`: bounds on the requests of all processes of a job to a service, and their division
+//! among nodes.
 //!
 //! Shares are parts of [`WHOLE_LIMIT`]. A node reports what it needs ([`LimitNeed`] in its `NodeState`), and the schedule of the
 //! target says what it may use ([`LimitShare`]).
@@ -30,7 +31,7 @@ impl RateLimits {
 /// The whole of the limits of a job. 1 to 16 nodes can divide it equally.
 pub const WHOLE_LIMIT: u32 = 720_720;
 
-/// How much of the limits of a job a node needs.
+/// The need of a node for a share of the limits of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitNeed {
     /// Random number of the limiter of the node. It takes another one when its share has lapsed.
@@ -50,7 +51,7 @@ impl LimitNeed {
     }
 }
 
-/// What a node may use of the limits of a job.
+/// The share of a node in the limits of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitShare {
     /// Name of the node.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Which nodes work on a job. A reducer writes it, and nodes on which attempts have failed read it.
+/// The nodes that work on a job. A reducer writes it, and nodes on which attempts have failed read
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
     /// Nodes with processes of the job. The number grows with the attempts that end there, as long as attempts keep

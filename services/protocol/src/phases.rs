@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
 
-/// How long the phases of an attempt before `run()` took, to the microsecond. All are zero where nothing measured them, as in
-/// earlier builds. Half the size of `f64`, because millions of attempts are in memory.
+/// The durations of the phases of an attempt before `run()`, to the microsecond. All are zero if
+/// they were not measured. Half the size of `f64`, because millions of attempts are in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases {
@@ -24,7 +24,7 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// Creates them from seconds. What is not a duration becomes zero.
+    /// Creates them from seconds. An invalid duration becomes zero.
     pub fn new(waited: f64, prepared: f64, loaded: f64) -> Self {
         Self::of_microseconds(
             [waited, prepared, loaded].map(|seconds| (seconds * 1e6).round() as u64),
@@ -51,7 +51,7 @@ impl Phases {
     pub fn reported_seconds(self, elapsed_seconds: f64, run_seconds: f64) -> f64 {
         let loaded = f64::from(self.loaded_seconds);
         let rest = elapsed_seconds - run_seconds - loaded;
-        // What rounding leaves is no duration.
+        // A remainder of rounding is not a duration.
         if rest > 1e-6 + loaded * f64::from(f32::EPSILON) { rest } else { 0.0 }
     }
 

@@ -1,4 +1,4 @@
-//! Where a mini-batch is in the plan.
+//! The position of a mini-batch in the plan.
 
 use std::ops::Range;
 

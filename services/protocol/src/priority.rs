@@ -1,8 +1,8 @@
-//! How jobs that have work at the same time divide a node.
+//! The weight of jobs that divide a fleet.
 
 use serde::{Deserialize, Serialize};
 
-/// How much of a node a job gets while other jobs have work there.
+/// The share of a job while other jobs have work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {

@@ -1,5 +1,5 @@
-//! How much of a compute target its owners may have at a time: limits, and the order in which jobs
-//! that wait begin. An *owner* is the person or team whose quotas apply to a job.
+//! The quotas of a compute target: limits on its owners, and the order in which waiting jobs start.
+//! An *owner* is the person or team whose quotas apply to a job.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::words::counted;
 pub struct Quotas {
     /// Jobs that run at a time.
     pub max_jobs: Option<u32>,
-    /// What becomes of a job that may not run yet.
+    /// The handling of a job that may not run yet.
     pub when_full: WhenFull,
     /// Limits of each owner without limits of its own.
     pub each_owner: OwnerQuota,
@@ -34,7 +34,7 @@ pub struct OwnerQuota {
     pub max_in_flight: Option<u32>,
 }
 
-/// What becomes of a job that may not run yet.
+/// The handling of a job that may not run yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
@@ -103,9 +103,9 @@ impl Quotas {
             .or_else(|| reached(None, running.len(), self.max_jobs))
     }
 
-    /// Returns what becomes of the jobs that wait, given the owners of those that run: `None`: the job may run; else the
-    /// limit for which it waits. The order is that of priorities, then of time. A job whose owner has reached a limit
-    /// does not delay jobs of others.
+    /// Returns a decision for each waiting job, given the owners of running jobs. `None`: the job
+    /// may run; else the limit for which it waits. The order is that of priorities, then of time. A
+    /// job whose owner has reached a limit does not delay jobs of others.
     pub fn turns(
         &self,
         running: &[String],

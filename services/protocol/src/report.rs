@@ -100,7 +100,8 @@ impl DividedMiniBatches {
     }
 }
 
-/// Why a reducer cannot go on with a job: its queue or its store does not answer, or it cannot serve the job at all.
+/// The trouble that stops a reducer: its queue or its store does not answer, or it cannot serve the
+/// job at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReducerTrouble {
     /// The reason, in one line.
@@ -127,7 +128,7 @@ pub struct Progress {
     /// From start to this report, without the time between an end and a retry.
     #[serde(default)]
     pub elapsed_seconds: f64,
-    /// The part of it in which a worker was there.
+    /// The part of it in which a worker was alive.
     #[serde(default)]
     pub worked_seconds: f64,
     /// Whether `mini_batches.total` is final.
@@ -175,8 +176,8 @@ pub struct Progress {
     /// Nine of ten successful attempts took at most this long; `None`: too few have ended, or the job does not speculate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_seconds: Option<f64>,
-    /// Wall clock of the last sign of any worker, milliseconds since the epoch. `None` if a worker gave a sign just
-    /// now, or none has yet.
+    /// Wall clock of the last heartbeat of any worker, milliseconds since the epoch. `None` if a
+    /// worker sent one just now, or none has yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_since: Option<u64>,
     /// The rounds of the job, if there were several.
@@ -185,18 +186,18 @@ pub struct Progress {
     /// Current step of the reducer, if it is not processing results: `writing the output`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// Why its reducer cannot go on.
+    /// Why its reducer cannot continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<ReducerTrouble>,
     /// The mini-batches that run, those that began first at the beginning. At most 2000.
     #[serde(default)]
     pub running: Vec<RunningMiniBatch>,
-    /// What processes use. At most 2000 of them.
+    /// The usage of processes. At most 2000 of them.
     #[serde(default)]
     pub usage: Vec<ProcessUsage>,
     /// Processes and nodes that take unusually long, latest first. At most 16.
     pub waiting: Vec<Waiting>,
-    /// Replaced processes, and what nodes noticed about processes and GPUs, in sentences.
+    /// Replaced processes, and notices of nodes about processes and GPUs, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Time from its last write to the moment when it was read, by the clock of the store; `None`: the store does not
@@ -288,13 +289,13 @@ pub struct JobResult {
     /// The first failed mini-batches, at most 10.
     #[serde(default)]
     pub failed_mini_batches: Vec<FailedMiniBatch>,
-    /// Decisions of the engine about the inputs that may surprise users, replaced processes, and what nodes noticed about
-    /// processes and GPUs, in sentences.
+    /// Decisions of the engine about the inputs that may surprise users, replaced processes, and
+    /// notices of nodes about processes and GPUs, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// From start to end, without the time between an end and a retry.
     pub elapsed_seconds: f64,
-    /// The part of it in which a worker was there.
+    /// The part of it in which a worker was alive.
     #[serde(default)]
     pub worked_seconds: f64,
     /// The rounds of the job, if there were several.
@@ -375,7 +376,7 @@ pub struct FailureCause {
     pub printed: String,
 }
 
-/// A round of a job: what it ran besides the mini-batches that had not ended, and what came of it.
+/// A round of a job: its work besides the unfinished mini-batches, and its result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundResult {
     /// Its beginning, milliseconds since 1970; `None`: that of the job.
@@ -400,7 +401,7 @@ pub struct RoundResult {
 }
 
 impl RoundResult {
-    /// Returns what it ran and what came of it, in one line.
+    /// Returns its work and its result, in one line.
     pub fn sentence(&self) -> String {
         let Self { state, failed, rejected, unfinished, goes_on, has_other_script, items, .. } =
             self;

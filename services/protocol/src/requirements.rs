@@ -1,4 +1,4 @@
-//! What a job requires of a node, and what a node offers.
+//! The requirements of a job, and the offer of a node.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wear::memory;
 
-/// What each node of a job must have (`requires`). Zero: any number.
+/// The requirements on each node of a job (`requires`). Zero: any number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Requirements {
@@ -79,13 +79,13 @@ impl fmt::Display for Requirements {
 /// No node of a target meets the requirements of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfit {
-    /// What the job requires.
+    /// The requirements of the job.
     pub requires: Requirements,
     /// Number of nodes.
     pub nodes: u64,
     /// The node that lacks the fewest things.
     pub nearest: String,
-    /// What it lacks, in sentences with `;` between them.
+    /// The unmet requirements, in sentences with `;` between them.
     pub lacks: String,
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// What a node offers to jobs.
+/// The offer of a node to jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Offer {
@@ -123,7 +123,8 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Returns what the node lacks for a job, in sentences with `;` between them; `None` if it lacks nothing.
+    /// Returns the unmet requirements of a job, in sentences with `;` between them; `None` if there
+    /// are none.
     pub fn lacks(&self, requirements: &Requirements) -> Option<String> {
         let lacks = self.lacking(requirements);
         (!lacks.is_empty()).then(|| lacks.join("; "))

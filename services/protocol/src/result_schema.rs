@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What a row must be.
+/// The schema of a row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResultSchema {

@@ -18,7 +18,7 @@ pub const ROW_SHAPE: &str = "gristmill.rows";
 /// Key of the metadata of a table with what pandas knows about it, as pandas and pyarrow define it.
 pub const PANDAS_METADATA: &str = "pandas";
 
-/// What the rows of a table are in Python.
+/// The type of the rows of a table in Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowShape {
     /// Dictionaries, named tuples, and rows of DataFrames.

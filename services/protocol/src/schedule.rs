@@ -12,7 +12,7 @@ use crate::{
     Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Quotas, Requirements, SlotPhase, Unfit,
 };
 
-/// What a node has, and what it does.
+/// The state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeState {
@@ -20,7 +20,7 @@ pub struct NodeState {
     pub name: String,
     /// The build that it runs: version and commit.
     pub build: String,
-    /// What it offers to jobs.
+    /// Its offer to jobs.
     pub offer: Offer,
     /// Processes of any job, whatever the job asks for; `None`: as many as it asks for.
     pub process_count: Option<u32>,
@@ -34,7 +34,7 @@ pub struct NodeState {
     pub unable: BTreeMap<String, String>,
 }
 
-/// What a job has on a node.
+/// The processes of a job on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Running {
@@ -46,10 +46,11 @@ pub struct Running {
     pub has_ended_one: bool,
     /// GPUs on which it keeps failing.
     pub failing_gpus: BTreeSet<u32>,
-    /// How much of the `limits` of the job it needs; `None`: the job has none, or is not prepared yet.
+    /// The share of the `limits` of the job that it needs; `None`: the job has none, or is not
+    /// prepared yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitNeed>,
-    /// What it does with mini-batches.
+    /// Its mini-batches and usage.
     pub activity: Activity,
 }
 
@@ -61,11 +62,11 @@ pub struct Activity {
     pub held: u64,
     /// Those that processes run: at most one for each process, ordered by process.
     pub running: Vec<RunningMiniBatch>,
-    /// What its processes use.
+    /// The usage of its processes.
     pub usage: Vec<ProcessUsage>,
 }
 
-/// What a Python process uses, without its children.
+/// The usage of a Python process, without its children.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessUsage {
     /// Name of the node.
@@ -96,13 +97,13 @@ pub struct RunningMiniBatch {
     pub node: String,
     /// `processNNN`.
     pub process: String,
-    /// What the process does.
+    /// The phase of the process.
     pub phase: SlotPhase,
     /// Wall clock of the node at which this try began, milliseconds since the epoch.
     pub since: u64,
 }
 
-/// What a job can use.
+/// The demand of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// Job id.
@@ -113,7 +114,7 @@ pub struct Demand {
     pub priority: Priority,
     /// When it was enqueued, milliseconds since the epoch.
     pub enqueued_at: u64,
-    /// What each of its nodes must offer.
+    /// The requirements on each of its nodes.
     pub requires: Requirements,
     /// Nodes that may work on it at a time; `None`: all.
     pub node_count: Option<u32>,
@@ -133,7 +134,7 @@ pub struct Demand {
     pub excluded: BTreeSet<String>,
 }
 
-/// How many GPUs the processes of a job have. A GPU belongs to one job at a time.
+/// The GPUs of the processes of a job. A GPU belongs to one job at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GpuDemand {
     /// One for each process on a node with GPUs; none elsewhere.
@@ -172,7 +173,7 @@ impl Demand {
     }
 }
 
-/// Which node works on which job.
+/// The schedule of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Schedule {
@@ -186,16 +187,16 @@ pub struct Schedule {
     pub build: String,
     /// The builds of the nodes, in order.
     pub node_builds: Vec<String>,
-    /// What each node works on, ordered by node and job.
+    /// The allocations, ordered by node and job.
     pub allocations: Vec<Allocation>,
-    /// What nodes must end and have not confirmed, ordered by node and job.
+    /// The processes that nodes must end and have not confirmed, ordered by node and job.
     pub revoked: Vec<Revoked>,
-    /// Nodes with jobs that give no sign of life, ordered by name. They get nothing.
+    /// Silent nodes with jobs, ordered by name. They get nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<String>,
     /// The quotas that it keeps.
     pub quotas: Quotas,
-    /// How nodes divide the `limits` of jobs, ordered by job and node.
+    /// The shares of nodes in the `limits` of jobs, ordered by job and node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limit_shares: Vec<LimitShare>,
     /// The jobs that have not ended, ordered by id.
@@ -211,7 +212,7 @@ impl Schedule {
     }
 }
 
-/// What a node has for a job.
+/// The processes and GPUs of a node for a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Allocation {
     /// Name of the node.
@@ -238,7 +239,7 @@ pub struct Revoked {
     pub since: u64,
 }
 
-/// What a schedule says of a job.
+/// A job in a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScheduledJob {

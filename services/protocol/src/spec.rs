@@ -130,13 +130,13 @@ pub struct JobSpec {
     /// Items of one mini-batch that an asynchronous `run_item()` works on at a time.
     #[serde(default = "default_concurrency", skip_serializing_if = "is_default_concurrency")]
     pub concurrency: u32,
-    /// What all processes of all nodes together may ask of a service.
+    /// The limits of the requests of all processes of all nodes to a service.
     #[serde(default, skip_serializing_if = "RateLimits::is_empty")]
     pub limits: RateLimits,
-    /// What each node must have to take the job.
+    /// The requirements on each node of the job.
     #[serde(default, skip_serializing_if = "Requirements::is_empty")]
     pub requires: Requirements,
-    /// What becomes of a mini-batch whose tries are spent.
+    /// The handling of a mini-batch whose tries are spent.
     #[serde(default, skip_serializing_if = "Isolate::is_off")]
     pub isolate: Isolate,
     /// Items of the largest mini-batch that is isolated.
@@ -181,7 +181,7 @@ pub(crate) fn is_default_concurrency(concurrency: &u32) -> bool {
     *concurrency == DEFAULT_CONCURRENCY
 }
 
-/// What becomes of a mini-batch whose tries are spent.
+/// The handling of a mini-batch whose tries are spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolate {
@@ -386,7 +386,7 @@ pub struct Input {
     /// `{Store}/{Brand}/{file_name}.csv`: columns taken from the path.
     #[serde(default)]
     pub partition_format: Option<String>,
-    /// How to read its tables. Ignored for files.
+    /// The options for reading its tables. Ignored for files.
     #[serde(default)]
     pub table: TableOptions,
 }
@@ -428,14 +428,14 @@ pub struct Output {
     pub folder: ItemPath,
     /// Name of the final file in `folder`.
     pub file_name: String,
-    /// How rows become bytes.
+    /// The format of rows.
     pub format: OutputFormat,
     /// Write the column names of DataFrames once at the top (`--append_row_dataframe_header`).
     pub header: bool,
     /// `to_csv` keyword arguments from `parallel_run_step.settings.json`, as JSON.
     #[serde(default)]
     pub to_csv_arguments: serde_json::Map<String, serde_json::Value>,
-    /// What each row must be; `None`: anything.
+    /// The schema of each row; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_schema: Option<ResultSchema>,
 }
@@ -461,7 +461,7 @@ pub enum OutputAction {
     AppendRow,
 }
 
-/// How rows become bytes.
+/// The format of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputFormat {

@@ -1,10 +1,10 @@
-//! How to read the tables of an input, and their columns.
+//! The options for reading the tables of an input, and their columns.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// How to read the tables of an input.
+/// The options for reading the tables of an input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TableOptions {
@@ -31,7 +31,7 @@ pub struct TableOptions {
     pub support_multi_line: bool,
     /// Keep `''` in text columns instead of a missing value.
     pub empty_as_string: bool,
-    /// What to do with a value that does not fit its column's type.
+    /// The handling of a value that does not fit its column's type.
     pub on_type_mismatch: MismatchPolicy,
     /// Columns of the file to read, in this order; empty: all in the order of the file. The JSON omits an empty list,
     /// so that a job without it keeps its fingerprint.
@@ -175,7 +175,7 @@ impl HeaderMode {
     }
 }
 
-/// What happens to a value that does not fit the type of its column.
+/// The handling of a value that does not fit the type of its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MismatchPolicy {

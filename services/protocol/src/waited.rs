@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::words::duration;
 
-/// Shorter waits are not worth a word.
+/// Shorter waits are not reported.
 const TOLD_MILLISECONDS: u64 = 1000;
 
 /// Milliseconds that attempts have waited, those of all processes together.

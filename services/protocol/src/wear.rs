@@ -1,4 +1,4 @@
-//! Why nodes replace Python processes that still work.
+//! The reasons for which nodes replace Python processes that still work.
 
 use std::fmt;
 

@@ -59,7 +59,7 @@ impl Column {
     }
 }
 
-/// What a value is, and so which array holds it.
+/// The kind of a value, which selects the array that holds it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Kind {
     /// The row has no such key.
@@ -94,7 +94,7 @@ enum Kind {
     Json,
 }
 
-/// What the values of a Python type are, found once for each type.
+/// The class of the values of a Python type, found once for each type.
 #[derive(Clone, Copy)]
 enum Class {
     Missing,

@@ -71,7 +71,7 @@ pub struct JobQueues {
     pub results: Arc<dyn Queue>,
 }
 
-/// What a queue of a job is for.
+/// The role of a queue of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueRole {
     Tasks,
@@ -89,7 +89,7 @@ impl QueueRole {
     }
 }
 
-/// Which names a service allows.
+/// The names that a service allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Naming {
     /// The largest number of characters.

@@ -41,7 +41,7 @@ pub struct Bundles {
 pub(crate) struct Bundle {
     delivery: Delivery,
     members: Vec<Bytes>,
-    /// Which members are acknowledged, or sent again alone.
+    /// The members that are acknowledged, or sent again alone.
     ended: Mutex<Vec<bool>>,
 }
 

@@ -39,7 +39,7 @@ pub trait Harness: Send + Sync {
     async fn pass(&self, time: Duration);
 }
 
-/// Where backends differ, because the services behind them do.
+/// The legitimate differences between backends, because their services differ.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// The unit in which the backend counts time. All durations of the tests are small multiples of it.
@@ -48,7 +48,7 @@ pub struct Capabilities {
     pub wait_max: Duration,
     /// Leases expire by time. (A lease that is a connection ends with the connection.)
     pub timed_lease: bool,
-    /// How acknowledging with an old receipt affects a message that was delivered again.
+    /// The effect of acknowledging a redelivered message with an old receipt.
     pub old_receipt: OldReceipt,
     /// The backend honours [`Message::delay`].
     pub delay: bool,
@@ -62,7 +62,7 @@ pub struct Capabilities {
     pub message_bytes_max: Option<usize>,
 }
 
-/// How acknowledging with an old receipt affects a message that was delivered again.
+/// The effect of acknowledging a redelivered message with an old receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldReceipt {
     /// Nothing: the queue reports the receipt as lost.

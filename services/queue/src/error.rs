@@ -1,4 +1,4 @@
-//! Why a call failed, sorted by what the caller does next.
+//! The errors of calls, sorted by the reaction of the caller.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Display, Formatter};
@@ -13,14 +13,14 @@ pub enum Error {
     Unavailable {
         /// Path or address.
         queue: String,
-        /// What happened, and what may help.
+        /// The problem, and the remedy.
         source: Cause,
     },
     /// No call will succeed until a person changes something: stop, and show this.
     Misconfigured {
         /// Path or address.
         queue: String,
-        /// What is wrong, and what to do about it.
+        /// The problem, and the remedy.
         source: Cause,
     },
     /// The queue does not exist, or does not exist any more. Those of a job exist while it may run.

@@ -145,7 +145,7 @@ struct RabbitQueue {
     connecting: tokio::sync::Mutex<Connecting>,
 }
 
-/// Which queue, and how to open a session of it.
+/// A queue, with the means to open a session of it.
 struct Access {
     connections: Arc<Connections>,
     address: Address,

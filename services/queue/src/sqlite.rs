@@ -26,7 +26,7 @@ use crate::clock::deadline;
 use crate::error::{Cause, check_sizes};
 use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 
-/// How to open a queue file.
+/// The options for opening a queue file.
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
     /// The clock that ends leases and delays. Every process that opens the file must use the same clock.

@@ -97,7 +97,7 @@ enum Format {
 
 /// A value that does not fit.
 pub(crate) struct Misfit {
-    /// Where it is, as people write it: `lines[0].price`.
+    /// Its path, as people write it: `lines[0].price`.
     pub field: String,
     pub reason: String,
 }

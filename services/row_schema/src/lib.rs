@@ -35,7 +35,7 @@ enum Kind {
 pub struct InvalidSchema {
     /// Place of the mistake in the schema: keys and positions.
     pub place: Vec<String>,
-    /// What is wrong with it.
+    /// Its problem.
     pub message: String,
 }
 

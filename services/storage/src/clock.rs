@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::listing::{ListingClient, SkippedKeys};
 use crate::random_name;
 
-/// How long the clock of a folder is followed before the next look at it.
+/// How long the clock of a folder is extrapolated before it is read again.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// The clock of a store. Clones share what it has told.
@@ -58,7 +58,7 @@ impl Clock {
         self.told().unwrap_or_else(Utc::now)
     }
 
-    /// Takes note of the time.
+    /// Records the time.
     pub fn tell(&self, date: DateTime<Utc>) {
         *self.0.told.lock().expect("no panic while it was held") = Some((date, Instant::now()));
     }

@@ -64,7 +64,7 @@ pub enum Error {
     },
     /// The source of a snapshot exceeds the limit: leave something out.
     TooLarge {
-        /// What was counted until it exceeded the limit.
+        /// The size that exceeds the limit.
         found: String,
         /// The limit, and what to do.
         allowed: String,

@@ -58,7 +58,7 @@ pub struct JobStore {
     pub(crate) job_id: Option<String>,
 }
 
-/// What a round that another process requests runs again of what has ended.
+/// The ended work that a requested round runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundRequest {
     /// Failed mini-batches.
@@ -298,7 +298,7 @@ impl JobStore {
         Ok(noted.and_then(|noted| std::str::from_utf8(&noted).ok()?.parse().ok()))
     }
 
-    /// Lets reducers publish again what has not ended, and forgets why the job could not be planned.
+    /// Lets reducers publish the unfinished mini-batches again, and clears the planning error.
     pub async fn forget_published(&self) -> Result<()> {
         self.delete("plan/published").await?;
         self.delete("plan/failed").await
@@ -506,7 +506,7 @@ struct Formatted<'a> {
     spec: &'a JobSpec,
 }
 
-/// What a build must know of any `spec.json`.
+/// The fields of `spec.json` that every build must know.
 #[derive(Deserialize)]
 struct Format {
     format: u32,

@@ -107,7 +107,7 @@ impl TargetStore {
         Self { url, store, prefix, folder: None, stores, clock }
     }
 
-    /// Takes note of the time by the clock of the store, for a store that does not tell it.
+    /// Sets the time of the store's clock, for a store that does not report it.
     pub fn with_time(self, now: DateTime<Utc>) -> Self {
         self.clock.tell(now);
         self

@@ -1,4 +1,4 @@
-//! What all columns under construction have in common.
+//! The common part of all column builders.
 
 use arrow::array::ArrayRef;
 
@@ -19,7 +19,7 @@ pub(crate) trait Builder {
     fn reserve(&mut self, values: usize, bytes: usize);
 }
 
-/// What is wrong with a cell, without white space around it, whose value is missing: nothing if it is empty.
+/// Returns the problem of a trimmed cell whose value is missing: none if it is empty.
 pub(crate) fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), Misfit> {
     if cell.is_empty() { Ok(()) } else { Err(Misfit { problem, became: Replacement::Missing }) }
 }

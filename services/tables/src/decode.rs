@@ -66,13 +66,13 @@ pub struct Decoded {
     /// Number of records that are not in `batch` because they are unreadable, or because they must fail if they do not
     /// fit.
     pub failed_records: u64,
-    /// What is wrong with these records.
+    /// The problems of these records.
     pub unread: Vec<UnreadRecord>,
-    /// What users should know about these rows.
+    /// The warnings for users about these rows.
     pub warnings: Warnings,
     /// The same about values that only pandas changes: a script that takes Arrow gets those of the file.
     pub warnings_of_pandas: Warnings,
-    /// What differs for readers of the lines of JSON.
+    /// The differences for readers of JSON lines.
     pub as_items: Option<AsItems>,
 }
 
@@ -84,7 +84,7 @@ pub struct AsItems {
     pub rows: u64,
     /// The other lines.
     pub unread: Vec<UnreadRecord>,
-    /// What users should know about the lines.
+    /// The warnings for users about the lines.
     pub warnings: Warnings,
 }
 
@@ -588,7 +588,7 @@ const HAS_PATHS: &str = "gristmill.has_paths";
 /// Arrow's name for text that is JSON.
 const JSON: &str = "arrow.json";
 
-/// What Hive and Spark write in a path in place of a missing value.
+/// The text that Hive and Spark write in a path for a missing value.
 const MISSING_IN_PATH: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Returns the batch of the columns in the files and those from their paths.

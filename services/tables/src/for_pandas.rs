@@ -1,4 +1,5 @@
-//! What only pandas changes or must know of a finished column, and what the rules of the original make of codes.
+//! Conversions and metadata of a finished column that only pandas needs, and the treatment of codes
+//! by the rules of Azure ML.
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, OffsetSizeTrait};
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};

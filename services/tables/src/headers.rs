@@ -1,4 +1,4 @@
-//! Which files of an input begin with a header.
+//! Finds the files of an input that begin with a header.
 
 use protocol::{HeaderMode, TableFormat, TableOptions};
 

@@ -13,7 +13,7 @@ pub(crate) fn has_lone_cr(text: &[u8]) -> bool {
     memchr::memchr_iter(b'\r', text).any(|at| text.get(at + 1).is_some_and(|&next| next != b'\n'))
 }
 
-/// How the lines of a text end.
+/// The line ends of a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LineEnds {
     /// The first CR outside quotes that another byte than LF follows.

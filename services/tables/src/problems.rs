@@ -434,7 +434,7 @@ fn with_rest(mut unread: Vec<UnreadRecord>, records: u64) -> Vec<UnreadRecord> {
     unread
 }
 
-/// What users should know about the rows of a mini-batch.
+/// The warnings for users about the rows of a mini-batch.
 #[derive(Clone, Debug, Default)]
 pub struct Warnings {
     /// The first [`WARNINGS_MAX`].

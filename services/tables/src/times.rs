@@ -17,7 +17,7 @@ const NOT_A_TIME: i64 = i64::MIN;
 /// The zone of times with an offset.
 const UTC: &str = "UTC";
 
-/// What happens to the offsets of times.
+/// The handling of the offsets of times.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Offsets {
     /// Applied and dropped: UTC without a zone.

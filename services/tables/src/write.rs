@@ -13,7 +13,7 @@ use crate::row_groups::decoded_schema;
 /// Writes rows to an empty file. Returns their number.
 pub fn write_parquet(batch: &RecordBatch, file: File) -> Result<u64> {
     let mut rows = batch.clone();
-    // What a Parquet file says about its rows is true of these, too.
+    // The metadata of a Parquet file about its rows holds for these, too.
     let metadata = rows.schema_metadata_mut();
     let declared = metadata.remove(DECLARED).and_then(|text| decoded_schema(&text));
     *metadata = declared.map(|declared| declared.metadata).unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Whether a role makes progress. Each of its loops, and each service that it calls, is a [`Duty`] that must show signs
-//! of life. A role is unhealthy if one of them is overdue for longer than a limit.
+//! Tells whether a role makes progress. Each of its loops, and each service that it calls, is a
+//! [`Duty`] that must send heartbeats. A role is unhealthy if one of them is overdue for longer
+//! than a limit.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,14 +21,14 @@ struct Shared {
 
 struct State {
     name: String,
-    /// When the next sign of life is due, in milliseconds since the beginning.
+    /// When the next heartbeat is due, in milliseconds since the beginning.
     due: AtomicU64,
 }
 
-/// No sign of life is due.
+/// No heartbeat is due.
 const NOTHING: u64 = u64::MAX;
 
-/// A duty that must show signs of life until it is dropped.
+/// A duty that must send heartbeats until it is dropped.
 pub struct Duty {
     began: Instant,
     state: Arc<State>,
@@ -35,11 +36,11 @@ pub struct Duty {
 
 /// Why a role is unhealthy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no sign of life of {duty} for {} s", overdue.as_secs())]
+#[error("no heartbeat of {duty} for {} s", overdue.as_secs())]
 pub struct Unhealthy {
     /// Name of the duty.
     pub duty: String,
-    /// Time since its sign of life was due.
+    /// Time since its heartbeat was due.
     pub overdue: Duration,
 }
 
@@ -179,7 +180,7 @@ mod tests {
     fn stuck_loop_is_named_until_it_ends() {
         let health = strict();
         let duty = health.coming_round("the loop of the node");
-        assert_eq!(until_unhealthy(&health), "no sign of life of the loop of the node for 0 s");
+        assert_eq!(until_unhealthy(&health), "no heartbeat of the loop of the node for 0 s");
         drop(duty);
         assert_eq!(health.check(), Ok(()));
     }

@@ -31,19 +31,19 @@ pub type OwnLabel = [(&'static str, String); 1];
 /// A gauge whose value has a fraction.
 pub type FloatGauge = Gauge<f64, AtomicU64>;
 
-/// Which queue of a target.
+/// A queue of a target.
 pub const DESTINATION: &str = "messaging_destination_name";
 /// Operation on a queue or a message.
 pub const OPERATION: &str = "messaging_operation_name";
 /// Why it failed; empty for a success.
 pub const ERROR: &str = "error_type";
-/// How something ended.
+/// The outcome of an event.
 pub const OUTCOME: &str = "outcome";
-/// Why something happened.
+/// The cause of an event.
 pub const CAUSE: &str = "cause";
 /// State.
 pub const STATE: &str = "state";
-/// What a job requires of a node.
+/// The requirements of a job.
 pub const REQUIRES: &str = "requires";
 
 /// Why a job has no process.
@@ -197,8 +197,9 @@ impl Metrics {
         }
     }
 
-    /// Returns the number of jobs that wait for what no worker of the target has. Without workers nothing tells a job that no
-    /// worker could run from one whose workers start, except time.
+    /// Returns the number of jobs whose requirements no worker of the target meets. Without
+    /// workers, only time distinguishes a job that no worker could run from one whose workers
+    /// start.
     pub fn blocked(&self) -> u64 {
         let of = |reason| self.jobs_waiting.get_or_create(&[(REASON, reason)]).get().max(0) as u64;
         of("worker") + of("fitting_worker") + of("able_worker")
@@ -397,12 +398,12 @@ pub struct GaugeContribution {
 }
 
 impl GaugeContribution {
-    /// Creates a share of 0.
+    /// Creates a contribution of 0.
     pub fn of(gauge: &Gauge) -> Self {
         Self { gauge: gauge.clone(), value: 0 }
     }
 
-    /// Sets this share.
+    /// Sets this contribution.
     pub fn set(&mut self, value: usize) {
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         self.gauge.inc_by(value - self.value);
@@ -421,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gauge_is_the_sum_of_its_shares() {
+    fn gauge_is_the_sum_of_its_contributions() {
         let gauge = Gauge::default();
         let (mut first, mut second) =
             (GaugeContribution::of(&gauge), GaugeContribution::of(&gauge));

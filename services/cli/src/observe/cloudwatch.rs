@@ -1,5 +1,5 @@
-//! What scaling and alarms need, for CloudWatch: lines of the log in its embedded metric format, of which CloudWatch makes
-//! metrics.
+//! Metrics for scaling and alarms on CloudWatch: lines of the log in its embedded metric format, of
+//! which CloudWatch makes metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -31,7 +31,7 @@ const LIMITS: ServerLimits = ServerLimits {
     write_time: EXCHANGE_TIME,
 };
 
-/// What the endpoints report.
+/// The state that the endpoints report.
 #[derive(Debug)]
 pub struct RoleState {
     pub health: Health,
@@ -124,7 +124,7 @@ mod tests {
             std::hint::spin_loop();
         }
         let ill = get("/healthz").await;
-        assert!(ill.contains("no sign of life of the loop of the node for "), "{ill}");
+        assert!(ill.contains("no heartbeat of the loop of the node for "), "{ill}");
         ends(ill, "503 ", " s\n");
         ends(
             get("/metrics").await,

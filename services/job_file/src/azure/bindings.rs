@@ -1,4 +1,4 @@
-//! What the inputs and outputs of a document stand for.
+//! Binds the inputs and outputs of a document.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::register::{Asset, is_plain};
 use super::versioned::{NameTable, Versioned};
 use crate::{Entry, Fault, Location, Node, ScalarKind, Value, find};
 
-/// What an input stands for.
+/// The value of an input.
 #[derive(Clone, Debug)]
 pub enum BoundInput {
     Literal(Node),
@@ -20,7 +20,7 @@ pub enum BoundInput {
 }
 
 impl BoundInput {
-    /// What an input with a mistake, which is recorded, stands for: its uses are not mistakes as well.
+    /// The value of an input with a recorded mistake: its uses are not mistakes as well.
     pub fn refused() -> Self {
         Self::Literal(Node::text(Location::File, "-"))
     }
@@ -41,7 +41,7 @@ pub struct Data {
 
 pub type Inputs = BTreeMap<String, BoundInput>;
 
-/// Where an output goes.
+/// The destination of an output.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// An absolute path or a URL.

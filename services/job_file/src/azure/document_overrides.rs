@@ -1,8 +1,8 @@
-//! What a command line changes in a document.
+//! The changes of a command line to a document.
 
 use crate::Context;
 
-/// What a command line changes in a document.
+/// The changes of a command line to a document.
 #[derive(Clone, Debug, Default)]
 pub struct DocumentOverrides {
     /// `--set KEY=VALUE`, or `STEP.KEY=VALUE` for one step.

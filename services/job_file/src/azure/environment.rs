@@ -17,7 +17,7 @@ const KEYS: KnownKeys = &[
     (CONTAINER, "os_type"),
     (SERVICE, "inference_config"),
 ];
-/// What MLflow writes beside `MLmodel`, the first of which counts.
+/// The files that MLflow writes beside `MLmodel`, the first of which counts.
 const MODEL_FILES: [&str; 2] = ["requirements.txt", "conda.yaml"];
 /// The same, for a model that has none of them.
 const PYTHON_ENV: &str = "python_env.yaml";

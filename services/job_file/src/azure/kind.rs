@@ -1,4 +1,4 @@
-//! Which document of Azure ML a text is, if it is one.
+//! Finds the kind of a document of Azure ML.
 
 use crate::{Entry, Fault, Location, Node, Value, find};
 

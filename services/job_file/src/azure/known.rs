@@ -3,7 +3,7 @@
 use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Problems};
 
-/// What a key does.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     Read,

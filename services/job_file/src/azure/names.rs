@@ -25,7 +25,7 @@ pub struct AzureNames {
     pub components: BTreeMap<String, String>,
     /// The `gristmill.toml` with these tables, if there is one.
     pub file: Option<PathBuf>,
-    /// What jobs have registered.
+    /// The assets that jobs have registered.
     pub register: Register,
 }
 
@@ -150,7 +150,7 @@ impl AzureNames {
         found.or_else(|| if wanted.version.is_none() { newest() } else { None }).cloned()
     }
 
-    /// What follows `azureml://`.
+    /// The text after `azureml://`.
     fn long_address(&self, address: &str, table: NameTable) -> Result<String, Fault> {
         let parts: Vec<&str> = address.split('/').collect();
         if let Some(position) = parts.iter().position(|part| *part == "datastores")

@@ -1,4 +1,4 @@
-//! What the readers of all documents share.
+//! The common part of the readers of all documents.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub struct Reader<'a> {
     pub folder: PathBuf,
     /// The folder of outputs for which the document names no other.
     pub root: PathBuf,
-    /// What jobs of its steps are named after.
+    /// The text after which jobs of its steps are named.
     pub document: String,
     pub without: RefCell<WithoutEffect>,
     /// Assets of the steps so far, with the step that makes each.

@@ -16,7 +16,7 @@ use crate::{Entry, Fault, Location, Node, Value, find};
 pub struct Scope<'a> {
     /// Name of the step.
     pub step: String,
-    /// What `field` begins with in messages.
+    /// The prefix of `field` in messages.
     pub prefix: String,
     pub inputs: Inputs,
     pub outputs: BTreeMap<String, Target>,
@@ -29,7 +29,7 @@ pub struct Scope<'a> {
     also: RefCell<BTreeMap<String, Data>>,
 }
 
-/// How the readers of steps describe their surroundings.
+/// The context of a step.
 pub struct StepContext<'a> {
     pub step: &'a str,
     /// Name of its job.
@@ -40,7 +40,7 @@ pub struct StepContext<'a> {
     /// The folder of outputs without a path.
     pub outputs: PathBuf,
     pub default_store: &'a str,
-    /// Where an output of the pipeline goes.
+    /// The destination of an output of the pipeline.
     pub target: &'a dyn Fn(&str) -> Option<Target>,
     /// `--input` gives inputs of this step.
     pub takes_wishes: bool,

@@ -31,7 +31,7 @@ pub struct Step {
     pub needs: Vec<String>,
     /// The paths that it reads and that earlier steps make.
     pub(super) made_earlier: Vec<PathBuf>,
-    /// What is registered once it has completed.
+    /// The assets to register once it has completed.
     pub assets: Vec<Asset>,
     /// The folders of its outputs for which the document names none.
     pub(super) default_folders: Vec<PathBuf>,
@@ -70,9 +70,9 @@ pub struct Steps {
     /// Further files that the document refers to.
     others: Vec<String>,
     overrides: DocumentOverrides,
-    /// What the command line changes, in words of a command.
+    /// The changes of the command line, in words of a command.
     changes: Vec<String>,
-    /// What works, but hardly as intended.
+    /// Settings that work, but probably not as intended.
     pub warnings: Vec<Problem>,
 }
 

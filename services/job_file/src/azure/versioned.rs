@@ -5,7 +5,7 @@ use crate::paths::is_url;
 /// The id of anything in a workspace, `/subscriptions/ID/resourceGroups/…`, begins with it.
 pub const SUBSCRIPTIONS: &str = "/subscriptions/";
 
-/// What a name is looked up for.
+/// The kind of a name to look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameTable {
     Data,

@@ -23,7 +23,7 @@ const KNOWN: &str = "read_delimited, read_json_lines, read_parquet, extract_colu
 /// The column of `include_path_column` without `path_column`.
 const PATH_COLUMN: &str = "Path";
 
-/// What the key `format` makes of an input.
+/// The type that the key `format` gives an input.
 pub enum Expanded {
     /// It names no MLTable.
     No,
@@ -147,7 +147,7 @@ fn read(
     Ok(all)
 }
 
-/// What an MLTable says.
+/// The content of an MLTable.
 #[derive(Default)]
 struct MlTable {
     is_file: bool,

@@ -1,4 +1,4 @@
-//! What values mean, and what is done where there are none.
+//! The meaning of values, and the defaults.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -1,4 +1,4 @@
-//! Where results may go, and where not.
+//! Allowed and refused destinations of results.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -100,7 +100,7 @@ const DESTINATIONS: &[(&str, &str)] = &[
         "output: input input_0 matches files that the job writes there",
     ),
     ("READ s3://b/*/a.csv\noutput: s3://other/in\nappend_row_file_name: a.csv", ""),
-    // What begins like a URL is one, or a mistake.
+    // A text that begins like a URL is one, or a mistake.
     ("READ S3://b/in\noutput: s3://b/in", "output: the output lies in input input_0"),
     (
         "output: s3:/b/x",
@@ -172,7 +172,7 @@ const DESTINATIONS: &[(&str, &str)] = &[
         "environment: requirements.txt\noutput: .\nappend_row_file_name: requirements.txt",
         "append_row_file_name: the output would replace the requirements file",
     ),
-    // What cannot be written.
+    // Destinations that cannot be written.
     ("output: labels.txt/x", "output: "),
     ("output: dangling/x", "output: "),
     (

@@ -1,4 +1,4 @@
-//! Which changes make another job, and which do not.
+//! Changes that make another job, and changes that do not.
 
 use std::fs::File;
 use std::time::{Duration, SystemTime};

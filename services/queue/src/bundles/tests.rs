@@ -1,4 +1,4 @@
-//! What becomes of bundles and their members, whatever receivers do.
+//! Bundles and their members under any behaviour of receivers.
 
 use std::collections::BTreeSet;
 
@@ -181,7 +181,7 @@ fn body_that_is_not_a_bundle_is_a_message() {
     assert_eq!(members(&Bytes::from("bundle 2 0\nab")), Some(vec!["ab".into(), "".into()]));
 }
 
-/// What a receiver does with the members that it holds.
+/// A step of a receiver with the members that it holds.
 #[derive(Clone, Debug)]
 enum Step {
     Send { count: u32, bundle_max: usize },

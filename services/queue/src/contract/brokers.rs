@@ -65,7 +65,7 @@ macro_rules! broker_contract {
     };
 }
 
-/// How long a busy machine may take for anything.
+/// The longest time that a busy machine may take for a step.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A lease that no test outlives.
 const LEASE: Duration = Duration::from_secs(600);

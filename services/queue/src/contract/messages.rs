@@ -164,7 +164,7 @@ pub async fn delayed_message_is_hidden_until_its_time(harness: &dyn Harness) {
     test.assert_count(&deliveries[0], 1);
 }
 
-/// What the queue says of its limits is what the other tests hold it to.
+/// The other tests use the limits that the queue reports.
 pub async fn limits_agree_with_capabilities(harness: &dyn Harness) {
     let test = Tester::new(harness);
     let limits = test.queue.limits();

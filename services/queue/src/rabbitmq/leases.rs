@@ -103,7 +103,7 @@ pub(super) struct Incoming {
     pub receive_count: u32,
 }
 
-/// How a subscription should change.
+/// The required change of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConsumerChange {
     /// No change.

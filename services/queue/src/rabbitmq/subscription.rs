@@ -57,7 +57,7 @@ pub(super) struct Subscription {
     stopping: tokio::sync::Mutex<()>,
 }
 
-/// How to settle messages.
+/// The way to settle messages.
 #[derive(Clone, Copy)]
 enum Settle {
     Acknowledge,

@@ -20,7 +20,7 @@ use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 const JOBS_MAX: u32 = 100;
 /// The longest file name, less `.db-wal`.
 const NAMING: Naming = Naming { characters_max: 248, marks: "-_." };
-/// What belongs to a queue, the database first: without it SQLite ignores the others.
+/// The files of a queue, the database first: without it SQLite ignores the others.
 const ENDINGS: [&str; 3] = ["", "-wal", "-shm"];
 
 /// The queues of a target in a folder, shared by any number of processes on one machine. It must be on a local disk.
@@ -154,7 +154,7 @@ impl Broker for SqliteBroker {
     async fn close(&self) {}
 }
 
-/// Tells a file from another one that has its name later.
+/// Distinguishes a file from another one that has its name later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileIdentity {
     device: u64,

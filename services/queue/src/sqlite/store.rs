@@ -25,7 +25,7 @@ pub(super) struct Store {
     clock: Clock,
 }
 
-/// What a file contains when it is opened.
+/// The schema of a queue file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileKind {
     Empty,

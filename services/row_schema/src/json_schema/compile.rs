@@ -38,7 +38,7 @@ struct Compiler<'a> {
     places: Vec<Vec<String>>,
     /// Nodes of definitions by their pointer.
     known: HashMap<String, Node>,
-    /// Where the compiler is.
+    /// The position of the compiler.
     place: Vec<String>,
 }
 

@@ -36,7 +36,7 @@ impl JobStore {
         Ok(started.map(|started| started.mini_batches))
     }
 
-    /// Tells nodes that these mini-batches have succeeded, so that they stop their remaining runs.
+    /// Publishes that these mini-batches have succeeded, so that they stop their remaining runs.
     pub async fn put_decided(&self, mini_batches: &[u64]) -> Result<()> {
         self.put(DECIDED, json(mini_batches)).await
     }

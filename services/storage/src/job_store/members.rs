@@ -1,4 +1,4 @@
-//! Which nodes work on a job, and which must not.
+//! The nodes that work on a job, and those that must not.
 
 use protocol::Members;
 
@@ -8,7 +8,7 @@ use crate::Result;
 const MEMBERS: &str = "control/members";
 
 impl JobStore {
-    /// Tells nodes which of them work on the job, and which must not.
+    /// Writes the nodes that work on the job, and those that must not.
     pub async fn put_members(&self, members: &Members) -> Result<()> {
         self.put(MEMBERS, json(members)).await
     }

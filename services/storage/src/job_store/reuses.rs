@@ -1,4 +1,4 @@
-//! When the result of a job was reused, instead of running the job again.
+//! Records when the result of a job was reused, instead of running the job again.
 
 use protocol::milliseconds_since_epoch;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ const NAME: &str = "reused.json";
 /// The latest times that are kept.
 const TIMES_MAX: usize = 20;
 
-/// How often the result of a job was reused.
+/// The reuses of the result of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reuses {
     /// Their number; two at the same time may count as one.

@@ -1,4 +1,4 @@
-//! What is packed is unpacked.
+//! Packing and unpacking keep all files.
 
 mod hostile;
 
@@ -164,7 +164,7 @@ fn scripts_travel_without_what_is_ignored_but_with_the_entry_script() {
     assert_eq!(names(&tree), [".amlignore", ".gitignore", ".hidden", "lib/a.py", "main.py"]);
 }
 
-/// What a user's tools and system leave beside a script, and what a script of that kind is.
+/// Files that a user's tools and system leave beside a script, and scripts of the same names.
 #[test]
 fn files_that_tools_leave_are_not_packed() {
     let test = Folders::new();

@@ -1,4 +1,4 @@
-//! Which queues of jobs exist, in `queues/<name>`: not every service can list its queues.
+//! Records the existing queues of jobs, in `queues/<name>`: not every service can list its queues.
 //!
 //! A reducer writes the entry before it creates the queues, and removes it after it has deleted them. So queues that a killed
 //! reducer has left are found.

@@ -124,7 +124,7 @@ impl ScheduleFollower {
         Ok(commit)
     }
 
-    /// Looks for later schedules. Returns whether it has found one since it last returned an answer.
+    /// Reads later schedules. Returns whether it has found one since its last answer.
     pub async fn look(&mut self) -> Result<bool> {
         if self.certain_at.is_none_or(|at| at.elapsed() >= LIST_AFTER) {
             let last = self.target.last_schedule_number().await?;

@@ -30,7 +30,7 @@ const READ_AT_ONCE: usize = 16;
 /// A worker, as its entry describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenWorker {
-    /// What it has, and what it does.
+    /// Its state.
     pub state: NodeState,
     /// When it last renewed its entry, by the clock of the store, milliseconds since the epoch.
     pub seen_at: u64,
@@ -124,7 +124,7 @@ pub struct WorkerWatch {
     known: HashMap<ObjectPath, (Version, Option<SeenWorker>)>,
 }
 
-/// What differs between two versions of an entry.
+/// A value that differs between two versions of an entry.
 type Version = (DateTime<Utc>, Option<String>, u64);
 
 impl WorkerWatch {

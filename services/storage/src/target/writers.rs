@@ -1,4 +1,4 @@
-//! Which jobs write which output: `writers/<digest of the output>/<job_id>`.
+//! Records the jobs that write an output: `writers/<digest of the output>/<job_id>`.
 //!
 //! A job records itself, opens, and then looks for other open jobs that have recorded themselves. Of two jobs at least one
 //! therefore sees the other, whatever their order.
