@@ -124,7 +124,7 @@ mod tests {
     use std::time::Duration;
 
     use engine::Since;
-    use protocol::{Full, Requirements, Unfit};
+    use protocol::{ReachedQuota, Requirements, Unfit};
 
     use super::*;
 
@@ -177,7 +177,7 @@ mod tests {
              machine that does with: gristmill worker --target t; or cancel the job, and enqueue it with another \
              `requires`"
         );
-        let full = Full { owner: Some("ana".to_owned()), running: 3, limit: 3 };
+        let full = ReachedQuota { owner: Some("ana".to_owned()), running: 3, limit: 3 };
         assert_eq!(
             hinted(Blocker::Schedule(WaitsFor::Quota(full)), target()),
             "owner ana may run 3 jobs at a time, and runs 3 (quota of the target); `gristmill jobs --target t` shows all jobs"

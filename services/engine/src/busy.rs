@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use protocol::Full;
+use protocol::ReachedQuota;
 
 use crate::{Error, TargetRef};
 
@@ -28,7 +28,7 @@ pub enum Busy {
         /// The target.
         target: TargetRef,
         /// The limit.
-        full: Full,
+        full: ReachedQuota,
     },
 }
 

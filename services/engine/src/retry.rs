@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use crate::ended::written_here;
 use crate::execute::Execution;
 use crate::round::{begin_round, check_script_is_there, take_script};
-use crate::run::{Locks, take_output};
+use crate::run::{Locks, lock_output};
 use crate::submit::{SIGN_EVERY, check_writers, enter, full, send_snapshots};
 use crate::{
     Busy, Engine, Error, Events, FoundJob, Jobs, Notice, Purpose, StopRequest, Submission, Target,
@@ -115,10 +115,10 @@ impl Engine {
         let home = self.home();
         let jobs = Jobs::Here(home.clone());
         let job = jobs.find(wanted, Purpose::Change).await?;
-        let turn = home.lock()?;
+        let home_lock = home.lock()?;
         let job_id = &job.spec.job_id;
         let Some(lock) = home.try_lock_job(job_id)? else {
-            drop(turn);
+            drop(home_lock);
             return self.retry_running(&job, options, stop, events).await;
         };
         // It may have ended, or have been continued, before it was locked.
@@ -144,10 +144,10 @@ impl Engine {
             self.check_script(&now, false, events)?;
         }
         self.check_gpus(&job.spec)?;
-        let output = take_output(&job.spec, home)?;
+        let output = lock_output(&job.spec, home)?;
         job.store.put_spec(&job.spec).await.context("write the job")?;
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
-        drop(turn);
+        drop(home_lock);
         let (round, has_other_script) =
             (Some(options.selection()), options.source_directory.is_some());
         let resumed = Execution::resume(job, home, self.settings());

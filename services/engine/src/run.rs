@@ -114,7 +114,7 @@ impl Engine {
     ) -> Result<RunDecision<'_>> {
         let home = self.home();
         let index = home.index()?;
-        let output = take_output(&parsed.spec, home)?;
+        let output = lock_output(&parsed.spec, home)?;
         let (earlier, not_reused) = self.earlier(&parsed, &index, fresh, events).await?;
         match earlier {
             Some(Earlier::Reused(result)) => return Ok(RunDecision::Reuse(result)),
@@ -131,7 +131,7 @@ impl Engine {
         let new_job = match not_reused {
             _ if fresh => None,
             Some((earlier, reason)) => Some(Notice::NewJob { earlier, reason }),
-            None => same_job::why_anew(&index, home, &spec, &identity)?,
+            None => same_job::why_new_job(&index, home, &spec, &identity)?,
         };
         spec.job_id = new_job_id(&spec.name);
         own_paths(&mut spec);
@@ -292,7 +292,7 @@ impl Engine {
 }
 
 /// Locks the output file of a job, if it has one.
-pub(crate) fn take_output(spec: &JobSpec, home: &Home) -> Result<Option<OutputLock>> {
+pub(crate) fn lock_output(spec: &JobSpec, home: &Home) -> Result<Option<OutputLock>> {
     if spec.output.action != OutputAction::AppendRow {
         return Ok(None);
     }

@@ -68,7 +68,7 @@ pub fn changed_while_running(
 
 /// Returns why the newest job of the same document and name is neither continued nor reused. Every new job calls it, so it
 /// opens few files.
-pub fn why_anew(
+pub fn why_new_job(
     index: &Index,
     home: &Home,
     spec: &JobSpec,

@@ -17,7 +17,7 @@ use worker::replace_paths;
 
 use crate::execute::Execution;
 use crate::round::{check_input, check_script_is_there, take_script};
-use crate::run::{Locks, take_output};
+use crate::run::{Locks, lock_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
 use crate::{
@@ -79,7 +79,7 @@ struct SeparateJob {
     part: PlanExcerpt,
     items: Option<u64>,
     /// Held until the job is written, so that no clean-up removes it.
-    turn: Option<Lock>,
+    home_lock: Option<Lock>,
 }
 
 impl Engine {
@@ -100,11 +100,11 @@ impl Engine {
         let described = jobs.described(job, separate_run).await?;
         let lock =
             home.try_lock_job(&described.spec.job_id)?.context("a new job is already locked")?;
-        let output = take_output(&described.spec, home)?;
+        let output = lock_output(&described.spec, home)?;
         jobs.write(&described).await?;
-        let SeparateJob { spec, store, turn, .. } = described;
+        let SeparateJob { spec, store, home_lock, .. } = described;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
-        drop(turn);
+        drop(home_lock);
         let execution = Execution::new(FoundJob::new(store, spec), home, self.settings());
         self.execute(execution, locks, stop, events).await
     }
@@ -220,7 +220,7 @@ impl Jobs {
             }
             SeparateRun::Rejects => name_with(job.spec.name.trim_end_matches(SUFFIX), SUFFIX),
         };
-        let (id, store, turn) = self.create(&name, "", job.spec.durability).await?;
+        let (id, store, home_lock) = self.create(&name, "", job.spec.durability).await?;
         part.plan.iter_mut().for_each(|descriptor| descriptor.job_id.clone_from(&id));
         let schemas = job.store.schemas().await.context("read the plan")?;
         let items = part.items();
@@ -242,7 +242,7 @@ impl Jobs {
             spec.thresholds = ErrorThresholds { error_threshold: 0, ..ErrorThresholds::default() };
             (spec.node_count, spec.process_count_per_node) = (Some(1), Some(1));
         }
-        Ok(SeparateJob { from, spec, store, schemas, part, items, turn })
+        Ok(SeparateJob { from, spec, store, schemas, part, items, home_lock })
     }
 
     async fn write(&self, described: &SeparateJob) -> crate::Result<()> {
@@ -319,11 +319,11 @@ impl Jobs {
     ) -> Result<(String, JobStore, Option<Lock>)> {
         match self {
             Self::Here(home) => {
-                let turn = home.lock()?;
+                let home_lock = home.lock()?;
                 let id = new_job_id(name);
                 home.index()?.add(key, name, &id, durability)?;
                 let store = home.create_job(&id, durability)?;
-                Ok((id, store, Some(turn)))
+                Ok((id, store, Some(home_lock)))
             }
             Self::There { .. } => {
                 let id = self.unused_id(name).await?;

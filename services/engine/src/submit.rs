@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use job_file::Parsed;
 use partitioner::{Inputs, Partitioner};
 use protocol::{
-    Durability, Environment, Full, ItemPath, JobSpec, LABEL_LENGTH_MAX, Snapshot, WaitingJob,
-    WaitsFor, WhenFull, is_label,
+    Durability, Environment, ItemPath, JobSpec, LABEL_LENGTH_MAX, ReachedQuota, Snapshot,
+    WaitingJob, WaitsFor, WhenFull, is_label,
 };
 use queue::{Message, Queue};
 use storage::{JobStore, PlanComplete, Source, TargetStore};
@@ -48,7 +48,7 @@ pub struct Submission {
     pub queues: Queues,
     pub(crate) target: Target,
     /// The limit of jobs at a time for which it waits, as far as the last schedule shows.
-    pub(crate) full: Option<Full>,
+    pub(crate) full: Option<ReachedQuota>,
     pub(crate) listings: Inputs,
 }
 
@@ -163,9 +163,9 @@ impl Submission {
         });
         let partitioner =
             Partitioner::planning(spec.clone(), job.clone()).with_inputs(self.listings.clone());
-        self.tell_news().await;
+        self.notify_reducers().await;
         let planned = partitioner.plan_only().await;
-        self.tell_news().await;
+        self.notify_reducers().await;
         let error = match planned {
             Ok(complete) => return Ok(PlannedJob::All(complete)),
             Err(error) => error,
@@ -184,7 +184,7 @@ impl Submission {
 
     /// Sends the job to a reducer, so that it serves the job at once. Without the message, reducers
     /// find it within a second.
-    async fn tell_news(&self) {
+    async fn notify_reducers(&self) {
         let news = Message::new(self.spec.job_id.clone().into_bytes());
         if let Err(error) = self.queues.control.send(vec![news]).await {
             tracing::debug!("cannot tell the reducers about the job: {error:#}");
@@ -242,7 +242,7 @@ pub(crate) async fn enter(
 pub(crate) async fn full(
     store: &TargetStore,
     spec: &JobSpec,
-) -> crate::Result<(Option<Full>, WhenFull)> {
+) -> crate::Result<(Option<ReachedQuota>, WhenFull)> {
     let Some(quotas) = store.quotas().await? else { return Ok((None, WhenFull::Wait)) };
     let jobs = store.last_schedule().await?.unwrap_or_default().jobs;
     // One that is opened again may have ended just now.
@@ -256,8 +256,9 @@ pub(crate) async fn full(
         owner: job.owner,
         ..new.clone()
     });
-    let turns = quotas.turns(&running, earlier.chain([new.clone()]).collect());
-    let full = turns.into_iter().find(|(job, _)| job.job_id.is_empty()).and_then(|(_, full)| full);
+    let decisions = quotas.decide(&running, earlier.chain([new.clone()]).collect());
+    let full =
+        decisions.into_iter().find(|(job, _)| job.job_id.is_empty()).and_then(|(_, full)| full);
     Ok((full, quotas.when_full))
 }
 

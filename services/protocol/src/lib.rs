@@ -61,7 +61,7 @@ pub use names::{NameError, check_job_id, is_file_name, is_job_id, is_part_of};
 pub use phases::Phases;
 pub use plan::{PLAN_CHUNK_MINI_BATCHES, PlanPosition};
 pub use priority::Priority;
-pub use quotas::{Full, OwnerQuota, Quotas, WaitingJob, WhenFull};
+pub use quotas::{OwnerQuota, Quotas, ReachedQuota, WaitingJob, WhenFull};
 pub use record::{
     EventRef, MessageError, Record, RecordError, begin_message, decode_records, encode_record,
     job_of_message, read_records, rows_length,

@@ -67,7 +67,7 @@ pub struct LimitShare {
     /// Number of the schedule that has lowered the share.
     pub since: u64,
     /// Since when the node has had a share, or waited for one, milliseconds since the epoch.
-    pub turn_since: u64,
+    pub slice_since: u64,
 }
 
 /// Divides the limits anew among nodes that have these shares, and may still use what is lent to them.

@@ -60,7 +60,7 @@ pub struct WaitingJob {
 
 /// A limit that is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Full {
+pub struct ReachedQuota {
     /// The owner that it holds for; `None`: the whole target.
     pub owner: Option<String>,
     /// Jobs that run.
@@ -69,7 +69,7 @@ pub struct Full {
     pub limit: u32,
 }
 
-impl fmt::Display for Full {
+impl fmt::Display for ReachedQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { owner, running, limit } = self;
         match owner {
@@ -92,12 +92,12 @@ impl Quotas {
     }
 
     /// Returns the limit that prevents another job of this owner, given the owners of the jobs that run.
-    pub fn full<O: AsRef<str>>(&self, owner: &str, running: &[O]) -> Option<Full> {
+    pub fn full<O: AsRef<str>>(&self, owner: &str, running: &[O]) -> Option<ReachedQuota> {
         let of_owner = running.iter().filter(|other| other.as_ref() == owner).count();
         let reached = |owner: Option<&str>, running: usize, limit: Option<u32>| {
             let running = u32::try_from(running).unwrap_or(u32::MAX);
             let limit = limit.filter(|limit| running >= *limit)?;
-            Some(Full { owner: owner.map(str::to_owned), running, limit })
+            Some(ReachedQuota { owner: owner.map(str::to_owned), running, limit })
         };
         reached(Some(owner), of_owner, self.of(owner).max_jobs)
             .or_else(|| reached(None, running.len(), self.max_jobs))
@@ -106,24 +106,24 @@ impl Quotas {
     /// Returns a decision for each waiting job, given the owners of running jobs. `None`: the job
     /// may run; else the limit for which it waits. The order is that of priorities, then of time. A
     /// job whose owner has reached a limit does not delay jobs of others.
-    pub fn turns(
+    pub fn decide(
         &self,
         running: &[String],
         mut waiting: Vec<WaitingJob>,
-    ) -> Vec<(WaitingJob, Option<Full>)> {
+    ) -> Vec<(WaitingJob, Option<ReachedQuota>)> {
         waiting.sort_by(|one, other| {
             let order = |job: &WaitingJob| (Reverse(job.priority), job.since);
             order(one).cmp(&order(other)).then_with(|| one.job_id.cmp(&other.job_id))
         });
         let mut running = running.to_vec();
-        let turn = |job: WaitingJob| {
+        let decision = |job: WaitingJob| {
             let full = self.full(&job.owner, &running);
             if full.is_none() {
                 running.push(job.owner.clone());
             }
             (job, full)
         };
-        waiting.into_iter().map(turn).collect()
+        waiting.into_iter().map(decision).collect()
     }
 }
 
@@ -153,8 +153,8 @@ mod tests {
 
     fn begin(quotas: &Quotas, running: &[&str], waiting: Vec<WaitingJob>) -> Vec<String> {
         let running: Vec<String> = running.iter().map(|owner| (*owner).to_owned()).collect();
-        let turns = quotas.turns(&running, waiting).into_iter();
-        turns.filter(|(_, full)| full.is_none()).map(|(job, _)| job.job_id).collect()
+        let decisions = quotas.decide(&running, waiting).into_iter();
+        decisions.filter(|(_, full)| full.is_none()).map(|(job, _)| job.job_id).collect()
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
     proptest! {
         /// No limit is exceeded, and none is left unused.
         #[test]
-        fn every_turn_keeps_the_limits(
+        fn every_decision_keeps_the_limits(
             max_jobs in prop::option::of(0..5_u32),
             each_owner in prop::option::of(0..3_u32),
             owners in vec((0..3_usize, 0..3_usize), 0..10),
@@ -216,13 +216,13 @@ mod tests {
             let waiting = owners.iter().zip(0..).map(|((owner, priority), number)| {
                 job(number, names[*owner], Priority::ALL[*priority])
             });
-            let turns = quotas.turns(&[], waiting.collect());
+            let decisions = quotas.decide(&[], waiting.collect());
             let begun: Vec<&str> =
-                turns.iter().filter(|(_, full)| full.is_none()).map(|(job, _)| job.owner.as_str()).collect();
+                decisions.iter().filter(|(_, full)| full.is_none()).map(|(job, _)| job.owner.as_str()).collect();
             let of = |owner: &str| begun.iter().filter(|other| **other == owner).count();
             prop_assert!(begun.len() <= max_jobs.unwrap_or(u32::MAX) as usize);
             prop_assert!(names.iter().all(|owner| of(owner) <= each_owner.unwrap_or(u32::MAX) as usize));
-            for (job, full) in turns.iter().filter(|(_, full)| full.is_some()) {
+            for (job, full) in decisions.iter().filter(|(_, full)| full.is_some()) {
                 prop_assert!(quotas.full(&job.owner, &begun).is_some(), "{job:?} could begin: {full:?}");
             }
         }

@@ -296,7 +296,7 @@ pub fn job_of_queues(name: &str) -> Option<(&str, u64)> {
 #[serde(rename_all = "snake_case")]
 pub enum WaitsFor {
     /// A limit of jobs at a time.
-    Quota(Full),
+    Quota(ReachedQuota),
     /// Its owner runs as many mini-batches as the quota allows.
     InFlight {
         /// The owner.

@@ -104,7 +104,7 @@ impl Reducer {
                 // One dead letter holds the whole message. Without it, the queue delivers the message again, and its
                 // readable records count once.
                 let is_kept = match unreadable.first() {
-                    Some(first) => self.put_aside(&delivery, first).await,
+                    Some(first) => self.keep_unreadable(&delivery, first).await,
                     None => true,
                 };
                 held.extend(is_kept.then_some(delivery));
@@ -147,7 +147,7 @@ impl Reducer {
     }
 
     /// Keeps an unreadable message for people. Returns whether that succeeded.
-    async fn put_aside(&mut self, delivery: &Delivery, unreadable: &Unreadable) -> bool {
+    async fn keep_unreadable(&mut self, delivery: &Delivery, unreadable: &Unreadable) -> bool {
         self.reports.unreadable(unreadable).await;
         let Some(dead_letters) = &self.options.dead_letters else { return true };
         let bytes_max = dead_letters.limits().message_bytes_max;

@@ -182,7 +182,7 @@ impl Reducer {
         // These help only with a failed job.
         // The cause of a failed job names them.
         if state != JobState::Failed {
-            self.tell_failed_starts(true);
+            self.log_failed_starts(true);
         }
         let waits = self.waiting();
         for waiting in waits.iter().filter(|_| state == JobState::Failed) {

@@ -142,7 +142,7 @@ impl Fleet {
             self.options.delete_after,
         );
         let _keeping = [planning, AbortOnDropHandle::new(tokio::spawn(tidying))];
-        let _hearing = AbortOnDropHandle::new(tokio::spawn(hear(
+        let _hearing = AbortOnDropHandle::new(tokio::spawn(receive_notifications(
             self.control.clone(),
             self.options.news.clone(),
         )));
@@ -187,7 +187,7 @@ impl Fleet {
 
 /// Receives messages of the control queue until it is dropped. The loss of a message costs a
 /// second.
-async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
+async fn receive_notifications(control: Arc<dyn Queue>, news: Arc<Notify>) {
     let request =
         Receive { messages_max: 10, visibility: Duration::from_secs(30), wait: CONTROL_WAIT };
     loop {
@@ -202,7 +202,7 @@ async fn hear(control: Arc<dyn Queue>, news: Arc<Notify>) {
             Ok::<_, queue::Error>(())
         };
         if let Err(error) = heard.await {
-            tracing::debug!("cannot hear of new jobs, looking for them instead: {error:#}");
+            tracing::debug!("cannot receive notices of new jobs, listing jobs instead: {error:#}");
             sleep(LOOK_AGAIN).await;
         }
     }
@@ -227,7 +227,7 @@ impl JobChannels {
         jobs.get(job_id).map(|(backlog, _)| backlog.borrow().clone())
     }
 
-    fn tell_workers(&self, planner: &Planner) {
+    fn send_workers(&self, planner: &Planner) {
         let mut all = planner.workers();
         for (job_id, (_, workers)) in &*self.jobs.lock().expect("no holder panics") {
             workers.send_replace(Arc::new(all.remove(job_id).unwrap_or_default()));
@@ -257,7 +257,7 @@ fn plan(
             let pause = match planner.look(|job_id| told.backlog(job_id)).await {
                 Ok(report) => {
                     store_answers.answered();
-                    told.tell_workers(&planner);
+                    told.send_workers(&planner);
                     let is_idle = report.schedule.jobs.is_empty();
                     schedules.send_replace(report.schedule.clone());
                     if sender.send(report).await.is_err() {

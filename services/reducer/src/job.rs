@@ -356,8 +356,8 @@ impl Reducer {
         let mut report = ticks(self.options.report_interval);
         let mut knows_run_times = self.knows_run_times();
         let exit = loop {
-            self.note_alive();
-            self.tell_backlog();
+            self.record_heartbeat();
+            self.publish_backlog();
             if let Some(end) = self.verdict(false) {
                 break Exit::Ends(end);
             }
@@ -367,7 +367,7 @@ impl Reducer {
                 () = stop.cancelled() => break Exit::Stopped,
                 cause = first_cause(&mut failure) => break Exit::Ends(End::Failed(cause)),
                 _ = progress.tick() => {
-                    if let Some(exit) = self.look_around().await? {
+                    if let Some(exit) = self.periodic_checks().await? {
                         break exit;
                     }
                     progress.reset_at(self.next_look());
@@ -435,7 +435,7 @@ impl Reducer {
     }
 
     /// Sends the backlog to the planner of the target.
-    fn tell_backlog(&self) {
+    fn publish_backlog(&self) {
         let planned = self.tally.planned().map(|planned| planned.mini_batches);
         let ended = (self.tally.times_reverted(), self.tally.ended());
         self.options.backlog.send_if_modified(|known| {
@@ -468,20 +468,20 @@ impl Reducer {
     }
 
     /// Performs the periodic checks and updates.
-    async fn look_around(&mut self) -> anyhow::Result<Option<Exit>> {
-        if let Some(result) = self.look_for_peers().await? {
+    async fn periodic_checks(&mut self) -> anyhow::Result<Option<Exit>> {
+        if let Some(result) = self.check_peers().await? {
             return Ok(Some(Exit::EndedElsewhere(Box::new(result))));
         }
-        if let Err(error) = self.look_for_rounds().await {
+        if let Err(error) = self.check_rounds().await {
             tracing::warn!(
                 job.id = self.spec.job_id,
                 "cannot begin another round now, trying again: {error:#}"
             );
         }
-        self.tell_failed_starts(false);
-        self.look_for_workers().await;
+        self.log_failed_starts(false);
+        self.check_workers().await;
         self.speculate().await;
-        self.tell_members().await;
+        self.publish_members().await;
         self.show_progress();
         self.write_progress().await;
         self.reports.flush().await;
@@ -499,7 +499,7 @@ impl Reducer {
     }
 
     /// Logs that processes do not start. `all`: also what has just happened.
-    pub(crate) fn tell_failed_starts(&mut self, all: bool) {
+    pub(crate) fn log_failed_starts(&mut self, all: bool) {
         self.failed_starts
             .due(Instant::now(), all)
             .iter()

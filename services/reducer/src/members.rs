@@ -20,7 +20,7 @@ impl Reducer {
     }
 
     /// Writes changed members for the nodes. A job with one node needs none.
-    pub(crate) async fn tell_members(&mut self) {
+    pub(crate) async fn publish_members(&mut self) {
         if self.peers != Peers::Many || self.tally.is_complete() {
             return;
         }

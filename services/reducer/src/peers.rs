@@ -172,7 +172,7 @@ impl Reducer {
 
     /// Reads the commits of other reducers, so that progress never goes back behind theirs, and the
     /// result of a job whose end is among them: the end is committed before the result is written.
-    pub(crate) async fn look_for_peers(&mut self) -> anyhow::Result<Option<JobResult>> {
+    pub(crate) async fn check_peers(&mut self) -> anyhow::Result<Option<JobResult>> {
         if self.peers == Peers::Alone || self.catch_up().await? || self.tally.ended_as().is_none() {
             return Ok(None);
         }
@@ -183,7 +183,7 @@ impl Reducer {
     }
 
     /// Begins rounds that are requested, and publishes what runs again.
-    pub(crate) async fn look_for_rounds(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn check_rounds(&mut self) -> anyhow::Result<()> {
         if self.peers == Peers::Alone {
             self.take_round_request().await?;
         }
@@ -193,14 +193,14 @@ impl Reducer {
     // ---- heartbeats --------------------------------------------------------------------------------------------
 
     /// Records a heartbeat of the workers in this process, which is alive.
-    pub(crate) fn note_alive(&mut self) {
+    pub(crate) fn record_heartbeat(&mut self) {
         if self.peers == Peers::Alone {
             self.judge.job_liveness.heard(Timestamp::now());
         }
     }
 
     /// Records the last heartbeat of a worker.
-    pub(crate) async fn look_for_workers(&mut self) {
+    pub(crate) async fn check_workers(&mut self) {
         if self.peers == Peers::Alone {
             return;
         }

@@ -163,7 +163,7 @@ impl Planner {
             .set(demands.iter().map(|job| job.unfinished as i64).sum());
         let reasons: Vec<_> = next.jobs.iter().filter_map(|job| job.waits_for.as_ref()).collect();
         metrics().wait(&reasons);
-        if !says_the_same(&next, self.follower.known()) {
+        if !is_equivalent(&next, self.follower.known()) {
             let number = next.number;
             if self.follower.commit(next).await? == Commit::Committed {
                 self.committed.insert(number);
@@ -400,7 +400,7 @@ async fn planned(store: &JobStore) -> storage::Result<Option<u64>> {
 }
 
 /// Returns whether two schedules differ only in their numbers, times and authors, and in counts of ended mini-batches.
-fn says_the_same(one: &Schedule, other: &Schedule) -> bool {
+fn is_equivalent(one: &Schedule, other: &Schedule) -> bool {
     // Revocations follow from the confirmations of nodes.
     let is_same_share = |(one, other): (&LimitShare, &LimitShare)| {
         *one == LimitShare { lent: one.lent, ..other.clone() }

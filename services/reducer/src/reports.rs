@@ -47,7 +47,7 @@ pub(crate) struct Reports {
     /// Writes segments one after the other, concurrently with the next commits.
     writing: Option<JoinHandle<Option<Files>>>,
     /// Each segment that is or waits to be written holds one permit.
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     upload: Option<Upload>,
 }
 
@@ -92,7 +92,7 @@ impl Reports {
         Self {
             files,
             writing: None,
-            turns: Arc::new(Semaphore::new(SEGMENTS_BEHIND_MAX)),
+            permits: Arc::new(Semaphore::new(SEGMENTS_BEHIND_MAX)),
             upload: None,
         }
     }
@@ -123,7 +123,7 @@ impl Reports {
         if self.files.is_none() && self.writing.is_none() {
             return;
         }
-        let turn = self.turns.clone().acquire_owned().await.expect("it is never closed");
+        let permit = self.permits.clone().acquire_owned().await.expect("it is never closed");
         let (files, before) = (self.files.take(), self.writing.take());
         self.writing = Some(tokio::spawn(async move {
             let mut files = match before {
@@ -131,7 +131,7 @@ impl Reports {
                 None => files?,
             };
             let mut writing = tokio::task::spawn_blocking(move || {
-                let _turn = turn;
+                let _permit = permit;
                 files.segment(&segment, is_new, elapsed);
                 Some(files)
             });

@@ -30,8 +30,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use protocol::{
-    Allocation, Demand, Full, GpuDemand, NodeState, Quotas, Revoked, Schedule, ScheduledJob,
-    WaitingJob, WaitsFor,
+    Allocation, Demand, GpuDemand, NodeState, Quotas, ReachedQuota, Revoked, Schedule,
+    ScheduledJob, WaitingJob, WaitsFor,
 };
 
 use fill::Fill;
@@ -159,7 +159,7 @@ fn admitted(
     jobs: &[Demand],
     quotas: &Quotas,
     before: &HashMap<&str, &ScheduledJob>,
-) -> Vec<Option<Full>> {
+) -> Vec<Option<ReachedQuota>> {
     let was = |job: &Demand| {
         before.get(job.job_id.as_str()).is_some_and(|state| state.admitted_in.is_some())
     };
@@ -171,9 +171,9 @@ fn admitted(
         priority: job.priority,
         since: i64::try_from(job.enqueued_at).unwrap_or(i64::MAX),
     });
-    let turns = quotas.turns(&running, waiting.collect());
-    let mut full: HashMap<String, Full> =
-        turns.into_iter().filter_map(|(job, full)| Some((job.job_id, full?))).collect();
+    let decisions = quotas.decide(&running, waiting.collect());
+    let mut full: HashMap<String, ReachedQuota> =
+        decisions.into_iter().filter_map(|(job, full)| Some((job.job_id, full?))).collect();
     jobs.iter().map(|job| full.remove(&job.job_id)).collect()
 }
 

@@ -161,7 +161,7 @@ impl Tally {
                 error.iter().for_each(|error| self.failures.job_ended_by(error));
                 self.ended_as = Some((*state, cause.clone(), error.clone()));
                 if *state != JobState::Completed {
-                    self.take_all_back();
+                    self.restore_all_earlier();
                 }
                 Effect::Counted
             }
@@ -338,7 +338,7 @@ impl Tally {
     }
 
     fn succeed(&mut self, index: usize, total: u64, succeeded: u64) -> Effect {
-        self.replaces(index as u64);
+        self.drops_earlier(index as u64);
         let entry = &mut self.entries[index];
         match entry.state {
             MiniBatchState::Succeeded => return Effect::Nothing,
@@ -396,7 +396,7 @@ impl Tally {
             MiniBatchState::Retrying => self.retrying -= 1,
             MiniBatchState::Pending => {}
         }
-        if self.takes_back(index, attempt) {
+        if self.restores_earlier(index, attempt) {
             return Effect::Counted;
         }
         let entry = &mut self.entries[index];

@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::announce::{Announcements, Announcer, give_back, tell};
+use crate::announce::{Announcements, Announcer, return_mini_batches, tell};
 use crate::checkpoints::Checkpoints;
 use crate::held::HeldFile;
 use crate::job_users::JobUser;
@@ -166,7 +166,7 @@ impl Agent {
     pub async fn run(self, stop: watch::Receiver<Stop>) -> Result<()> {
         let (tasks, patience) = (self.tasks.clone(), self.timing.patience);
         let held = self.work(stop).await?;
-        give_back(&*tasks, held, patience).await
+        return_mini_batches(&*tasks, held, patience).await
     }
 
     /// Returns the root of the log tree: in the job's folder, or on this node if the job has none. The path is free of links,
@@ -241,7 +241,7 @@ impl Agent {
             messages,
             announcements,
             log,
-            buried: LogThrottle::default(),
+            dead_lettered: LogThrottle::default(),
         };
         executor.start_template();
         executor.execute().await;
@@ -340,7 +340,7 @@ struct Executor {
     announcements: Announcements,
     log: NodeLog,
     /// Limits the log lines about messages that are not mini-batches of the job.
-    buried: LogThrottle,
+    dead_lettered: LogThrottle,
     preparer: Arc<Preparer>,
     checkpoints: Checkpoints,
     receiving: Option<AbortOnDropHandle<()>>,

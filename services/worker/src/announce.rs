@@ -340,7 +340,7 @@ async fn name_places(
 }
 
 /// Returns mini-batches: publishes each again unchanged, and acknowledges the old message.
-pub async fn give_back(
+pub async fn return_mini_batches(
     tasks: &dyn Queue,
     held: Vec<(queue::Receipt, Descriptor)>,
     patience: Duration,
@@ -702,12 +702,12 @@ mod tests {
         let node = node(10_000);
         let lease = node.hold().await;
         node.tasks.fail_next(3);
-        give_back(&*node.tasks, vec![], PATIENCE).await.expect("nothing to do");
+        return_mini_batches(&*node.tasks, vec![], PATIENCE).await.expect("nothing to do");
         let receipt = node.leases.receipt(lease).expect("held");
         let held = vec![(receipt.clone(), descriptor(7, 10))];
-        give_back(&*node.tasks, held.clone(), PATIENCE).await.expect("answers in time");
+        return_mini_batches(&*node.tasks, held.clone(), PATIENCE).await.expect("answers in time");
         node.tasks.fail_next(1000);
-        give_back(&*node.tasks, held, PATIENCE).await.expect_err("stays away");
+        return_mini_batches(&*node.tasks, held, PATIENCE).await.expect_err("stays away");
     }
 
     /// A store in which each object takes this long to write.

@@ -12,9 +12,9 @@ pub async fn dead_letter(
     dead_letters: Option<&dyn Queue>,
     node: &str,
     job_id: &str,
-    buried: Vec<(Delivery, String)>,
+    dead_lettered: Vec<(Delivery, String)>,
 ) -> Result<(), queue::Error> {
-    if buried.is_empty() {
+    if dead_lettered.is_empty() {
         return Ok(());
     }
     if let Some(dead_letters) = dead_letters {
@@ -24,9 +24,10 @@ pub async fn dead_letter(
                 DeadLetter::message(reason, node, job_id, "tasks", &delivery.body, bytes_max);
             Message::new(letter)
         };
-        dead_letters.send(buried.iter().map(letter).collect()).await?;
+        dead_letters.send(dead_lettered.iter().map(letter).collect()).await?;
     }
-    let receipts: Vec<Receipt> = buried.into_iter().map(|(delivery, _)| delivery.receipt).collect();
+    let receipts: Vec<Receipt> =
+        dead_lettered.into_iter().map(|(delivery, _)| delivery.receipt).collect();
     tasks.acknowledge(&receipts).await.map(drop)
 }
 
@@ -47,7 +48,7 @@ mod tests {
         let received = tasks
             .receive(Receive { messages_max: 3, visibility: lease, wait: Duration::ZERO })
             .await;
-        let buried: Vec<_> = received
+        let dead_lettered: Vec<_> = received
             .expect("receives")
             .into_iter()
             .map(|delivery| (delivery, "no task".to_owned()))
@@ -58,17 +59,20 @@ mod tests {
         };
 
         dead_letters.fail_next(1);
-        let failed = dead_letter(&tasks, Some(&dead_letters), "node", "job", buried.clone()).await;
+        let failed =
+            dead_letter(&tasks, Some(&dead_letters), "node", "job", dead_lettered.clone()).await;
         assert!(failed.is_err());
         assert_eq!(counts().await, (3, 0), "the queue redelivers what could not be moved");
 
         // One call sends all letters, before one call acknowledges all messages.
         tasks.fail_next(1);
         assert!(
-            dead_letter(&tasks, Some(&dead_letters), "node", "job", buried.clone()).await.is_err()
+            dead_letter(&tasks, Some(&dead_letters), "node", "job", dead_lettered.clone())
+                .await
+                .is_err()
         );
         assert_eq!(counts().await, (3, 3));
-        dead_letter(&tasks, None, "node", "job", buried).await.expect("removes them");
+        dead_letter(&tasks, None, "node", "job", dead_lettered).await.expect("removes them");
         assert_eq!(counts().await, (0, 3));
     }
 }

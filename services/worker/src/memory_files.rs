@@ -57,7 +57,7 @@ impl MemoryFiles {
     }
 
     /// Frees a file that no process reads any more.
-    pub fn give_back(&self, file: MemoryFile) {
+    pub fn recycle(&self, file: MemoryFile) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.bytes + file.occupied() <= self.bytes_max {
             free.bytes += file.occupied();
@@ -157,7 +157,7 @@ mod tests {
         let files = MemoryFiles::new(1000);
         let first = files.fill(pieces()).expect("fill");
         let number = first.file.as_raw_fd();
-        files.give_back(first);
+        files.recycle(first);
         let second = files.fill([&b"other"[..]].into_iter()).expect("fill");
         assert_eq!(
             (second.file.as_raw_fd(), &content(&second, 10)[..]),
@@ -175,7 +175,7 @@ mod tests {
             let file = files.fill([first, second].into_iter()).expect("fill");
             assert_eq!(*number.get_or_insert(file.file.as_raw_fd()), file.file.as_raw_fd());
             assert!(content(&file, size) == table, "{size} bytes");
-            files.give_back(file);
+            files.recycle(file);
         }
     }
 
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(rustix::fs::ftruncate(&given.file, 0), Err(Errno::PERM));
         assert_eq!(rustix::fs::fcntl_add_seals(&given.file, SealFlags::GROW), Err(Errno::PERM));
         rustix::fs::ftruncate(&given.file, 1 << 20).expect("a script may enlarge it");
-        files.give_back(given);
+        files.recycle(given);
         let larger = vec![b'x'; 100_000];
         let file = files.fill([&larger[..]].into_iter()).expect("fill");
         assert!(content(&file, larger.len()) == larger);
@@ -205,7 +205,7 @@ mod tests {
     fn free_files_are_limited() {
         let files = MemoryFiles::new(25);
         let taken: Vec<_> = (0..4).map(|_| files.fill(pieces()).expect("fill")).collect();
-        taken.into_iter().for_each(|file| files.give_back(file));
+        taken.into_iter().for_each(|file| files.recycle(file));
         let free = files.free.lock().expect("lock");
         assert_eq!((free.files.len(), free.bytes), (2, 20));
     }

@@ -94,8 +94,8 @@ impl Preparer {
     }
 
     /// Reuses the table of a mini-batch that a process has answered.
-    pub fn give_back(&self, file: MemoryFile) {
-        self.files.give_back(file);
+    pub fn recycle(&self, file: MemoryFile) {
+        self.files.recycle(file);
     }
 
     /// Prepares a mini-batch. Also returns the descriptor, in which the mini-batch replaces a pointer into the plan.

@@ -328,7 +328,7 @@ impl Scheduler {
                 self.prepared(lease, *descriptor, preparation, now)
             }
             Event::Decided(mini_batches) => self.decided(&mini_batches),
-            Event::Members(members) => self.told_members(members, now),
+            Event::Members(members) => self.set_members(members, now),
             Event::LeasesLost { leases, snapshots } => {
                 leases.into_iter().for_each(|lease| self.lease_lost(lease, &snapshots));
             }
@@ -373,8 +373,8 @@ impl Scheduler {
         self.finish_idle_processes(now);
         self.return_waiting();
         self.return_excess();
-        self.tend_quarantine();
-        self.tend_postponed(now);
+        self.process_quarantine();
+        self.process_postponed(now);
         let may_take = !is_behind && !self.is_paused(now);
         if may_take {
             self.prepare_next(now);

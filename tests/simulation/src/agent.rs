@@ -166,7 +166,7 @@ impl Agent {
             looked_for_members: None,
         };
         executor.execute().await;
-        executor.look_for_members();
+        executor.check_members();
         while !executor.scheduler.is_over(now()) {
             let tick = if executor.stacks.is_empty() { TICK } else { STACKS_TICK };
             let message = tokio::select! {
@@ -181,7 +181,7 @@ impl Agent {
             let how = *stop.borrow_and_update();
             executor.handle(Event::Stop(how)).await;
             executor.receive(message).await?;
-            executor.look_for_members();
+            executor.check_members();
             executor.schedule().await;
             executor.report_in_use();
             executor.tell_activity();
@@ -332,7 +332,7 @@ impl Executor {
             seen.stacks = self.stacks.remove(&seen.process).then(|| "File".to_owned());
         }
         self.handle(Event::Tick(snapshots)).await;
-        self.look_for_decided().await;
+        self.check_decided().await;
         let holds_up = self
             .processes
             .values()
@@ -347,7 +347,7 @@ impl Executor {
         }
     }
 
-    async fn look_for_decided(&mut self) {
+    async fn check_decided(&mut self) {
         if !self.scheduler.has_long_run(now()) {
             return;
         }
@@ -364,7 +364,7 @@ impl Executor {
         });
     }
 
-    fn look_for_members(&mut self) {
+    fn check_members(&mut self) {
         if !self.scheduler.asks_for_members()
             || self.looked_for_members.is_some_and(|at| at.elapsed() < TICK)
         {

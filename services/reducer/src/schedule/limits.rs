@@ -45,7 +45,7 @@ pub(super) fn shares(nodes: &[NodeState], previous: &Schedule, now: u64) -> Vec<
     let number = previous.number + 1;
     let mut shares: Vec<LimitShare> = jobs
         .into_iter()
-        .flat_map(|(job_id, contenders)| divided(job_id, contenders, number, now))
+        .flat_map(|(job_id, limited_nodes)| divided(job_id, limited_nodes, number, now))
         .collect();
     shares
         .sort_unstable_by(|one, other| (&one.job_id, &one.node).cmp(&(&other.job_id, &other.node)));
@@ -55,29 +55,29 @@ pub(super) fn shares(nodes: &[NodeState], previous: &Schedule, now: u64) -> Vec<
 /// Divides the limits of one job.
 fn divided(
     job_id: &str,
-    mut contenders: Vec<LimitedNode<'_>>,
+    mut limited_nodes: Vec<LimitedNode<'_>>,
     number: u64,
     now: u64,
 ) -> Vec<LimitShare> {
-    contenders.sort_by_cached_key(|contender| contender.turn(now));
-    let needs: Vec<LimitNeed> = contenders.iter().map(|contender| contender.need).collect();
-    let parts_before: Vec<u32> = contenders.iter().map(|contender| contender.parts()).collect();
-    let lent: Vec<u32> = contenders.iter().map(|contender| contender.lent).collect();
+    limited_nodes.sort_by_cached_key(|node| node.rank(now));
+    let needs: Vec<LimitNeed> = limited_nodes.iter().map(|node| node.need).collect();
+    let parts_before: Vec<u32> = limited_nodes.iter().map(|node| node.parts()).collect();
+    let lent: Vec<u32> = limited_nodes.iter().map(|node| node.lent).collect();
     let parts = divide_limits(&needs, &parts_before, &lent);
     let shares =
-        contenders.iter().zip(parts).zip(parts_before).map(|((contender, parts), parts_before)| {
-            let before = contender.before;
+        limited_nodes.iter().zip(parts).zip(parts_before).map(|((node, parts), parts_before)| {
+            let before = node.before;
             let since =
                 before.filter(|_| parts >= parts_before).map_or(number, |share| share.since);
-            let is_same_turn = |share: &&LimitShare| (share.parts > 0) == (parts > 0);
+            let is_same_slice = |share: &&LimitShare| (share.parts > 0) == (parts > 0);
             LimitShare {
-                node: contender.node.to_owned(),
+                node: node.node.to_owned(),
                 job_id: job_id.to_owned(),
-                id: contender.need.id,
+                id: node.need.id,
                 parts,
-                lent: contender.lent.max(parts),
+                lent: node.lent.max(parts),
                 since,
-                turn_since: before.filter(is_same_turn).map_or(now, |share| share.turn_since),
+                slice_since: before.filter(is_same_slice).map_or(now, |share| share.slice_since),
             }
         });
     shares.collect()
@@ -89,13 +89,13 @@ impl LimitedNode<'_> {
     }
 
     /// Returns its place in the order in which nodes get a share, if the limits are too small for all.
-    fn turn(&self, now: u64) -> (Reverse<bool>, u8, u64, String) {
-        let since = self.before.map_or(now, |share| share.turn_since);
-        let turn = match self.parts() {
+    fn rank(&self, now: u64) -> (Reverse<bool>, u8, u64, String) {
+        let since = self.before.map_or(now, |share| share.slice_since);
+        let rank = match self.parts() {
             0 => 1,
             _ if now.saturating_sub(since) < TIME_SLICE => 0,
             _ => 2,
         };
-        (Reverse(self.need.is_used()), turn, since, self.node.to_owned())
+        (Reverse(self.need.is_used()), rank, since, self.node.to_owned())
     }
 }

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use protocol::{
-    Allocation, Demand, Full, GpuDemand, NodeState, Offer, OwnerQuota, Priority, Quotas,
+    Allocation, Demand, GpuDemand, NodeState, Offer, OwnerQuota, Priority, Quotas, ReachedQuota,
     Requirements, Running, Schedule, ScheduledJob, Unfit, WaitsFor,
 };
 
@@ -311,7 +311,7 @@ fn job_above_a_limit_of_jobs_waits_in_order() {
     fleet.quotas.max_jobs = Some(1);
     fleet.step();
     assert_eq!(fleet.all_processes(), [4, 0, 0]);
-    let full = Full { owner: None, running: 1, limit: 1 };
+    let full = ReachedQuota { owner: None, running: 1, limit: 1 };
     assert_eq!(fleet.waits_for(1), Some(WaitsFor::Quota(full)));
     // An admitted job stays admitted, whatever comes later.
     fleet.jobs.push(Demand { priority: Priority::High, ..job(3) });

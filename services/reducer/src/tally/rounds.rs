@@ -191,7 +191,7 @@ impl Tally {
     }
 
     /// Forgets the earlier result of a mini-batch, because it succeeds.
-    pub(super) fn replaces(&mut self, mini_batch: u64) {
+    pub(super) fn drops_earlier(&mut self, mini_batch: u64) {
         if !self.again.is_empty()
             && self.entry(mini_batch).state != MiniBatchState::Succeeded
             && let Some(RunsAgain { earlier, lacks, .. }) = self.again.remove(&mini_batch)
@@ -204,14 +204,14 @@ impl Tally {
 
     /// Restores the earlier result of a mini-batch, because it has failed. Returns whether it had
     /// one.
-    pub(super) fn takes_back(&mut self, index: usize, attempt: &Attempt) -> bool {
+    pub(super) fn restores_earlier(&mut self, index: usize, attempt: &Attempt) -> bool {
         let mini_batch = attempt.mini_batch;
         let Some(RunsAgain { earlier, lacks, .. }) = self.again.remove(&mini_batch) else {
             return false;
         };
         self.items_again -= lacks;
         let Some(earlier) = earlier else { return false };
-        self.take_back(index, earlier);
+        self.restore_earlier(index, earlier);
         self.failures.forgive(mini_batch);
         self.unimproved.count += 1;
         self.unimproved.first.get_or_insert_with(|| {
@@ -223,18 +223,18 @@ impl Tally {
 
     /// Restores the earlier results of unfinished mini-batches: no other attempt of the round
     /// counts.
-    pub(super) fn take_all_back(&mut self) {
+    pub(super) fn restore_all_earlier(&mut self) {
         let earlier: Vec<_> =
             self.again.extract_if(.., |_, again| again.earlier.is_some()).collect();
         for (mini_batch, RunsAgain { earlier, lacks, .. }) in earlier {
             self.items_again -= lacks;
             let index = usize::try_from(mini_batch).expect("64-bit machine");
             self.retrying -= u64::from(self.entries[index].state == MiniBatchState::Retrying);
-            earlier.into_iter().for_each(|earlier| self.take_back(index, earlier));
+            earlier.into_iter().for_each(|earlier| self.restore_earlier(index, earlier));
         }
     }
 
-    fn take_back(&mut self, index: usize, earlier: EarlierSuccess) {
+    fn restore_earlier(&mut self, index: usize, earlier: EarlierSuccess) {
         let EarlierSuccess { counts, items_rejected, is_partly_failed, .. } = earlier;
         let tried = self.entries[index];
         // The spent tries stay, so that a message that is delivered twice changes nothing.

@@ -65,7 +65,7 @@ impl Executor {
                 }
             }
             Action::EndAlone { mini_batch } => self.node_lock.end(mini_batch),
-            Action::ReuseTable(table) => self.preparer.give_back(table),
+            Action::ReuseTable(table) => self.preparer.recycle(table),
             Action::Announce(announcement) => self.announce(announcement),
             Action::Notice { process, waiting } => self.notice(process, *waiting),
             Action::Log { level, message } => self.log.main(level, &message),

@@ -64,19 +64,19 @@ impl Executor {
         }
         self.processes.iter_mut().zip(phases).for_each(|(share, count)| share.set(count));
         self.leases_held.set(self.leases.count());
-        self.tell_activity(&snapshots);
+        self.publish_activity(&snapshots);
         if self.reaped.elapsed() > REAP_EVERY {
             self.reaped = Instant::now();
             orphans::reap_ended();
         }
         self.grant().await;
-        self.look_at_template().await;
+        self.check_template().await;
         self.handle(Event::Tick(snapshots)).await;
-        self.look_for_decided();
-        self.look_for_members();
+        self.check_decided();
+        self.check_members();
     }
 
-    fn tell_activity(&mut self, snapshots: &[ProcessSnapshot]) {
+    fn publish_activity(&mut self, snapshots: &[ProcessSnapshot]) {
         let processes = self.running.iter().flatten().map(|running| MeasuredProcess {
             name: running.id.name(),
             pid: running.process.id(),
@@ -96,7 +96,7 @@ impl Executor {
 
     /// Reads which copied mini-batches have succeeded elsewhere, if one runs for long here and the
     /// job speculates.
-    fn look_for_decided(&mut self) {
+    fn check_decided(&mut self) {
         if self.looked.elapsed() < LOOK_EVERY || !self.scheduler.has_long_run(now()) {
             return;
         }
@@ -115,7 +115,7 @@ impl Executor {
     }
 
     /// Reads which nodes work on the job, if an attempt has failed here.
-    fn look_for_members(&mut self) {
+    fn check_members(&mut self) {
         if !self.scheduler.asks_for_members()
             || self.looked_for_members.is_some_and(|at| at.elapsed() < LOOK_EVERY)
         {
@@ -154,7 +154,7 @@ impl Executor {
         if !deliveries.is_empty() {
             (self.agent.crash)(CrashPoint::AfterReceive);
         }
-        let (mut delivered, mut buried) = (Vec::with_capacity(deliveries.len()), Vec::new());
+        let (mut delivered, mut dead_lettered) = (Vec::with_capacity(deliveries.len()), Vec::new());
         for delivery in deliveries {
             let descriptor = match self.read(&delivery) {
                 Ok(descriptor) => descriptor,
@@ -162,9 +162,9 @@ impl Executor {
                     let reason = format!("{error:#}");
                     let line =
                         format!("removing a message that is not a mini-batch of the job: {reason}");
-                    let line = self.buried.next("", &line, Instant::now());
+                    let line = self.dead_lettered.next("", &line, Instant::now());
                     line.into_iter().for_each(|line| self.log.main("ERROR", &line));
-                    buried.push((delivery, reason));
+                    dead_lettered.push((delivery, reason));
                     continue;
                 }
             };
@@ -177,14 +177,15 @@ impl Executor {
             });
         }
         self.handle(Event::Received(delivered)).await;
-        if buried.is_empty() {
+        if dead_lettered.is_empty() {
             return;
         }
         let Agent { tasks, node, dead_letters, spec, .. } = self.agent.clone();
         // The loop does not wait for a queue that may be away.
         tokio::spawn(async move {
             if let Err(error) =
-                dead_letter(&*tasks, dead_letters.as_deref(), &node, &spec.job_id, buried).await
+                dead_letter(&*tasks, dead_letters.as_deref(), &node, &spec.job_id, dead_lettered)
+                    .await
             {
                 tracing::warn!("messages stay in the task queue for now: {error:#}");
             }

@@ -211,7 +211,7 @@ impl Executor {
     }
 
     /// Gives the template up if its imports take too long.
-    pub(super) async fn look_at_template(&mut self) {
+    pub(super) async fn check_template(&mut self) {
         if self
             .template
             .as_ref()

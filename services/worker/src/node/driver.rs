@@ -31,7 +31,7 @@ use super::allocations::{
 use super::pause::Pauses;
 use super::registration::{Entry, Registration};
 use crate::agent::Timing;
-use crate::announce::{give_back, tell};
+use crate::announce::{return_mini_batches, tell};
 use crate::limit::{self, Limiter, SharedLimiter};
 use crate::pressure;
 use crate::scheduler::AgentAllocation;
@@ -467,7 +467,8 @@ impl<B: NodeBackend> Visits<B> {
                 let held = std::mem::take(&mut resources.held);
                 let returning = async move {
                     if let Some(queues) = queues
-                        && let Err(error) = give_back(&*queues.tasks, held, patience).await
+                        && let Err(error) =
+                            return_mini_batches(&*queues.tasks, held, patience).await
                         && failure(&error) == AgentFailed::Otherwise
                     {
                         tracing::warn!(
@@ -528,7 +529,7 @@ impl<B: NodeBackend> Visits<B> {
         failed: impl FnOnce(JoinError) -> Report<B> + Send + 'static,
     ) {
         let job_id = self.visits.get(&visit).map(|resources| resources.job_id.clone());
-        let task = self.tasks.spawn(unless_it_panics(job_id, task, failed));
+        let task = self.tasks.spawn(catch_panic(job_id, task, failed));
         if let Some(resources) = self.visits.get_mut(&visit) {
             resources.tasks.retain(|task| !task.is_finished());
             resources.tasks.push(task);
@@ -538,7 +539,7 @@ impl<B: NodeBackend> Visits<B> {
 
 /// Runs a task of a visit. A panic ends only this task, and is reported as its failure: otherwise a job that makes a node
 /// panic would end one node after the other.
-async fn unless_it_panics<T: Send + 'static>(
+async fn catch_panic<T: Send + 'static>(
     job_id: Option<String>,
     task: impl Future<Output = T> + Send + 'static,
     failed: impl FnOnce(JoinError) -> T,

@@ -101,7 +101,7 @@ impl Scheduler {
         if self.processes.have_shrunk() && self.stopping.is_working() {
             let excess = self.mini_batches.unstarted().saturating_sub(self.processes.depth());
             let returned = self.mini_batches.take_last(excess);
-            self.give_back_all(returned);
+            self.return_all(returned);
         }
     }
 }

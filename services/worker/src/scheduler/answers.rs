@@ -193,14 +193,14 @@ impl Scheduler {
         (process.state, process.code) = (ProcessState::Ended(exit_kind), code);
         self.log("INFO", format!("{name} exits with returncode {code}."));
         if is_expected {
-            self.tell_end(id, wear, now);
+            self.announce_end(id, wear, now);
             return self.replace(id, now);
         }
         self.act(Action::Examine { process: id, code, phase, sequence, since });
     }
 
     /// Announces the end of a process, with all that is known about it.
-    fn tell_end(&mut self, id: ProcessId, wear: Option<Wear>, now: Timestamp) {
+    fn announce_end(&mut self, id: ProcessId, wear: Option<Wear>, now: Timestamp) {
         let Some(process) = self.processes.get_mut(id) else { return };
         let (notice, return_code) = (std::mem::take(&mut process.notice), process.code);
         let (node, process, at) = (self.config.node.clone(), id.name(), now.milliseconds);
@@ -224,7 +224,7 @@ impl Scheduler {
             let mini_batch = handed.and_then(|handed| self.mini_batch_of(handed));
             self.gpu_died(id, mini_batch, &text);
         }
-        self.tell_end(id, None, now);
+        self.announce_end(id, None, now);
         match exit_kind {
             ExitKind::Failed(ending) => {
                 let mut ending = *ending;
@@ -282,7 +282,7 @@ impl Scheduler {
     /// Empties a slot, and returns the GPUs that its process had. Another process may take them now.
     pub(super) fn empty(&mut self, slot: usize) -> Option<GpuSet> {
         let gpus = self.processes.empty(slot)?.gpus;
-        self.gpus.give_back(gpus.as_ref());
+        self.gpus.release(gpus.as_ref());
         gpus
     }
 

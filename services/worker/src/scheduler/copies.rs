@@ -45,7 +45,7 @@ impl Scheduler {
 
     /// Prepares copies for idle processes, and returns to the queue copies without one, and
     /// mini-batches that other nodes should try first.
-    pub(super) fn tend_postponed(&mut self, now: Timestamp) {
+    pub(super) fn process_postponed(&mut self, now: Timestamp) {
         if !self.mini_batches.has_postponed() {
             return;
         }
@@ -60,7 +60,7 @@ impl Scheduler {
         let returned =
             leases.into_iter().filter_map(|lease| Some((lease, self.mini_batches.remove(lease)?)));
         let returned = returned.collect();
-        self.give_back_all(returned);
+        self.return_all(returned);
     }
 
     /// Hands copies to idle processes, never to the one that runs the original. Returns the number

@@ -55,7 +55,7 @@ impl Scheduler {
             }
             let error = match descriptor.copy {
                 true => (receive_count > 1).then(|| copy_lost(&descriptor)),
-                false => self.guilt(&descriptor, lost, deaths),
+                false => self.quarantine_error(&descriptor, lost, deaths),
             };
             if error.is_none() && self.is_quarantined(&descriptor, lost) {
                 let alone = MiniBatch::postponed(descriptor, lost, now.instant, bytes);

@@ -76,7 +76,7 @@ impl Gpus {
         self.has_changed = true;
     }
 
-    /// Takes the GPUs of a process that starts, until [`Self::give_back`]; `None`: too few are free.
+    /// Takes the GPUs of a process that starts, until [`Self::release`]; `None`: too few are free.
     pub(super) fn take(&mut self) -> Option<GpuSet> {
         self.has_changed = true;
         let gpus = self.free()?;
@@ -135,7 +135,7 @@ impl Gpus {
         !self.out.is_empty() && self.free().is_none()
     }
 
-    pub(super) fn give_back(&mut self, gpus: Option<&GpuSet>) {
+    pub(super) fn release(&mut self, gpus: Option<&GpuSet>) {
         self.has_changed = true;
         for gpu in gpus.into_iter().flat_map(GpuSet::numbers) {
             self.held.entry(*gpu).and_modify(|holders| *holders -= 1);
@@ -386,12 +386,12 @@ mod tests {
             [gpus.take(), gpus.take(), gpus.take()],
             [Some(first.clone()), Some(second.clone()), None]
         );
-        gpus.give_back(Some(&second));
+        gpus.release(Some(&second));
         assert_eq!((gpus.take(), gpus.take()), (Some(second), None));
         (0..3).for_each(|mini_batch| {
             _ = gpus.failing(&first, GpuFault::Device, Some(mini_batch), "gone")
         });
-        gpus.give_back(Some(&first));
+        gpus.release(Some(&first));
         assert_eq!(gpus.take(), None, "both are out of use, and a single GPU is too few");
         assert!(gpus.is_missing(Some(&first)));
         assert_eq!(gpus.shortage(), "fewer than 2 GPUs are left on this node: GPUs 0 and 1: gone");
@@ -405,7 +405,7 @@ mod tests {
         let expected = [Some(0), Some(1), Some(2), Some(0), Some(1), Some(2), None];
         assert_eq!(all, expected.map(|gpu| gpu.map(|gpu| vec![gpu])));
         for gpu in [2, 1, 2] {
-            gpus.give_back(Some(&one(gpu)));
+            gpus.release(Some(&one(gpu)));
         }
         assert_eq!(
             [taken(&mut gpus), taken(&mut gpus)],
@@ -429,12 +429,12 @@ mod tests {
                 "mini-batch {mini_batch}"
             );
         }
-        gpus.give_back(Some(&first));
+        gpus.release(Some(&first));
         assert_eq!(
             (gpus.take(), gpus.is_missing(Some(&first)), gpus.is_missing(Some(&second))),
             (None, true, false)
         );
-        gpus.give_back(Some(&second));
+        gpus.release(Some(&second));
         assert!(!gpus.is_missing(Some(&first)), "another one is free");
         assert_eq!(gpus.shortage(), "no GPU is left on this node: GPU 0: gone");
     }
@@ -470,7 +470,7 @@ mod tests {
             Some((2, BTreeSet::from([2, 3]))),
             "a process still has GPU 2"
         );
-        gpus.give_back(Some(&one(2)));
+        gpus.release(Some(&one(2)));
         assert_eq!((gpus.take(), in_use(&mut gpus, &[3])), (None, Some((2, BTreeSet::from([3])))));
     }
 

@@ -165,7 +165,7 @@ impl Scheduler {
             return;
         };
         let is_given_up =
-            self.isolations.are_over() && isolation.is_vain() && !isolation.next_is_kept();
+            self.isolations.are_over() && isolation.has_no_success() && !isolation.next_is_kept();
         let has_next = isolation.next().is_some() && !is_given_up;
         self.goes_on(lease, now);
         if has_next {

@@ -378,7 +378,7 @@ impl Isolation {
     fn length(&self, start: u64) -> Option<u64> {
         // Without suspects, a search for one bad item would cost more runs.
         let least = if self.suspects == Suspects::Right { 1 } else { 2 };
-        self.gaps.length(start, least, self.run_cost.in_vain_items(), self.runs)
+        self.gaps.length(start, least, self.run_cost.cost_in_items(), self.runs)
     }
 
     /// Whether a known bad item explains the failure of the range that contains this one.
@@ -540,7 +540,7 @@ impl Isolation {
     }
 
     /// Whether no range has succeeded so far.
-    pub(super) fn is_vain(&self) -> bool {
+    pub(super) fn has_no_success(&self) -> bool {
         self.good.ranges == 0
     }
 

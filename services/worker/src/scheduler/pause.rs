@@ -46,7 +46,7 @@ impl Scheduler {
         now: Timestamp,
     ) {
         self.begin_pause(message, now);
-        self.give_back(lease, mini_batch.unspent());
+        self.return_mini_batch(lease, mini_batch.unspent());
     }
 
     /// A process could not start because the disk is full.
@@ -76,6 +76,6 @@ impl Scheduler {
             Stage::Ready(_) => !has_process,
             _ => false,
         });
-        self.give_back_all(returned);
+        self.return_all(returned);
     }
 }

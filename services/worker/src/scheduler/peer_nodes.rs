@@ -118,7 +118,7 @@ impl Scheduler {
     }
 
     /// Notes which nodes work on the job, and leaves it if this one must not.
-    pub(super) fn told_members(&mut self, mut members: Members, now: Timestamp) {
+    pub(super) fn set_members(&mut self, mut members: Members, now: Timestamp) {
         let node = self.config.node.clone();
         // The reducer may not know the first success of this node yet.
         let excluded = members

@@ -64,7 +64,7 @@ impl Scheduler {
     }
 
     /// Returns the error of a mini-batch whose deliveries were lost too often.
-    pub(super) fn guilt(
+    pub(super) fn quarantine_error(
         &self,
         descriptor: &Descriptor,
         lost: u32,
@@ -95,7 +95,7 @@ impl Scheduler {
     ) {
         let waits = now.instant.saturating_duration_since(self.quarantine.began) < PAUSE * deaths;
         if !waits && self.quarantine.held.is_some() {
-            return self.give_back(lease, mini_batch.unspent());
+            return self.return_mini_batch(lease, mini_batch.unspent());
         }
         if !waits {
             self.quarantine.held = Some(lease);
@@ -105,7 +105,7 @@ impl Scheduler {
 
     /// Makes room for a mini-batch that has to run alone, of this job or another, and lets it run once the node holds
     /// nothing else.
-    pub(super) fn tend_quarantine(&mut self) {
+    pub(super) fn process_quarantine(&mut self) {
         let is_gone =
             self.quarantine.held.is_some_and(|lease| self.mini_batches.get(lease).is_none());
         if is_gone {
@@ -121,7 +121,7 @@ impl Scheduler {
         let returned = self.mini_batches.take_except(kept);
         self.quarantine.held =
             self.quarantine.held.filter(|lease| self.mini_batches.get(*lease).is_some());
-        self.give_back_all(returned);
+        self.return_all(returned);
         if let Some(lease) = kept
             .filter(|_| self.quarantine.access == Access::Exclusive && self.mini_batches.len() == 1)
             && let Some(MiniBatch { stage: Stage::Postponed { .. }, descriptor, .. }) =

@@ -54,7 +54,7 @@ impl RunCost {
     }
 
     /// Returns how many items of a range cost as much in vain, if it fails, as a run costs by itself.
-    pub(super) fn in_vain_items(&self) -> f64 {
+    pub(super) fn cost_in_items(&self) -> f64 {
         if self.alone.runs == 0 || self.good.runs == 0 {
             return USUAL;
         }
@@ -84,7 +84,7 @@ mod tests {
 
     #[track_caller]
     fn assert_close(cost: &RunCost, expected: f64) {
-        let found = cost.in_vain_items();
+        let found = cost.cost_in_items();
         assert!((found / expected - 1.0).abs() < 1e-6, "{found}, not {expected}");
     }
 
@@ -94,7 +94,7 @@ mod tests {
         assert_close(&measured(0.001, 0.001, 1.0), 1.0);
         assert_close(&measured(0.000_5, 0.000_002, 0.0), 500.0);
         assert_close(&measured(0.1, 0.0, 0.0), MOST);
-        assert_eq!(measured(0.0, 1.0, 0.0).in_vain_items(), 0.0);
+        assert_eq!(measured(0.0, 1.0, 0.0).cost_in_items(), 0.0);
     }
 
     #[test]
@@ -112,6 +112,6 @@ mod tests {
         assert_close(&measured(0.0, 0.0, 0.0), USUAL);
         let mut cost = measured(0.001, 0.001, 0.0);
         cost.succeeded(500, -3.0);
-        assert!(cost.in_vain_items().is_finite());
+        assert!(cost.cost_in_items().is_finite());
     }
 }

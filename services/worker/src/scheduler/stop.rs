@@ -97,7 +97,7 @@ impl Scheduler {
     pub(super) fn return_waiting(&mut self) {
         if self.stopping.is_orderly() {
             let unstarted = self.mini_batches.take(|_| true);
-            self.give_back_all(unstarted);
+            self.return_all(unstarted);
         }
     }
 
@@ -113,18 +113,18 @@ impl Scheduler {
         for (lease, mini_batch) in self.mini_batches.take(is_old) {
             match mini_batch.isolation {
                 Some(_) => self.cut_isolation(lease, mini_batch, now),
-                None => self.give_back(lease, mini_batch.unspent()),
+                None => self.return_mini_batch(lease, mini_batch.unspent()),
             }
         }
     }
 
-    pub(super) fn give_back_all(&mut self, mini_batches: Vec<(LeaseId, MiniBatch)>) {
+    pub(super) fn return_all(&mut self, mini_batches: Vec<(LeaseId, MiniBatch)>) {
         mini_batches
             .into_iter()
-            .for_each(|(lease, mini_batch)| self.give_back(lease, mini_batch.unspent()));
+            .for_each(|(lease, mini_batch)| self.return_mini_batch(lease, mini_batch.unspent()));
     }
 
-    pub(super) fn give_back(&mut self, lease: LeaseId, descriptor: Descriptor) {
+    pub(super) fn return_mini_batch(&mut self, lease: LeaseId, descriptor: Descriptor) {
         self.act(Action::Announce(Announcement::Return {
             lease,
             descriptor: Box::new(descriptor),
