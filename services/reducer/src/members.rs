@@ -2,7 +2,7 @@
 //!
 //! Nodes read `control/members` every four seconds once an attempt has failed there. An excluded
 //! node returns what it holds and tries the job again after a minute; its first success ends the
-//! exclusion. Log, status and summary name the node.
+//! exclusion. Log, status and summary name the node. The minute is `EXCLUDED_FOR` of `planner.rs`.
 
 use std::collections::BTreeMap;
 

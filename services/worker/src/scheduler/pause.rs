@@ -1,4 +1,5 @@
-//! Pauses of the node: its disk is full, or a store does not answer. No script and no input is to blame, so a pause costs no try.
+//! Pauses of the node: its disk is full, it has too few file descriptors, or a store does not answer.
+//! No script and no input is to blame, so a pause costs no try.
 //! The node takes no more mini-batches of the job for a while, returns those that it has not prepared, for other nodes,
 //! and says why.
 
