@@ -403,7 +403,7 @@ def argument(container, name):
 
 def default_limit_seconds():
     """Returns the default limit of a mini-batch."""
-    keys = (ROOT / "services/job_file/JOB_FILE.md").read_text()
+    keys = (ROOT / "services/job_file/REFERENCE.md").read_text()
     names = ("run_invocation_timeout", "--task_overhead_timeout")
     return sum(int(re.search(rf"^\| `{name}` \|[^|]+\| (\d+) \|", keys, re.MULTILINE)[1]) for name in names)
 

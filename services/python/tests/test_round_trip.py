@@ -1,7 +1,7 @@
 """Tables of random types come back as they were, and the size of mini-batches changes nothing.
 
 Each example of a property is one job, or one for each size, over columns whose types are drawn at random, nested up to
-three deep, with missing values at random. JOB_FILE.md lists the differences between what a function returned and what
+three deep, with missing values at random. REFERENCE.md lists the differences between what a function returned and what
 comes back; `test_difference_is_as_documented` has an example for each, and the properties know no others.
 """
 
@@ -36,7 +36,7 @@ EXAMPLES = settings(
 SEEDS = st.integers(0, 2**32)
 FORMATS = ["csv", "jsonl", "parquet"]
 COLUMNS = 12
-JOB_FILE = pathlib.Path(__file__).parents[2] / "job_file" / "JOB_FILE.md"
+REFERENCE = pathlib.Path(__file__).parents[2] / "job_file" / "REFERENCE.md"
 
 MIDNIGHT = datetime.datetime(1970, 1, 1)
 TEXTS = ["", "NA", "007", "true", 'a "b", c', "line\nbreak", "é😀", "  x ", "1e5", "2024-01-01", "null", "-0.0"]
@@ -570,12 +570,12 @@ DIFFERENCES = {
     ],
     "an object without a text of its own": [([{"v": object()}], gristmill.JobFailed)],
 }
-"""Of each row of the table in JOB_FILE.md: the format (without one: all), what a function returns, and a check."""
+"""Of each row of the table in REFERENCE.md: the format (without one: all), what a function returns, and a check."""
 
 
 def rows_of_the_page():
-    lines = JOB_FILE.read_text().splitlines()
-    start = lines.index("| returned | comes back as | why |") + 2
+    lines = REFERENCE.read_text().splitlines()
+    start = lines.index("| returned | comes back as |") + 2
     for line in lines[start:]:
         if not line.startswith("|"):
             return
