@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import csv_tables, parquet_tables, small_files
-from workloads import files_at, tables_at, write_job
+from workloads import csv_tables, files_at, parquet_tables, small_files, tables_at, write_job
 
 HERE = Path(__file__).resolve().parent
 RECORD = HERE / "guard.json"

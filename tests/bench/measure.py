@@ -1,11 +1,12 @@
-"""Runs one command and measures wall-clock time, CPU time of the whole process tree, and peak memory."""
+"""Runs one command, and measures its time, the processor time of its process tree, and its memory."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
+import math
 import os
-import re
 import resource
 import select
 import signal
@@ -13,104 +14,85 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 
 USER = Path(__file__).resolve().parent / "user"
-sys.path.insert(0, str(USER))
-from timed import total_seconds  # noqa: E402
-
-TIMEOUT_SECONDS = 900
 SAMPLE_MILLISECONDS = 20
 TREE_SAMPLE_SECONDS = 0.25
 # Free memory that remains unfilled.
 SPARE_BYTES = 512 << 20
 PR_SET_CHILD_SUBREAPER = 36
 
-
-@dataclass
-class Side:
-    """The command of one side, with all preparations done."""
-
-    command: list[str]
-    environment: dict[str, str] = field(default_factory=dict)
-    # The command measures itself, and prints its seconds on a separate line.
-    prints_seconds: bool = False
-    # The command has done its work when a file of this name is there (a glob below a folder); it is stopped then.
-    until: tuple[Path, str] | None = None
-
-    def is_done(self) -> bool:
-        return self.until is not None and any(self.until[0].glob(self.until[1]))
-
-
-@dataclass
-class Measured:
-    """One run of one side. Memory is that of the process itself; `tree_mib` is that of its whole tree."""
-
-    seconds: float
-    cpu_seconds: float
-    peak_mib: float
-    tree_mib: float | None
-    # CPU time of the user's function, if it measures itself.
-    user_seconds: float | None
+# The figures of one run by name, which ends with the unit: seconds, peak_mib, …
+Figures = dict[str, float]
 
 
 class TimedOutError(Exception):
     pass
 
 
-def measure(side: Side, output: Path, with_tree: bool = False, fills_bytes: int = 0) -> Measured:
-    """Runs the side to its end with its output in `output`. A failure ends the benchmark."""
+def measure(
+    command: list[str],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    status: int | None = 0,
+    prints_figures: bool = False,
+    with_tree: bool = False,
+    seconds_max: float = math.inf,
+) -> Figures:
+    """Runs a command to its end with its output in the files `printed` and `errors` of the folder. Another exit status
+    than `status` ends the benchmark, unless that is None.
+
+    `prints_figures`: the last line that the command prints is a JSON object of figures, which replace those measured
+    here. `with_tree`: measures the memory of the whole tree, too. A command that takes longer than `seconds_max` is
+    given up.
+    """
+    # So that this process counts and ends orphaned descendants.
     adopt_orphans(True)
     # Flush the data of the previous side now, not at the expense of this one.
     os.sync()
-    fill_memory(fills_bytes)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, output.open("wb") as file:
-        user_seconds = Path(scratch) / "user_seconds"
-        user_seconds.mkdir()
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(USER),
-            "BENCH_USER_SECONDS": str(user_seconds),
-            # Ray and Dask leave files there.
-            "TMPDIR": scratch,
-            **side.environment,
-        }
-        cpu_before = cpu_seconds_of_children()
-        shared_before = shared_kib()
+    output, errors = folder / "printed", folder / "errors"
+    # Ray and Dask leave files in TMPDIR.
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+        output.open("wb") as out,
+        errors.open("wb") as err,
+    ):
+        variables = {**os.environ, "PYTHONPATH": str(USER), "TMPDIR": scratch, **(environment or {})}
+        cpu_before, shared_before = cpu_seconds_of_children(), shared_kib()
         started = time.perf_counter()
-        process = subprocess.Popen(side.command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=out, stderr=err)
         peak, tree_peak, tree_due = 0, 0, started
         end, ended = select.poll(), os.pidfd_open(process.pid)
         end.register(ended, select.POLLIN)
         while True:
             # The kernel records the peak of a process, so only the last sample before its end matters.
-            peak = max(peak, status_kib(process.pid))
+            peak = max(peak, peak_kib(process.pid))
             if with_tree and time.perf_counter() >= tree_due:
                 tree_peak = max(tree_peak, tree_kib(process.pid) + shared_kib() - shared_before)
                 tree_due = time.perf_counter() + TREE_SAMPLE_SECONDS
             if end.poll(SAMPLE_MILLISECONDS):
                 break
-            if side.is_done() or time.perf_counter() - started > TIMEOUT_SECONDS:
+            if time.perf_counter() - started > seconds_max:
                 process.terminate()
                 break
         seconds = time.perf_counter() - started
         os.close(ended)
         end_tree(process)
         adopt_orphans(False)
-        counted = total_seconds(user_seconds)
-    if seconds > TIMEOUT_SECONDS:
+    if seconds > seconds_max:
         raise TimedOutError
-    printed = output.read_text(errors="replace") if side.prints_seconds or process.returncode != 0 else ""
-    if process.returncode != 0:
-        sys.exit(f"{' '.join(side.command)} ended with status {process.returncode}:\n{printed[-4000:]}")
-    return Measured(
-        seconds=printed_seconds(printed) if side.prints_seconds else seconds,
-        cpu_seconds=cpu_seconds_of_children() - cpu_before,
-        peak_mib=peak / 1024,
-        tree_mib=tree_peak / 1024 if with_tree else None,
-        user_seconds=counted or None,
-    )
+    if status is not None and process.returncode != status:
+        printed = "\n".join(file.read_text(errors="replace")[-4000:] for file in (output, errors))
+        sys.exit(f"{' '.join(command)} ended with status {process.returncode}:\n{printed}")
+    figures = {"seconds": seconds, "cpu_seconds": cpu_seconds_of_children() - cpu_before, "peak_mib": peak / 1024}
+    if with_tree:
+        figures["tree_mib"] = tree_peak / 1024
+    if prints_figures:
+        figures |= json.loads(output.read_text().splitlines()[-1])
+    return figures
 
 
 def fill_memory(size: int) -> None:
@@ -122,12 +104,7 @@ def fill_memory(size: int) -> None:
         subprocess.run([sys.executable, "-c", fill], check=True)
 
 
-def printed_seconds(printed: str) -> float:
-    return next(float(line) for line in printed.splitlines() if re.fullmatch(r"[0-9]+\.[0-9]+", line))
-
-
 def adopt_orphans(adopt: bool) -> None:
-    """Sets whether this process adopts orphaned descendants, so that it can count and end them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 
@@ -157,10 +134,8 @@ def cpu_seconds_of_children() -> float:
 def children(pid: int) -> list[int]:
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             found += map(int, task.read_text().split())
-        except (FileNotFoundError, ProcessLookupError):
-            continue
     return found
 
 
@@ -169,7 +144,7 @@ def tree(pid: int) -> list[int]:
     return [pid, *(below for child in children(pid) for below in tree(child))]
 
 
-def status_kib(pid: int) -> int:
+def peak_kib(pid: int) -> int:
     """Returns the peak resident memory of one process."""
     return kib_of(f"/proc/{pid}/status", "VmHWM:")
 

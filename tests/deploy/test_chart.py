@@ -84,6 +84,8 @@ everything set:
     cooldownSeconds: 301
     stabilizationSeconds: 302
   podMonitor: {enabled: true, labels: {release: prometheus}, intervalSeconds: 15}
+  prometheusRule: {enabled: true, labels: {role: rules}}
+  queue: {sqs: {kmsKey: alias/team-a, tags: {CostCenter: "7"}}}
   networkPolicy:
     metricsNamespace: "123"
     scalerNamespace: "456"
@@ -163,6 +165,7 @@ def test_manifests_are_valid_and_wrong_ones_are_rejected():
         ("apps/v1", "Deployment"): ("template", "spec", "securityContext", "runAsRoot"),
         ("keda.sh/v1alpha1", "ScaledObject"): ("minReplicas",),
         ("monitoring.coreos.com/v1", "PodMonitor"): ("podMetricsEndpoints", 0, "every"),
+        ("monitoring.coreos.com/v1", "PrometheusRule"): ("groups", 0, "rules", 0, "severity"),
         ("rabbitmq.com/v1beta1", "RabbitmqCluster"): ("rabbitmq", "config"),
         ("rabbitmq.com/v1beta1", "User"): ("password",),
         ("rabbitmq.com/v1beta1", "Permission"): ("permissions", "delete"),
@@ -270,6 +273,7 @@ def pools(values):
         ("sqs", {"queue": {"sqs": {"prefix": ""}}}, "No queues: set queue.sqs.prefix"),
         ("sqs", {"queue": {"rabbitmq": {"prefix": "a"}}}, "a target has one kind of queues"),
         ("sqs", {"queue": {"sqs": {"prefix": "x" * 41}}}, "at '/queue/sqs/prefix'"),
+        ("sqs", {"queue": {"sqs": {"tags": {"CostCenter": 7}}}}, "at '/queue/sqs/tags/CostCenter'"),
         ("sqs", {"workers": {"cpu": {"requires": ['label zone="a"']}}}, "at '/workers/cpu/requires/0'"),
         ("sqs", {"workers": {"cpu": {"requires": ["any", "any"]}}}, "at '/workers/cpu/requires'"),
         ("sqs", {"workerDefaults": {"resources": {"limits": {"cpu": None}}}}, "How many processes does a worker run?"),

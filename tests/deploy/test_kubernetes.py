@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 from ruamel.yaml import YAML
 
+from alarms import RULES
 from harness import ROOT, wait_until
 from kubernetes_tools import (
     EXAMPLES,
@@ -19,6 +20,7 @@ from kubernetes_tools import (
     broker,
     chart,
     containers,
+    helm,
     labels,
     named,
     of_kind,
@@ -153,6 +155,16 @@ def test_roles_reach_the_broker_with_their_own_users():
         assert not parameters and timeout in cluster["spec"]["rabbitmq"]["additionalConfig"]
 
 
+def test_reducers_create_queues_with_the_key_and_tags_of_the_target():
+    key, tags = "arn:aws:kms:eu-central-1:123456789012:key/one", {"Cost Center": "a&b=c", "Team": "ä"}
+    queue = {"sqs": {"kmsKey": key, "tags": tags}}
+    address = urllib.parse.urlsplit(settings(chart("sqs", {"queue": queue}))["GRISTMILL_QUEUE"])
+    plain = urllib.parse.urlsplit(settings(chart("sqs"))["GRISTMILL_QUEUE"])
+    assert (address.scheme, address.netloc) == (plain.scheme, plain.netloc) and not plain.query
+    expected = {"kms_key": key, **{f"tags.{name}": value for name, value in tags.items()}}
+    assert dict(urllib.parse.parse_qsl(address.query)) == expected
+
+
 def test_users_of_the_broker_have_the_rights_of_their_roles():
     """Those that tests/deploy/test_broker_users.py tries."""
     script = runpy.run_path(str(ROOT / "scripts/broker-users"))
@@ -234,8 +246,9 @@ def test_pools_are_scaled_by_the_needs_that_their_workers_meet():
 def first_poll(scaled, series):
     """Returns what KEDA 2.20 makes of the first answer of a reducer: processes wanted, or None, which starts nothing.
 
-    A trigger without a series has failed once. Beyond the threshold its value is nil in the formula; until then the whole
-    ScaledObject is in error, and inactive (kedacore/keda: pkg/fallback/fallback.go, pkg/scaling/scale_handler.go)."""
+    A trigger without a series has failed once. Beyond the threshold its value is nil in the formula; until then the
+    whole ScaledObject is in error, and inactive (its pkg/fallback/fallback.go and pkg/scaling/scale_handler.go).
+    """
     spec = scaled["spec"]
     values = {trigger["name"]: series.get(trigger["metadata"]["valueLocation"]) for trigger in spec["triggers"]}
     if None in values.values() and spec["fallback"]["failureThreshold"] >= 1:
@@ -390,7 +403,7 @@ def argument(container, name):
 
 def default_limit_seconds():
     """Returns the default limit of a mini-batch."""
-    keys = (ROOT / "services/job_file/JOB_FILE.md").read_text()
+    keys = (ROOT / "services/job_file/REFERENCE.md").read_text()
     names = ("run_invocation_timeout", "--task_overhead_timeout")
     return sum(int(re.search(rf"^\| `{name}` \|[^|]+\| (\d+) \|", keys, re.MULTILINE)[1]) for name in names)
 
@@ -588,6 +601,18 @@ def test_prometheus_operator_scrapes_workers_and_reducers():
         assert endpoint["port"] in {port["name"] for port in containers(deployment)[0]["ports"]}
         annotations = deployment["spec"]["template"]["metadata"]["annotations"]
         assert "prometheus.io/scrape" not in annotations, "it would be scraped twice"
+
+
+def test_prometheus_operator_gets_the_rules_of_the_one_file(tmp_path):
+    """The file of the chart is a link; a package has its contents."""
+    assert not of_kind(chart("sqs"), "PrometheusRule")
+    packaged = helm("package", FOLDER / "chart", "--destination", tmp_path)
+    assert packaged.returncode == 0, packaged.stderr
+    [package] = tmp_path.glob("*.tgz")
+    change = {"prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}}}
+    for place in (FOLDER / "chart", package):
+        [rule] = of_kind(chart("sqs", change, place), "PrometheusRule")
+        assert rule["spec"] == YAML(typ="safe").load(RULES) and rule["metadata"]["labels"]["release"] == "prometheus"
 
 
 # ---- placement ---------------------------------------------------------------------------------------------------

@@ -86,6 +86,28 @@ def test_version_must_be_that_of_the_tag(release):
     assert "The tag is v9.9.9" in release.run("version", TAG="v9.9.9", expect=1).stderr
 
 
+def test_every_file_that_names_another_version_is_named(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, clone], check=True)
+    shutil.copy(ROOT / "scripts/release", clone / "scripts/release")
+    manifest = clone / "Cargo.toml"
+    manifest.write_text(manifest.read_text().replace(f'\nversion = "{VERSION}"', '\nversion = "9.9.9"', 1))
+    (clone / "CHANGELOG.md").write_text("## [9.9.9]\n\nNotes.\n")
+    ended = subprocess.run([clone / "scripts/release", "version"], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "Cargo.toml has version 9.9.9, and these have another:" in ended.stderr
+    for line in (
+        *(f"infra/kubernetes/chart/Chart.yaml:5:version: {VERSION}", f"Chart.yaml:6:appVersion: {VERSION}"),
+        *(f'__version__ = "{VERSION}"', f'prod/terraform.tfvars.example:3:image_tag = "{VERSION}"'),
+        *(f":gristmill-{VERSION}", f":gristmill_{VERSION}", f":gristmill-worker:{VERSION}"),
+    ):
+        assert line in ended.stderr, ended.stderr
+    others = [line for line in ended.stderr.splitlines() if VERSION in line]
+    for file in {line.partition(":")[0] for line in others}:
+        (clone / file).write_text((clone / file).read_text().replace(VERSION, "9.9.9"))
+    subprocess.run([clone / "scripts/release", "version"], check=True, capture_output=True)
+
+
 def test_images_are_built_from_the_wheel_and_described(release):
     release.run("images", BASE_IMAGE="debian@sha256:0123")
     assert all("--build-arg BASE=debian@sha256:0123" in line for line in release.commands("docker build"))

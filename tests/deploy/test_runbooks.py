@@ -1,13 +1,16 @@
-"""Documents of infra/: the commands of `gristmill` and of the AWS API that they name exist, with their options."""
+"""Documents of infra/: the scripts that they name exist, and so do the commands of `gristmill` and of the AWS API, with
+their options."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+from pathlib import Path
 
 import botocore.session
 
-from harness import Workplace
+from harness import ROOT, Workplace
 from terraform_files import INFRA
 
 # Options of the `aws` command itself, and commands that are no operations of a service.
@@ -15,10 +18,12 @@ OF_AWS = {"--query", "--output", "--region"}
 NO_OPERATIONS = {("s3", "cp"), ("s3", "rm"), ("logs", "tail")}
 
 
+DOCUMENTS = [INFRA / name for name in ("README.md", "RUNBOOKS.md", "COSTS.md", "batch/README.md", "images/README.md")]
+
+
 def commands(program: str) -> list[list[str]]:
     """Returns the words of each command in lines of their own and in lines of text."""
-    documents = ["README.md", "RUNBOOKS.md", "COSTS.md", "batch/README.md", "images/README.md"]
-    text = "\n".join((INFRA / name).read_text() for name in documents).replace("\\\n", " ")
+    text = "\n".join(document.read_text() for document in DOCUMENTS).replace("\\\n", " ")
     found = re.findall(rf"(?:^|`){program} ([^`\n#|>]+)", text, re.MULTILINE)
     return [shlex.split(line.replace("…", "")) for line in found]
 
@@ -46,6 +51,12 @@ def test_aws_commands_exist_with_their_options() -> None:
         assert operation, words
         members = model.operation_model(operation).input_shape.members
         assert options(words) - OF_AWS <= {f"--{dashed(name)}" for name in members}, words
+
+
+def test_scripts_exist() -> None:
+    named = set(re.findall(r"(?<![\w/])scripts/[a-z]+(?:-[a-z]+)*", "".join(map(Path.read_text, DOCUMENTS))))
+    assert len(named) > 3
+    assert [script for script in named if not os.access(ROOT / script, os.X_OK)] == []
 
 
 def test_gristmill_commands_exist_with_their_options(workplace: Workplace) -> None:

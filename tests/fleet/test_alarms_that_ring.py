@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from alarms import Moment, Phase, names, ringing
+from alarms import Moment, Phase, names, ringing, ringing_without_targets
 from harness import HOLDS, wait_until
 from scrape import Role
 from targets import Target
@@ -199,6 +199,10 @@ def test_job_that_begins_after_a_quiet_night_has_half_an_hour(sqlite: Target) ->
     hangs = Moment.of(fleet.roles)
     rings = ringing([night, Phase(begins, hangs, 25), Phase(hangs, hangs, 10)])
     assert rings == [set(), set(), {"GristmillNoProgress"}]
+
+
+def test_prometheus_that_scrapes_nothing_rings() -> None:
+    assert ringing_without_targets() == {"GristmillReducerDown"}
 
 
 def test_every_alarm_has_a_fault() -> None:

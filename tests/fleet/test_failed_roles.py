@@ -26,13 +26,14 @@ SCRIPT = """
 
 
 class Rejects:
-    """Rejects objects in one folder of a job until the test allows them."""
+    """Rejects objects in folders of jobs until the test allows them."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder, self.is_shut = folder, True
+    def __init__(self, *folders: str) -> None:
+        self.folders, self.is_shut = folders, True
 
     def __call__(self, _: random.Random, request: Request) -> Fault | None:
-        if self.is_shut and request.method == "PUT" and f"/{self.folder}/" in request.path:
+        is_in = any(f"/{folder}/" in request.path for folder in self.folders)
+        if self.is_shut and request.method == "PUT" and is_in:
             return Fault("objects that were rejected", arrivals=0, answer=DENIED)
         return None
 
@@ -43,35 +44,20 @@ def said(running, text: str) -> str:
 
 
 @pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
-def test_worker_gets_the_mini_batches_again_that_it_held(workplace, target):
-    workplace.data(COUNT)
-    job_id = target.enqueue(workplace.job(SCRIPT, speculation=False))
-    target.reducer()
-    policy = Rejects("parts")
+def test_roles_that_fail_at_a_job_get_the_messages_again_that_they_held(workplace, target):
+    """The worker cannot write the rows of one job, and the reducer not the ledger of the other: each tries for two
+    minutes, and goes on without a restart."""
+    large = target.enqueue(workplace.job_of_its_own("large", COUNT, SCRIPT))
+    small = target.enqueue(workplace.job_of_its_own("small", COUNT, "def run(files): return ['row']"))
+    policy = Rejects("parts", "ledger")
     with AwsProxy(target.components.aws_endpoint, policy, 0) as proxy:
         target.write(endpoint=proxy.url)
-        worker = target.worker("--process-count", 2)
+        worker, reducer = target.worker("--process-count", 2), target.reducer()
         target.write()
-        told = said(worker, "the agent failed")
-        assert "the queue redelivers its work: write the rows of mini-batch" in told
-        policy.is_shut = False
-        rows = [line.split()[0] for line in target.lines(job_id)]
-        assert rows == file_names(COUNT)
-        assert worker.process.poll() is None, "the worker has not restarted"
-
-
-@pytest.mark.parametrize("target", ["sqs", "rabbitmq"], indirect=True)
-def test_reducer_gets_the_outcomes_again_that_it_held(workplace, target):
-    workplace.data(COUNT)
-    job_id = target.enqueue(workplace.job("def run(files): return ['row']", speculation=False))
-    target.worker("--process-count", 2)
-    policy = Rejects("ledger")
-    with AwsProxy(target.components.aws_endpoint, policy, 0) as proxy:
-        target.write(endpoint=proxy.url)
-        reducer = target.reducer()
-        target.write()
+        assert "the queue redelivers its work: write the rows of mini-batch" in said(worker, "the agent failed")
         assert said(reducer, "the job cannot be served")
         assert proxy.faults["objects that were rejected"]
         policy.is_shut = False
-        assert target.lines(job_id) == ["row"] * COUNT
-        assert reducer.process.poll() is None, "the reducer has not restarted"
+        assert [line.split()[0] for line in target.lines(large)] == file_names(COUNT)
+        assert target.lines(small) == ["row"] * COUNT
+        assert worker.process.poll() is None and reducer.process.poll() is None

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from harness import wait_until
+from harness import file_names, wait_until
 
 SCRIPT = """
     import os
@@ -23,68 +23,47 @@ def worker(target, zone: str, gpus: int = 0):
 
 
 def test_job_runs_only_on_nodes_that_it_fits(workplace, target):
-    workplace.data(8)
+    target.reducer()
+    for zone, gpus in (("a", 0), ("b", 1), ("c", 2)):
+        worker(target, zone, gpus)
+    in_b = workplace.job_of_its_own("in-b", 8, SCRIPT, requires={"labels": {"zone": "b"}, "processors": 1})
+    enqueued = target.command("enqueue", in_b.file, expect=0)
+    assert "requires" not in enqueued.stderr, enqueued.stderr
+    target.wait_for_end(enqueued.stdout.strip())
+    assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
+    with_gpus = workplace.job_of_its_own("with-gpus", 8, SCRIPT, requires={"gpus": 2})
+    assert target.lines(target.enqueue(with_gpus)) == file_names(8)
+    assert {(fact["zone"], fact["gpu"]) for fact in workplace.recorded("run")[8:]} == {("c", "0")}
+
+
+@pytest.mark.parametrize("target", ["sqlite", "rabbitmq"], indirect=True)
+def test_job_that_no_worker_takes_says_so_and_lets_others_pass(workplace, target):
+    """It waits for a worker that takes it, and until then no worker sees its messages."""
     target.reducer()
     worker(target, "a")
-    worker(target, "b")
-    job = workplace.job(SCRIPT, requires={"labels": {"zone": "b"}, "processors": 1})
-    enqueued = target.command("enqueue", job.file, expect=0)
-    assert "requires" not in enqueued.stderr, enqueued.stderr
-    result = target.wait_for_end(enqueued.stdout.strip())
-    assert result["mini_batches"] == {"total": 8, "succeeded": 8, "failed": 0}
-    assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
-
-
-def test_job_runs_only_where_there_are_enough_gpus(workplace, sqlite):
-    workplace.data(8)
-    sqlite.reducer()
-    for zone, gpus in (("a", 0), ("b", 1), ("c", 2)):
-        worker(sqlite, zone, gpus)
-    sqlite.wait_for_end(sqlite.enqueue(workplace.job(SCRIPT, requires={"gpus": 2})))
-    assert {(fact["zone"], fact["gpu"]) for fact in workplace.recorded("run")} == {("c", "0")}
-
-
-def unfit(target, job_id):
-    """Returns the status of a job once its hint says that no worker meets `requires`."""
-    status = target.status(job_id)
-    return status if "does not meet `requires`" in (status["hint"] or "") else None
-
-
-def test_job_that_no_worker_takes_says_so_and_waits_for_one_that_does(workplace, sqlite):
-    workplace.data(2)
-    sqlite.reducer()
-    worker(sqlite, "a")
-    offers = workplace.folder / sqlite.prefix / "store/workers"
-    wait_until((offers / "node-a").exists, "the entry of the worker")
-    job = workplace.job(SCRIPT, requires={"labels": {"zone": "b"}})
-    enqueued = sqlite.command("enqueue", job.file, expect=0)
+    wait_until(lambda: target.objects("workers/"), "the entry of the worker")
+    picky = workplace.job_of_its_own("picky", 40, SCRIPT, requires={"labels": {"zone": "b"}})
+    enqueued = target.command("enqueue", picky.file, expect=0)
     lacks = "does not meet `requires` (label zone=b): its label zone is a, the job requires b"
     assert f"warning: the only worker, node-a, {lacks}; the job waits for one that does" in enqueued.stderr
     job_id = enqueued.stdout.strip()
 
-    waiting = wait_until(lambda: unfit(sqlite, job_id), "a schedule that knows the worker")
+    def unfit():
+        status = target.status(job_id)
+        return status if "does not meet `requires`" in (status["hint"] or "") else None
+
+    waiting = wait_until(unfit, "a schedule that knows the worker")
     assert waiting["state"] == "Queued", waiting
     assert waiting["hint"].startswith(f"the only worker, node-a, {lacks}; start one with: "), waiting
-    assert "gristmill worker --target sqlite --label zone=b" in waiting["hint"], waiting
+    assert f"gristmill worker --target {target.name} --label zone=b" in waiting["hint"], waiting
 
-    worker(sqlite, "b")
-    result = sqlite.wait_for_end(job_id)
-    assert result["mini_batches"] == {"total": 2, "succeeded": 2, "failed": 0}
-    assert {fact["zone"] for fact in workplace.recorded("run")} == {"b"}
-
-
-@pytest.mark.parametrize("target", ["sqlite", "rabbitmq"], indirect=True)
-def test_job_does_not_wait_behind_one_that_no_worker_takes(workplace, target):
-    """The only worker never sees the messages of the other job."""
-    target.reducer()
-    worker(target, "a")
-    zone_b = {"labels": {"zone": "b"}}
-    other = target.enqueue(workplace.job_of_its_own("other", 400, SCRIPT, requires=zone_b))
-    wait_until(lambda: unfit(target, other), "a schedule that knows the worker")
-    fits = target.enqueue(workplace.job_of_its_own("fits", 5, SCRIPT))
-    target.wait_for_end(fits)
-    assert target.status(other)["result"] is None
+    assert len(target.lines(target.enqueue(workplace.job_of_its_own("fits", 5, SCRIPT)))) == 5
+    assert target.status(job_id)["result"] is None
     assert [fact["zone"] for fact in workplace.recorded("run")] == ["a"] * 5
+
+    worker(target, "b")
+    assert target.lines(job_id) == file_names(40)
+    assert {fact["zone"] for fact in workplace.recorded("run")[5:]} == {"b"}
 
 
 def test_worker_is_listed_while_it_runs(workplace, sqlite):

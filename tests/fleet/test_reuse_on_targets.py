@@ -3,10 +3,11 @@
 import json
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 
-from harness import go
+from harness import go, next_second
 
 ROWS = """
     import os
@@ -54,41 +55,29 @@ def test_completed_job_is_reused(workplace, roles):
     assert roles.enqueue(never) not in (first, fresh)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ("script", "entry.py has changed"),
-        ("input", "the files of input data have changed"),
-        ("output", "rows.txt is missing, or was changed since"),
-        ("setting", "error_threshold is 5 and was -1"),
-        ("side input", "side input labels has changed"),
-    ],
-)
-def test_other_job_runs_and_says_why(workplace, roles, change, reason):
+def test_changed_job_runs_and_says_why(workplace, roles):
     workplace.data(2)
     workplace.write({"labels/a.txt": "a"})
     settings = {"allow_reuse": True, "side_inputs": {"labels": "labels"}}
-    first = roles.enqueue(workplace.job(ROWS, **settings))
-    result = roles.wait_for_end(first)
-    script = ROWS
-    match change:
-        case "script":
-            script = ROWS.replace("basename(file)", "basename(file).upper()")
-        case "input":
-            (workplace.folder / "data/001.txt").write_text("other")
-        case "output":
-            with open(result["output"], "a") as file:
-                file.write("by hand\n")
-        case "setting":
-            settings["error_threshold"] = 5
-        case "side input":
-            (workplace.folder / "labels/a.txt").write_text("another")
-    second = enqueue(roles, workplace.job(script, **settings))
-    assert second.stdout.strip() != first
-    assert f"job {first} has completed, and this is a new job, because" in second.stderr, str(second)
-    assert reason in second.stderr, str(second)
-    roles.wait_for_end(second.stdout.strip())
-    assert len(workplace.recorded("run")) == 4
+    last = roles.enqueue(workplace.job(ROWS, **settings))
+    output = Path(roles.wait_for_end(last)["output"])
+    script = ROWS.replace("basename(file)", "basename(file).upper()")
+    changes = [
+        ("entry.py has changed", lambda: None),
+        ("the files of input data have changed", lambda: workplace.write({"data/001.txt": "other"})),
+        ("rows.txt is missing, or was changed since", lambda: output.write_text("by hand")),
+        ("error_threshold is 5 and was -1", lambda: settings.update(error_threshold=5)),
+        ("side input labels has changed", lambda: workplace.write({"labels/a.txt": "another"})),
+    ]
+    for number, (reason, change) in enumerate(changes, 2):
+        change()
+        ended = enqueue(roles, workplace.job(script, **settings))
+        assert f"job {last} has completed, and this is a new job, because" in ended.stderr, str(ended)
+        assert reason in ended.stderr and ended.stdout.strip() != last, str(ended)
+        last = ended.stdout.strip()
+        roles.wait_for_end(last)
+        assert len(workplace.recorded("run")) == 2 * number
+        next_second()
 
 
 def test_job_that_has_not_completed_is_not_reused(workplace, roles):

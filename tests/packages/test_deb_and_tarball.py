@@ -6,7 +6,6 @@ The wheel has tests of its own: test_wheel.py.
 import gzip
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,27 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness import ROOT, Workplace
-
-DPKG = ["--force-depends", "--force-script-chrootless", "--log=/dev/null", "--path-include=/*"]
-"""Options for an empty system that ignore this machine's exclusions from packages."""
-
-
-def run(*command: object, **options) -> str:
-    """Returns the output of a command; if the command fails, the test fails with its output."""
-    ended = subprocess.run([*map(str, command)], capture_output=True, text=True, **options)
-    assert ended.returncode == 0, f"{command}: {ended.returncode}\n{ended.stdout}\n{ended.stderr}"
-    return ended.stdout
-
-
-def folder_of(variable: str) -> Path:
-    if not os.environ.get(variable):
-        pytest.fail(f"{variable} must name what scripts/package has made: run scripts/test, or scripts/package before")
-    return Path(os.environ[variable])
-
-
-def only(pattern: str) -> Path:
-    (found,) = folder_of("GRISTMILL_PACKAGES").glob(pattern)
-    return found
+from packages import Deb, folder_of, only, run
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +28,9 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A system with only the Debian package, which is purged at the end."""
-    system = tmp_path_factory.mktemp("system")
-    (system / "etc").mkdir()
-    for name in ("info", "updates"):
-        (system / "var/lib/dpkg" / name).mkdir(parents=True)
-    (system / "var/lib/dpkg/status").touch()
-    run("dpkg", f"--root={system}", *DPKG, "--install", only("*.deb"))
-    yield system
-    (system / "var/cache/gristmill").mkdir(parents=True, exist_ok=True)
-    run("dpkg", f"--root={system}", *DPKG, "--purge", "gristmill")
-    left = [path for path in system.rglob("*gristmill*") if "var/lib/dpkg" not in str(path)]
-    assert not left, "a purge leaves nothing"
+    package = Deb(tmp_path_factory.mktemp("system"))
+    yield package.folder
+    package.remove()
 
 
 @pytest.fixture(scope="module", params=["tarball", "deb"])

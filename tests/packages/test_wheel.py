@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import venv
 import zipfile
 from pathlib import Path
 
@@ -13,19 +12,13 @@ import cloudpickle
 import pytest
 
 from harness import Workplace
+from packages import Wheel
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` folder of a fresh environment with the wheel in it."""
-    wheel = os.environ.get("GRISTMILL_WHEEL")
-    if not wheel:
-        pytest.fail("GRISTMILL_WHEEL must name the wheel: run scripts/test, or scripts/wheel before")
-    environment = tmp_path_factory.mktemp("wheel") / "environment"
-    venv.create(environment, with_pip=True)
-    pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel]
-    subprocess.run(pip, check=True)
-    return environment / "bin"
+    return Wheel(tmp_path_factory.mktemp("wheel")).folder / "bin"
 
 
 def test_wheel_tags_and_content():

@@ -1,5 +1,9 @@
-"""The pages of benchmarks, and what the guard of instructions calls a change."""
+"""The benchmark runs, its pages show its results, and the guard of instructions names a change."""
 
+import json
+import os
+import re
+import subprocess
 import sys
 
 import pytest
@@ -8,20 +12,48 @@ from harness import ROOT
 
 sys.path.insert(0, str(ROOT / "tests/bench"))
 import guard
-from report import keeping_section, with_section
+from bench import document
+from report import compared_row, write_pages
+
+BENCH = ROOT / "tests/bench"
+RESULTS = json.loads((BENCH / "results.json").read_text())
 
 
-def test_page_keeps_the_section_that_another_run_has_written(tmp_path):
-    former = tmp_path / "PAGE.md"
-    assert keeping_section("# New\n\nfigures\n", "Beside", former) == "# New\n\nfigures\n", "there is none yet"
-    former.write_text(with_section("# Old\n\nfigures\n", "Beside", "compared\n\n"))
-    assert former.read_text() == "# Old\n\nfigures\n\n## Beside\n\ncompared\n"
-    assert keeping_section("# New\n", "Beside", former) == "# New\n\n## Beside\n\ncompared\n"
+def test_small_workloads_run_and_print_the_figures_of_each_side(tmp_path):
+    before = (BENCH / "results.json").read_bytes()
+    workloads = ["noop", "plan", "bad"]
+    options = ["--scale", "0.0005", "--rounds", "1", "--peers", "pool,run_item", "--data", str(tmp_path)]
+    ended = subprocess.run(
+        [os.environ["GRISTMILL_PYTHON"], str(BENCH / "bench.py"), *workloads, *options],
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    printed = re.sub(r"[\d.]+ (s|MiB)", r"0 \1", ended.stdout)
+    measured = "seconds 0 s, cpu_seconds 0 s, peak_mib 0 MiB"
+    assert printed.count(f"  gristmill: {measured}") == 2 + 3, ended.stdout
+    assert len(re.findall(rf"  Pool: ratio [\d.]+, {measured}", printed)) == 2, ended.stdout
+    assert printed.count("rows 999, named 1, extra_runs 0") == 2, "run_item needs no extra run:\n" + ended.stdout
+    assert (BENCH / "results.json").read_bytes() == before, "other sizes are not recorded"
 
 
-def test_section_is_replaced():
-    page = with_section("# Page\n", "Beside", "first")
-    assert with_section(page, "Beside", "second") == "# Page\n\n## Beside\n\nsecond\n"
+def test_pages_show_the_results(tmp_path):
+    write_pages(RESULTS, tmp_path)
+    for page in tmp_path.iterdir():
+        assert page.read_text() == (BENCH / page.name).read_text(), f"scripts/bench report has not written {page.name}"
+    assert document(RESULTS) == (BENCH / "results.json").read_text()
+
+
+def test_ratio_of_a_faster_peer_is_shown_like_any_other():
+    sides = {
+        "gristmill": {"seconds": [2.0, 9.0, 1.0]},
+        "ray": {"seconds": [5.0]},
+        "cat": {"seconds": [1.0]},
+        "pool": {},
+    }
+    entry = {"title": "work", "amount": 100, "unit": "files", "sides": sides}
+    assert compared_row(entry) == ["work", "**2 s** (50 files/s)", "`cat` 1 s (**0.50**)<br>Ray 5 s (**2.50**)"]
 
 
 @pytest.mark.parametrize(

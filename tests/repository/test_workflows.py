@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from harness import ROOT, python_with
 
 FOLDER = ROOT / ".github/workflows"
+FORMS = ROOT / ".github/ISSUE_TEMPLATE"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
 EXAMPLES = [ROOT / "examples/schedulers/github-actions.yml"]
 
@@ -23,10 +24,11 @@ def steps(file):
     return [step for job in load(file)["jobs"].values() for step in job.get("steps", [])]
 
 
-def test_workflows_are_valid():
+def test_workflows_and_issue_forms_are_valid():
     for schema, files in (
         ("vendor.github-workflows", [*WORKFLOWS, *EXAMPLES]),
         ("vendor.dependabot", [ROOT / ".github/dependabot.yml"]),
+        ("vendor.github-issue-forms", [FORMS / "bug.yml", FORMS / "idea.yml"]),
     ):
         command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files]
         checked = subprocess.run(command, capture_output=True, text=True)

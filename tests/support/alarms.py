@@ -2,6 +2,7 @@
 
 A test records a few seconds of each state of a fleet. Each counter then goes on at its recorded rate, and each gauge
 keeps its value, for as long as rules look back: `promtool test rules` evaluates infra/observability/alerts.yaml on it.
+The same Prometheus scrapes a second target, which stays in the first state: it rings no alarm, and hides none.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import fcntl
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -111,7 +113,20 @@ def is_counter(metric: str) -> bool:
 
 
 def ringing(phases: list[Phase]) -> list[set[str]]:
-    """Returns which alerts ring at the end of each phase."""
+    """Returns which alerts ring at the end of each phase, for the target of the phases alone."""
+    beside = [Phase(phases[0].first, phases[0].last, phase.minutes) for phase in phases]
+    samples = {**_samples(phases, "team-a/gristmill"), **_samples(beside, "team-b/gristmill")}
+    ends = [sum(phase.minutes for phase in phases[: number + 1]) - 1 for number in range(len(phases))]
+    return [_ringing(samples, end, "team-a/gristmill") for end in ends]
+
+
+def ringing_without_targets() -> set[str]:
+    """Returns which alerts ring in a Prometheus that scrapes no role."""
+    return _ringing({}, 10)
+
+
+def _samples(phases: list[Phase], job: str) -> dict[tuple[str, Labels], list[str]]:
+    """Returns the values of each series of a target for each minute. `job` is as the chart's PodMonitor sets it."""
     samples: dict[tuple[str, Labels], list[str]] = {}
     begins = 0
     counters: dict[tuple[str, Labels], float] = {}
@@ -125,8 +140,8 @@ def ringing(phases: list[Phase]) -> list[set[str]]:
             counters[key] = values[-1]
             found += map(repr, values)
         begins += phase.minutes
-    ends = [sum(phase.minutes for phase in phases[: number + 1]) - 1 for number in range(len(phases))]
-    return [_ringing(samples, end) for end in ends]
+    of_target = (("namespace", job.partition("/")[0]), ("job", job))
+    return {(metric, (*labels, *of_target)): values for (metric, labels), values in samples.items()}
 
 
 def rules() -> list[dict[str, Any]]:
@@ -139,8 +154,8 @@ def names() -> list[str]:
     return [rule["alert"] for rule in rules()]
 
 
-def _ringing(samples: dict[tuple[str, Labels], list[str]], minute: int) -> set[str]:
-    """Tells promtool that no alert rings, and reads from its answer which ones do."""
+def _ringing(samples: dict[tuple[str, Labels], list[str]], minute: int, job: str = "") -> set[str]:
+    """Tells promtool that no alert rings, and reads from its answer which ones do. All must be those of `job`."""
     series = [
         {
             "series": f"{metric}{{{','.join(f'{name}={json.dumps(value)}' for name, value in labels)}}}",
@@ -162,4 +177,5 @@ def _ringing(samples: dict[tuple[str, Labels], list[str]], minute: int) -> set[s
     rings = {name for name in names() if f"alertname: {name}," in text}
     # Another failure would look like silence.
     assert bool(rings) == bool(told.returncode) and (rings or "SUCCESS" in text), text
+    assert set(re.findall(r'job="([^"]*)"', text)) == ({job} if rings and job else set()), text
     return rings

@@ -14,7 +14,8 @@ import subprocess
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,12 @@ def go(workplace: Workplace, event: str = "go") -> None:
     """Releases scripts that wait for this record."""
     with workplace.record_file.open("a") as file:
         file.write(json.dumps({"event": event}) + "\n")
+
+
+def as_user(user: int) -> str:
+    """Returns a command that runs another one as this user, who reads the files of tests wherever they are."""
+    reads = "-all,+dac_read_search"
+    return f"setpriv --reuid {user} --regid {user} --clear-groups --inh-caps {reads} --ambient-caps {reads}"
 
 
 def is_alive(pid: int) -> bool:
@@ -312,6 +319,15 @@ class Workplace:
         inputs = [{"name": "data", "type": "file", "path": name}]
         usual = {"speculation": False, "environment_variables": variables}
         return self.job(script, inputs=inputs, **{**usual, **names, **settings})
+
+    @contextmanager
+    def commands_by(self, executable: Path) -> Iterator[None]:
+        """Runs commands by another executable."""
+        usual, self.executable = self.executable, executable
+        try:
+            yield
+        finally:
+            self.executable = usual
 
     def release(self, *names: str) -> None:
         """Lets the scripts of these jobs go on."""

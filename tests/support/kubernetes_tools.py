@@ -71,22 +71,24 @@ def documents(text: str) -> list[Manifest]:
     return [document for document in YAML(typ="safe").load_all(text) if document is not None]
 
 
-def helm_template(example: str, change: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs `helm template` with the values of an example, some of them changed."""
+def helm_template(
+    example: str, change: dict[str, Any] | None = None, place: Path = FOLDER / "chart"
+) -> subprocess.CompletedProcess[str]:
+    """Runs `helm template` with the values of an example, some of them changed. `place`: the chart, or its package."""
     values = ("--namespace", "gristmill", "--values", FOLDER / f"examples/{example}.yaml", "--values", "-")
-    return helm("template", "gristmill", FOLDER / "chart", *values, stdin=json.dumps(change or {}))
+    return helm("template", "gristmill", place, *values, stdin=json.dumps(change or {}))
 
 
 @functools.cache
-def _rendered(example: str, change: str) -> str:
-    rendered = helm_template(example, json.loads(change))
+def _rendered(example: str, change: str, place: Path) -> str:
+    rendered = helm_template(example, json.loads(change), place)
     assert rendered.returncode == 0, rendered.stderr
     return rendered.stdout
 
 
-def chart(example: str, change: dict[str, Any] | None = None) -> list[Manifest]:
+def chart(example: str, change: dict[str, Any] | None = None, place: Path = FOLDER / "chart") -> list[Manifest]:
     """Returns the manifests of the chart with the values of an example, some of them changed."""
-    return documents(_rendered(example, json.dumps(change or {})))
+    return documents(_rendered(example, json.dumps(change or {}), place))
 
 
 def broker() -> list[Manifest]:

@@ -19,12 +19,9 @@ class Scrape:
 
     def __init__(self, text: str) -> None:
         assert text.endswith("# EOF\n"), text
-        self.types: dict[str, str] = {}
         self.series: dict[str, list[tuple[dict[str, str], float]]] = {}
         for line in text.splitlines():
-            if match := re.fullmatch(r"# TYPE (\S+) (\S+)", line):
-                self.types[match[1]] = match[2]
-            elif not line.startswith("#"):
+            if not line.startswith("#"):
                 name, labels, value = re.fullmatch(r"([a-z_]+)(?:\{(.*)\})? (\S+)", line).groups()
                 pairs = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or ""))
                 self.series.setdefault(name, []).append((pairs, float(value)))
@@ -38,16 +35,6 @@ class Scrape:
         found = self.values(name, **labels)
         assert found, f"there is no {name} with {labels}: {self.series.get(name)}"
         return sum(found)
-
-    def described(self) -> dict[str, tuple[str, set[str]]]:
-        """Returns type and labels of each metric, by the name in queries."""
-        suffix = {"counter": "_total", "info": "_info"}
-        samples = {"counter": "_total", "info": "_info", "histogram": "_bucket"}
-        of = {}
-        for name, kind in self.types.items():
-            labels = {label for pairs, _ in self.series[name + samples.get(kind, "")] for label in pairs}
-            of[name + suffix.get(kind, "")] = kind, labels - {"le"}
-        return of
 
 
 class Role:

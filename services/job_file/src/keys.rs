@@ -2,7 +2,7 @@
 //!
 //! [`job`], [`input`] and [`option`] hold the rows. From them come: which keys are known and which one a wrong name was
 //! probably meant to be, parsing, defaults, `--set` and its completion, the arguments that the script gets and the names
-//! that are reserved for them, the fingerprint, and the tables of `JOB_FILE.md`.
+//! that are reserved for them, the fingerprint, and the tables of `REFERENCE.md`.
 //!
 //! A key that one field of the job or of a table holds is complete with its row. Where several keys depend on each other,
 //! the module of their topic reads them: [`Read::Topic`].
@@ -217,7 +217,7 @@ impl Keys {
         };
         let hint = azure::hint(name).map(str::to_owned).or_else(option);
         let (hint, allowed) = match (hint, nearest(name, self.names())) {
-            (Some(hint), _) => (format!("; {hint}"), "the keys of JOB_FILE.md".to_owned()),
+            (Some(hint), _) => (format!("; {hint}"), "the keys of REFERENCE.md".to_owned()),
             (None, Some(key)) => (format!("; did you mean {key:?}?"), key.to_owned()),
             (None, None) => (String::new(), list(self.names().collect::<Vec<_>>().join(", "))),
         };

@@ -2,7 +2,8 @@
 //! `ParallelRunConfig` and `ParallelRunStep`, and documents of Azure ML, each step of which becomes a job file.
 //!
 //! [`load`] finds all mistakes at once, each as a [`Problem`] with its line, the value found and the values allowed. It
-//! never reads the environment of the process: the caller passes a [`Context`]. `JOB_FILE.md` is the reference for users.
+//! never reads the environment of the process: the caller passes a [`Context`]. `JOB_FILE.md` is the guide for users,
+//! and `REFERENCE.md` has all keys and rules.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -18,7 +19,7 @@
 //! | `argv` | the argument list of the script |
 //! | `identity`, `snapshot`, `words` | whether two jobs are the same |
 //! | `load` | all of it, in order |
-//! | `reference` | the tables of `JOB_FILE.md` |
+//! | `reference` | the tables of `REFERENCE.md` |
 //! | `azure` | documents and keys of Azure ML, read into entries of a job file |
 //! | `other` | further files that a document refers to |
 //! | `written` | entries as YAML |

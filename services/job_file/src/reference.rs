@@ -1,4 +1,4 @@
-//! The tables of `JOB_FILE.md`, from the table of keys.
+//! The tables of `REFERENCE.md`, from the table of keys.
 //!
 //! A part between `<!-- keys: NAME -->` and `<!-- end -->` is generated: a table of keys, or a list of names.
 

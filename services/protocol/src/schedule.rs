@@ -9,7 +9,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Full, JobSpec, LimitNeed, LimitShare, Offer, Priority, Quotas, Requirements, SlotPhase, Unfit,
+    JobSpec, LimitNeed, LimitShare, Offer, Priority, Quotas, ReachedQuota, Requirements, SlotPhase,
+    Unfit,
 };
 
 /// The state of a node.

@@ -2,6 +2,7 @@
 agent does that."""
 
 import fcntl
+import io
 import json
 import mmap
 import os
@@ -244,6 +245,16 @@ def lines(event):
 def rows(event):
     """Returns the words of the rows of a success."""
     return " ".join(lines(event)).split()
+
+
+def rows_of_tables(event):
+    """Returns the rows of the tables of an event, which follow one another."""
+    import pyarrow
+
+    rows, stream = [], io.BytesIO(event["rows"])
+    while stream.tell() < len(event["rows"]):
+        rows += pyarrow.ipc.open_stream(stream).read_all().to_pylist()
+    return rows
 
 
 def memory_file(batch):

@@ -1,8 +1,12 @@
 """Calls of `gristmill` in tests of the public package."""
 
+import subprocess
+import sys
+import textwrap
 import time
 
 import pandas as pd
+from agent import PACKAGE
 
 import gristmill
 
@@ -13,6 +17,15 @@ def frame(rows=7):
 
 def run(function, inputs, **settings):
     return gristmill.run(function, inputs, progress=False, process_count_per_node=1, **settings)
+
+
+def drive(text, fails=False):
+    """Runs a driver in an interpreter of its own, which has no SDK; returns what it printed, or its error."""
+    code = f"import sys\nsys.path.insert(0, {str(PACKAGE)!r})\nimport gristmill\n" + textwrap.dedent(text)
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert (ended.returncode != 0) == fails, ended.stdout + ended.stderr
+    return ended.stderr if fails else ended.stdout
 
 
 def committed():

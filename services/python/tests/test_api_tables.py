@@ -53,28 +53,6 @@ def test_table_is_read_where_the_agent_wrote_it(function):
     assert set(run(function, frame(5000)).to_pandas()["value"]) == {"{True}"}
 
 
-def test_missing_values_keep_the_types_of_arrow():
-    given = pa.table(
-        {"n": pa.array([1, None, 3]), "text": ["a", None, "c"], "day": pa.array([0, None, 2], pa.date32())}
-    )
-
-    def same(table: pa.Table):
-        return table
-
-    def polars(table: pl.DataFrame):
-        return table
-
-    for function in (same, polars):
-        assert run(function, given, mini_batch_size=2).to_arrow().cast(given.schema).equals(given)
-
-
-def test_nested_columns_of_a_result_are_written_too():
-    def nested(table: pa.Table):
-        return table.append_column("list", pa.array([[x, x] for x in table["x"].to_pylist()]))
-
-    assert run(nested, frame(3)).to_arrow()["list"].to_pylist() == [[0, 0], [1, 1], [2, 2]]
-
-
 def test_functions_get_the_types_of_pandas(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(f"label,id,v,t\n1,{2**53 + 1},NA,NA\n0,,1.5,x\n")

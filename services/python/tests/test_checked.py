@@ -1,11 +1,11 @@
 """Checked results: rows that do not fit `result_schema` reject their items."""
 
 import datetime
-import io
 
 import numpy
 import pyarrow
 import pytest
+from agent import rows_of_tables
 
 COLUMNS = {
     "columns": [
@@ -39,14 +39,6 @@ def tables_of(event):
     return [pyarrow.ipc.open_stream(event["rows"][start:]).read_all() for start in (0, bytes_before)]
 
 
-def rows_of(event):
-    """Returns the rows of the tables that follow one another."""
-    rows, stream = [], io.BytesIO(event["rows"])
-    while stream.tell() < len(event["rows"]):
-        rows += pyarrow.ipc.open_stream(stream).read_all().to_pylist()
-    return rows
-
-
 def misfits(event):
     assert {(one["status"], one["error"]["category"]) for one in event.get("failed_items", [])} <= {
         ("illegal_result", "RowDoesNotFit")
@@ -62,27 +54,27 @@ def test_rows_that_fit_stay_as_they_are(answer):
     ]
     event = answer(repr(rows), COLUMNS)
     assert (event["returned"], misfits(event)) == (3, [])
-    assert rows_of(event) == rows
+    assert rows_of_tables(event) == rows
 
 
 def test_row_that_does_not_fit_is_left_out(answer):
     event = answer("[{'id': 1, 'total': 1}, {'id': 2, 'total': 'x'}, {'id': 3}]", COLUMNS)
     assert (event["status"], event["returned"]) == ("succeeded", 1)
     assert misfits(event) == [(1, 'total: expected number, got "x"'), (2, "total: missing, expected number")]
-    (row,) = rows_of(event)
+    (row,) = rows_of_tables(event)
     assert row == {"id": 1, "total": 1, "note": None} and list(row) == ["id", "total", "note"], "all, in their order"
 
 
 def test_json_schema_leaves_rows_as_they_are(answer):
     event = answer("[{'total': 1, 'other': [1]}, {'total': None}, 'text']", JSON)
     assert misfits(event) == [(1, "total: expected number, got null"), (2, 'expected object, got "text"')]
-    assert (event["returned"], rows_of(event)) == (1, [{"total": 1, "other": [1]}])
+    assert (event["returned"], rows_of_tables(event)) == (1, [{"total": 1, "other": [1]}])
 
 
 def test_rows_of_csv_get_the_columns_and_those_of_text_stay(answer):
     result = "[{'total': 2.5, 'id': 1}, {'id': 'x', 'total': 2}, {'note': 'c', 'id': 3, 'total': 1.0}]"
     event = answer(result, COLUMNS, output_format="csv")
-    assert rows_of(event) == [{"id": 1, "total": 2.5, "note": None}, {"id": 3, "total": 1.0, "note": "c"}]
+    assert rows_of_tables(event) == [{"id": 1, "total": 2.5, "note": None}, {"id": 3, "total": 1.0, "note": "c"}]
     text = answer(result, COLUMNS, output_format="text")
     assert text["rows"] == b"{'total': 2.5, 'id': 1}\n{'note': 'c', 'id': 3, 'total': 1.0}\n"
     assert misfits(event) == misfits(text) == [(1, 'id: expected integer, got "x"')]
@@ -90,7 +82,7 @@ def test_rows_of_csv_get_the_columns_and_those_of_text_stay(answer):
 
 def test_sequences_fill_columns_by_position_and_plain_values_the_column_value(answer):
     event = answer("[[1, 2.5, 'a'], (2, 'x', 'b'), [3, 1.0]]", COLUMNS, output_format="csv")
-    assert rows_of(event) == [{"id": 1, "total": 2.5, "note": "a"}]
+    assert rows_of_tables(event) == [{"id": 1, "total": 2.5, "note": "a"}]
     assert misfits(event) == [
         (1, 'total: expected number, got "x"'),
         (2, "expected the columns id, total, note, got [3,1.0]"),
@@ -98,7 +90,7 @@ def test_sequences_fill_columns_by_position_and_plain_values_the_column_value(an
     value = {"columns": [{"name": "value", "type": "string"}]}
     for output_format in ("csv", "jsonl"):
         event = answer("['a', 5, 'c']", value, output_format=output_format)
-        assert (rows_of(event), misfits(event)) == (
+        assert (rows_of_tables(event), misfits(event)) == (
             [{"value": "a"}, {"value": "c"}], [(1, "value: expected string, got 5")],
         )  # fmt: skip
     assert answer("['a', 5, 'c']", value, output_format="text")["rows"] == b"a\nc\n"
@@ -107,8 +99,10 @@ def test_sequences_fill_columns_by_position_and_plain_values_the_column_value(an
 def test_frames(answer):
     frame = "pandas.DataFrame({'total': [1.5, None, 2.0], 'id': [1.0, 2.0, 3.0]})"
     event = answer(frame, COLUMNS, output_format="csv")
-    assert rows_of(event) == [{"id": 1, "total": 1.5, "note": None}, {"id": 3, "total": 2.0, "note": None}]
-    assert (list(rows_of(event)[0]), event["returned"]) == (["id", "total", "note"], 2), "in the order of the schema"
+    assert rows_of_tables(event) == [{"id": 1, "total": 1.5, "note": None}, {"id": 3, "total": 2.0, "note": None}]
+    assert (list(rows_of_tables(event)[0]), event["returned"]) == (["id", "total", "note"], 2), (
+        "in the order of the schema"
+    )
     assert misfits(event) == [(1, "total: expected number, got null")]
     event = answer("pandas.DataFrame({'total': [1.5, 2.5, 3.5], 'id': [1, 2, 3], 'more': [1, 2, 3]})", COLUMNS)
     assert (event["rows"], event["returned"]) == (b"", 0), "no row fits"
@@ -155,7 +149,7 @@ def test_run_item_names_the_item_where_others_return_nothing(start):
             return None if item == "1" else {"total": "x" if item == "2" else 1}
     """
     event = start(script, row_schema=JSON, output_format="jsonl").run(["0", "1", "2", "3"])
-    assert (event["returned"], rows_of(event)) == (3, [{"total": 1}, {"total": 1}])
+    assert (event["returned"], rows_of_tables(event)) == (3, [{"total": 1}, {"total": 1}])
     assert misfits(event) == [(2, 'total: expected number, got "x"')]
 
 
@@ -176,7 +170,7 @@ def test_values_are_checked_as_json_lines_would_hold_them(answer):
     schema = {"json": {"properties": {"v": {"type": ["number", "null"]}}}}
     event = answer("[{'v': numpy.float32(1.5)}, {'v': float('nan')}, {'v': numpy.bool_(True)}]", schema)
     assert misfits(event) == [(2, "v: expected number or null, got true")]
-    assert rows_of(event) == [{"v": 1.5}, {"v": None}]
+    assert rows_of_tables(event) == [{"v": 1.5}, {"v": None}]
 
 
 MISSING = "[{'at': pandas.NaT, 'n': pandas.NA}, {'at': float('nan'), 'n': float('nan')}, {'at': None, 'n': pandas.NaT}]"
@@ -191,7 +185,7 @@ NULLABLE = {
 @pytest.mark.parametrize("output_format", ["csv", "jsonl"])
 def test_missing_values_of_pandas_fit_columns_that_may_be_null(answer, output_format):
     event = answer(MISSING, NULLABLE, output_format=output_format)
-    assert (misfits(event), rows_of(event)) == ([], [{"at": None, "n": None}] * 3)
+    assert (misfits(event), rows_of_tables(event)) == ([], [{"at": None, "n": None}] * 3)
     required = {"columns": [{**column, "nullable": False} for column in NULLABLE["columns"]]}
     assert misfits(answer(MISSING, required)) == [(item, "at: expected timestamp, got null") for item in range(3)]
 
@@ -226,7 +220,7 @@ def test_columns_of_integers_take_whole_floating_point_numbers(answer, result):
     for output_format in ("csv", "jsonl", "parquet"):
         event = answer(result, INTEGERS, items=4, output_format=output_format)
         # The reducer makes integers of them, and nothing of infinity.
-        values = [None if row["n"] in (None, float("inf")) else int(row["n"]) for row in rows_of(event)]
+        values = [None if row["n"] in (None, float("inf")) else int(row["n"]) for row in rows_of_tables(event)]
         assert (values, misfits(event)) == ([3, None, 4, 5], [])
 
 
@@ -274,5 +268,5 @@ def test_values_of_any_stay_as_they_are(answer):
     columns = {"columns": [{"name": "any", "type": "any"}]}
     event = answer("[{'any': value} for value in ['a', b'b', b'\\xff', [1, None], {'c': 2}, 7]]", columns, 6, "parquet")
     assert misfits(event) == []
-    values = [row["any"] for row in rows_of(event)]
+    values = [row["any"] for row in rows_of_tables(event)]
     assert values == ["a", b"b", b"\xff", [1, None], {"c": 2}, 7], "the reducer makes texts of them"

@@ -1,10 +1,10 @@
 """Scripts that hand back results of items while `run` still works: the next attempt gets only what is left."""
 
-import io
 import os
 
 import pyarrow
 import pytest
+from agent import rows_of_tables
 
 from gristmill.failed_items import without_result
 
@@ -32,14 +32,6 @@ def options(agent):
 def failure(event, status="illegal_result"):
     assert event["status"] == status, event
     return event["error"]["message"]
-
-
-def rows_of(event):
-    """Returns the rows of the tables that follow one another."""
-    rows, stream = [], io.BytesIO(event["rows"])
-    while stream.tell() < len(event["rows"]):
-        rows += pyarrow.ipc.open_stream(stream).read_all().to_pylist()
-    return rows
 
 
 def test_generator_keeps_what_it_has_yielded(start):
@@ -110,7 +102,7 @@ def test_rows_of_tables_are_named_by_their_index(start):
     assert failure(agent.run_table(batch, mini_batch=0), "run_raised") == "halfway"
     event = agent.run_table(batch, mini_batch=0, try_number=2)
     expected = [(1, 4), (2, 4), (3, 4), (4, 6), (6, 6)]
-    assert rows_of(event) == [{"n": n, "rows": rows} for n, rows in expected]
+    assert rows_of_tables(event) == [{"n": n, "rows": rows} for n, rows in expected]
     assert event["returned"] == 5, "no result of one item"
 
 
@@ -365,7 +357,7 @@ def test_checks_name_the_item_of_a_row(start):
                 yield path, None if path == "b" else {"n": "x" if path == "d" else 1}
     """
     event = start(script, output_format="jsonl", row_schema=schema).run("abcd")
-    assert (event["returned"], rows_of(event)) == (3, [{"n": 1}, {"n": 1}])
+    assert (event["returned"], rows_of_tables(event)) == (3, [{"n": 1}, {"n": 1}])
     assert [failed["item"] for failed in event["failed_items"]] == [3]
 
 

@@ -2,14 +2,12 @@
 gristmill``."""
 
 import json
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from agent import PACKAGE
+from calls import drive
 
 from gristmill import yaml_files
 
@@ -45,17 +43,6 @@ def write(files):
     for name, text in files.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(textwrap.dedent(text))
-
-
-def drive(text, fails=False, **environment):
-    """Runs a driver in an interpreter of its own; returns what it printed, or its error."""
-    code = f"import sys\nsys.path.insert(0, {str(PACKAGE)!r})\nimport gristmill\n" + textwrap.dedent(text)
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True, text=True, timeout=180, env={**os.environ, **environment},
-    )  # fmt: skip
-    assert (ended.returncode != 0) == fails, ended.stdout + ended.stderr
-    return ended.stderr if fails else ended.stdout
 
 
 SETUP = """
@@ -819,21 +806,6 @@ def test_each_run_has_its_own_outputs(folder):
         ("3", "read [3, 3, 3"), ("2", "read [2, 2"), ("3", "read [3, 3, 3"), ("3", "read [3, 3, 3"),
     ] * 2  # fmt: skip
     assert shown[2] == shown[3] == shown[0], "steps whose inputs are the same are reused"
-
-
-def test_data_frame_is_registered_beside_earlier_ones(folder):
-    said = drive(
-        SETUP
-        + """
-    import pandas
-    store = ws.get_default_datastore()
-    for values in ([1, 2, 3], [4]):
-        Dataset.Tabular.register_pandas_dataframe(pandas.DataFrame({"a": values}), (store, "frames"), "frame")
-    for version in (1, 2):
-        print(Dataset.get_by_name(ws, "frame", version=version).to_pandas_dataframe()["a"].tolist())
-    """
-    )
-    assert said.splitlines() == ["[1, 2, 3]", "[4]"]
 
 
 def test_patterns_and_lists_of_files_are_folders_for_scripts(folder):

@@ -1,8 +1,8 @@
 //! Tells nodes which of them work on the job, and which must not. `exclusions.rs` decides.
 //!
 //! Nodes read `control/members` every four seconds once an attempt has failed there. An excluded
-//! node returns its mini-batches and tries the job again after a minute; its first success ends the
-//! exclusion. Log, status and summary name the node.
+//! node returns its mini-batches and tries the job again after a minute (`EXCLUDED_FOR` of
+//! `planner.rs`); its first success ends the exclusion. Log, status and summary name the node.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 """The peer on SQS: a plain boto3 loop that only receives and deletes. It runs and records nothing.
 
 The messages are in the queue before the clock starts.
-Usage: boto_side.py ENDPOINT_URL MESSAGES
+It prints its seconds. Usage: boto_side.py ENDPOINT_URL MESSAGES OUTPUT, where OUTPUT is not written
 """
 
 import json
@@ -29,7 +29,7 @@ def main(endpoint: str, messages: int) -> None:
                 entries = [{"Id": str(place), "ReceiptHandle": handle} for place, handle in enumerate(handles)]
                 sqs.delete_message_batch(QueueUrl=queue, Entries=entries)
             left -= len(handles)
-        print(time.perf_counter() - started)
+        print(json.dumps({"seconds": time.perf_counter() - started}))
     finally:
         sqs.delete_queue(QueueUrl=queue)
 

@@ -2,9 +2,10 @@
 
 The worker starts before the clock, which runs from the first task sent to the last result received; so neither the
 start of Celery nor that of its processes counts.
-Usage: celery_side.py BROKER_URL FOLDER OUTPUT PROCESSES
+Usage: celery_side.py BROKER_URL FOLDER PROCESSES OUTPUT
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -31,7 +32,7 @@ def run(files):
     return files
 
 
-def main(broker: str, folder: str, output: str, processes: str) -> None:
+def main(broker: str, folder: str, processes: str, output: str) -> None:
     environment = {**os.environ, "CELERY_SIDE_BROKER": broker, "CELERY_SIDE_QUEUE": f"celery-side-{uuid.uuid4().hex}"}
     app.conf.update(broker_url=broker, task_default_queue=environment["CELERY_SIDE_QUEUE"])
     command = [sys.executable, "-m", "celery", "-A", "celery_side", "worker", "--concurrency", processes]
@@ -49,7 +50,7 @@ def main(broker: str, folder: str, output: str, processes: str) -> None:
         with open(output, "w") as rows:
             for result in results:
                 rows.writelines(f"{element}\n" for element in result.get(timeout=600))
-        print(time.perf_counter() - started)
+        print(json.dumps({"seconds": time.perf_counter() - started}))
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait()

@@ -1,7 +1,7 @@
 """The same work with Daft on its native runner: its own readers and writers, `run` as a batch function.
 
-Daft knows which columns the function uses, and reads no others.
-Usage: daft_side.py one|csv|parquet FOLDER OUTPUT
+Daft knows which columns the function uses, and reads no others. Where a function raises for a bad row, it returns null.
+Usage: daft_side.py one|csv|parquet|bad FOLDER OUTPUT
 """
 
 import os
@@ -11,6 +11,7 @@ import daft
 from daft import DataType, Series
 
 daft.set_runner_native()
+COLUMNS = ("id", "f0", "f1", "f2", "f3", "f4", "f5")
 
 
 @daft.func.batch(return_dtype=DataType.python())
@@ -36,6 +37,13 @@ def score_rows(id: Series, f0: Series, f1: Series, f2: Series, f3: Series, f4: S
     return Series.from_arrow(pyarrow.StructArray.from_arrays(arrays, names=list(result.columns)))
 
 
+@daft.func(on_error="ignore", return_dtype=DataType.string())
+def score_row(*values):
+    import score_rows
+
+    return score_rows.score(dict(zip(COLUMNS, values, strict=True)))
+
+
 def main(workload, folder, output):
     if workload == "one":
         files = [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
@@ -44,8 +52,12 @@ def main(workload, folder, output):
         with open(output, "w") as file:
             file.writelines(f"{row}\n" for row in rows)
         return
-    frame = daft.read_csv(f"{folder}/*.csv") if workload == "csv" else daft.read_parquet(f"{folder}/*.parquet")
-    columns = [frame[name] for name in ("id", "f0", "f1", "f2", "f3", "f4", "f5")]
+    frame = daft.read_parquet(f"{folder}/*.parquet") if workload == "parquet" else daft.read_csv(f"{folder}/*.csv")
+    columns = [frame[name] for name in COLUMNS]
+    if workload == "bad":
+        rows = frame.select(score_row(*columns).alias("row"))
+        rows.where(rows["row"].not_null()).write_csv(output)
+        return
     frame.select(score_rows(*columns)).write_csv(output)
 
 

@@ -1,13 +1,13 @@
 """The same work with Ray: one task for each mini-batch, or Ray Data for tables and many files.
 
-Usage: ray_side.py noop|one|csv|parquet|files|idle FOLDER OUTPUT
+For a bad row, Ray Data drops the whole block.
+Usage: ray_side.py noop|one|csv|parquet|files|bad|idle FOLDER OUTPUT
 """
 
 import logging
 import os
 import sys
 import time
-from contextlib import contextmanager
 
 import ray
 from listing import files_of
@@ -33,25 +33,21 @@ def length_row(row):
     return {"row": f"{os.path.basename(row['path'])} {len(row['bytes'])}"}
 
 
-@contextmanager
-def local_ray(**options):
-    """Ray on this machine, without a dashboard."""
+def score_row(row):
+    import score_rows
+
+    return {"row": score_rows.score(row)}
+
+
+def main(workload, folder, output):
     ray.init(
         num_cpus=os.cpu_count(),
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
         _node_ip_address="127.0.0.1",
-        **options,
     )
     try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def main(workload, folder, output):
-    with local_ray():
         match workload:
             case "noop" | "one":
                 references = [return_input.remote([file]) for file in files_of(folder)]
@@ -62,6 +58,8 @@ def main(workload, folder, output):
                 time.sleep(IDLE_SECONDS)
             case _:
                 dataset(workload, folder, output)
+    finally:
+        ray.shutdown()
 
 
 def dataset(workload, folder, output):
@@ -74,6 +72,9 @@ def dataset(workload, folder, output):
             ray.data.read_csv(folder).map_batches(score_batch, batch_format="pandas").write_csv(output)
         case "parquet":
             ray.data.read_parquet(folder).map_batches(score_batch, batch_format="pandas").write_csv(output)
+        case "bad":
+            context.max_errored_blocks = -1
+            ray.data.read_csv(folder).map(score_row).write_csv(output)
         case "files":
             ray.data.read_binary_files(folder, include_paths=True).map(length_row).write_csv(output)
 

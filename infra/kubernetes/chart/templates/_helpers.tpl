@@ -443,10 +443,18 @@ amqps://$(BROKER_USERNAME):$(BROKER_PASSWORD)@{{ .host | default (printf "%s.%s.
 {{- end -}}
 {{- end -}}
 
+{{/* The address of the queues in SQS, with key and tags of the queues that reducers create. */}}
+{{- define "gristmill.sqsAddress" -}}
+{{- $query := list -}}
+{{- with .kmsKey }}{{ $query = append $query (printf "kms_key=%s" (urlquery .)) }}{{ end -}}
+{{- range $name, $value := .tags }}{{ $query = append $query (printf "tags.%s=%s" (urlquery $name) (urlquery $value)) }}{{ end -}}
+{{- printf "sqs://%s" .prefix }}{{ with $query }}?{{ join "&" . }}{{ end -}}
+{{- end -}}
+
 {{/* Environment of all roles; services/cli/src/settings.rs lists every variable. */}}
 {{- define "gristmill.settings" -}}
 {{- $settings := dict "GRISTMILL_LISTEN" "0.0.0.0:9464" "GRISTMILL_LOG_FORMAT" "json" "GRISTMILL_STORE" .Values.store -}}
 {{- with .Values.region }}{{ $_ := set $settings "AWS_REGION" . }}{{ end -}}
-{{- with .Values.queue.sqs.prefix }}{{ $_ := set $settings "GRISTMILL_QUEUE" (printf "sqs://%s" .) }}{{ end -}}
+{{- if .Values.queue.sqs.prefix }}{{ $_ := set $settings "GRISTMILL_QUEUE" (include "gristmill.sqsAddress" .Values.queue.sqs) }}{{ end -}}
 {{- toYaml (merge (deepCopy .Values.environment) $settings) -}}
 {{- end -}}

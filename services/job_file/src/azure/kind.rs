@@ -10,7 +10,7 @@ pub enum DocumentKind {
     Deployment,
 }
 
-const ALLOWED: &str = "a job file (its keys are in JOB_FILE.md), or one of these documents of Azure ML: a pipeline job, a \
+const ALLOWED: &str = "a job file (its keys are in REFERENCE.md), or one of these documents of Azure ML: a pipeline job, a \
                        parallel component, a batch deployment";
 
 /// A document that Gristmill does not run: what it is, and what to run instead.

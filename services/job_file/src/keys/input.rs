@@ -14,32 +14,32 @@ pub static LIMITS: &[Table] = &[Table { name: "service limits", rows: OF_LIMITS 
 pub static ENVIRONMENT: &[Table] = &[Table { name: "environment", rows: OF_ENVIRONMENT }];
 
 const OF_INPUT: &[Key] = &[
-    key("name", "text", "`input_0`, `input_1`, …").meaning("Letters, digits, `_`, `-` and `.`; unique in the job."),
+    key("name", "text", "`input_0`, `input_1`, …")
+        .meaning("Letters, digits, `_`, `-` and `.`; unique in the job."),
     key("type", "`file`, `tabular`", REQUIRED)
         .meaning("`file`: `run` gets a list of paths. `tabular`: `run` gets a DataFrame."),
     key("path", "path", REQUIRED).meaning(
-        "A file, a folder (with everything below it), a glob (`data/**/*.csv`) or a URL. Hidden names are ignored: see \
-         *What is decided for you*.",
+        "A file, a folder with everything below it, a glob (`data/**/*.csv`) or a URL. See [What \
+         Gristmill decides](#what-gristmill-decides).",
     ),
     key("paths", "list of paths", "").meaning("Several paths, instead of `path`."),
-    key("partition_format", "text", "none")
-        .meaning(
-            "Columns taken from the path: `{Store}/{Brand}/{file_name}.csv`; times as `{date:yyyy/MM/dd}`, whose values \
-             are texts `yyyyMMddHHmmss`. Behind `=` in names of folders (`city={city}/*.csv`), values are percent-decoded. \
-             `__HIVE_DEFAULT_PARTITION__` is missing.",
-        ),
+    key("partition_format", "text", "none").meaning(
+        "Columns from the path: `{Store}/{Brand}/{file_name}.csv`. A time, `{date:yyyy/MM/dd}`, \
+         is a text `yyyyMMddHHmmss`. Behind `=` in folders (`city={city}/*.csv`), values are \
+         percent-decoded, and `__HIVE_DEFAULT_PARTITION__` is missing.",
+    ),
     key("columns", "list of names, or types by name", "all, with the types found").meaning(
-        "For tables. A list selects columns: `run` gets them in this order (those of CSV with `types: pandas` in the \
-         order of the file, as with `usecols`); list each once. Columns from the path follow automatically. Gristmill \
-         does not read other columns, so their values cause no warnings. A mapping gives the types of some columns, \
-         `{code: string, day: timestamp}`; Gristmill reads all other columns too, with the types found. Both at once: `[store, {code: string}]`. Gristmill rejects a name that the first file \
-         does not have, before the job starts. For a nested Parquet column, give its name at the top. See [Types of \
-         columns](#types-of-columns).",
+        "A list selects columns of a table, each once, in this order (CSV with `types: pandas`: \
+         in that of the file). A mapping gives types, `{code: string, day: timestamp}`, and keeps \
+         the others. Both: `[store, {code: string}]`. Columns from the path follow. A name that \
+         the first file lacks is an error. For a nested Parquet column, the name at the top. See \
+         [Types of columns](#types-of-columns).",
     ),
     key("format", "`csv`, `tsv`, `jsonl`, `parquet`, `mltable`", "the format of the files")
         .meaning(
-            "Format of every file. Without the key, the names of the files decide; a mixture or an unknown name is rejected. \
-             `mltable`: the folder `path` holds a file `MLTable`, whose paths and transformations become keys of the input.",
+            "Without it, the names of the files decide; a mixture or an unknown name is an error. \
+             `mltable`: the folder `path` holds a file `MLTable`, whose paths and transformations \
+             become keys of the input.",
         )
         .only(Applies::Tables),
     key("delimiter", "one ASCII character", "`,`; for `tsv`, tab")
@@ -51,45 +51,45 @@ const OF_INPUT: &[Key] = &[
         "`all_files_same_headers`, `all_files_different_headers`, `from_first_file`, `no_header`",
         "all_files_same_headers",
     )
-        .meaning(
-            "Which files begin with a header. `from_first_file`: only the first. `all_files_different_headers`: each file \
-             names its own columns, `run` gets the columns of all files, and rows of a file that lacks a column have \
-             missing values there; the planner then reads the beginning of every file. This is the default of files on \
-             this machine with `types: pandas`. Without a header, columns are `Column1`, `Column2`, …",
-        )
-        .table(|table, node| {
-            let headers = [
-                ("all_files_same_headers", HeaderMode::AllFilesSameHeaders),
-                ("all_files_different_headers", HeaderMode::AllFilesDifferentHeaders),
-                ("from_first_file", HeaderMode::FromFirstFile),
-                ("no_header", HeaderMode::NoHeader),
-            ];
-            choice(node, &headers).map(|header| table.header = header)
-        })
-        .only(Applies::Delimited),
+    .meaning(
+        "Which files begin with a header. `all_files_same_headers`: all; the first one names the \
+         columns. `from_first_file`: the first. `all_files_different_headers`: each names its own \
+         columns, and those that it lacks are missing in its rows; the planner then reads the \
+         beginning of every file. `no_header`: none.",
+    )
+    .table(|table, node| {
+        let headers = [
+            ("all_files_same_headers", HeaderMode::AllFilesSameHeaders),
+            ("all_files_different_headers", HeaderMode::AllFilesDifferentHeaders),
+            ("from_first_file", HeaderMode::FromFirstFile),
+            ("no_header", HeaderMode::NoHeader),
+        ];
+        choice(node, &headers).map(|header| table.header = header)
+    })
+    .only(Applies::Delimited),
     key("names", "list of names, each once", "`Column1`, `Column2`, …")
         .meaning(
-            "Names of the columns of files without a header. Sets `header: no_header`. If the first file has fewer fields, \
-             the further columns have missing values; if it has more, it is an error.",
+            "Names of the columns, for `header: no_header`, which it sets. Columns beyond the \
+             fields of the first file are missing; a name too few is an error.",
         )
         .table(|table, node| names(node).map(|names| table.names = names))
         .only(Applies::Delimited),
     key_with_default("skip_rows", "integer from 0", "0")
-        .meaning("Lines of each file before its header, or before its first row where it has none.")
+        .meaning("Lines of each file before its header, or before its first row without one.")
         .table(|table, node| integer(node, 0, i64::MAX).map(|lines| table.skip_rows = lines))
         .only(Applies::Delimited),
     key_with_default("encoding", "text", "utf-8")
         .meaning(
-            "A name of WHATWG or Python: `latin-1`, `cp1252`, `utf-8-sig`, `utf-16`, `shift_jis`, … Latin-1, `iso8859-9` and \
-             `iso8859-11` are read as windows-1252, windows-1254 and windows-874, which have more characters; bytes without a character in `ascii` or a code page such as `cp1252` are \
-             not valid.",
+            "A name of WHATWG or Python: `latin-1`, `cp1252`, `utf-8-sig`, `utf-16`, `shift_jis`, \
+             … Latin-1, `iso8859-9` and `iso8859-11` are read as windows-1252, windows-1254 and \
+             windows-874. Bytes without a character in `ascii` or a code page are not valid.",
         )
         .table(|table, node| encoding(node).map(|encoding| table.encoding = encoding))
         .only(Applies::Text),
     key_with_default("types", "`original`, `pandas`", "original")
         .meaning(
-            "Rules by which text becomes typed values: those of Azure ML, or those of `pandas.read_csv`, which are the \
-             default for functions in Python. See [Types of columns](#types-of-columns).",
+            "Rules of Azure ML, or of `pandas.read_csv`. See [Types of \
+             columns](#types-of-columns).",
         )
         .table(|table, node| {
             let rules = [("original", TypeRules::Original), ("pandas", TypeRules::Pandas)];
@@ -98,17 +98,11 @@ const OF_INPUT: &[Key] = &[
         // Of Parquet, too: a caller need not know the format.
         .only(Applies::Tables),
     key_with_default("infer_column_types", BOOLEAN, "true")
-        .meaning(
-            "Finds the types of columns. `false`: every column is text, except for the types that \
-             `columns` gives.",
-        )
+        .meaning("`false`: every column is text, except where `columns` gives a type.")
         .table(|table, node| boolean(node).map(|infer| table.infer_column_types = infer))
         .only(Applies::Text),
     key_with_default("support_multi_line", BOOLEAN, "false")
-        .meaning(
-            "Quoted fields may hold line breaks. The planner then reads each file once to find where records end; the \
-             size of mini-batches does not change. `true` is the default of files on this machine with `types: pandas`.",
-        )
+        .meaning("Quoted fields may hold line breaks; the planner then reads each file once.")
         .table(|table, node| boolean(node).map(|multi_line| table.support_multi_line = multi_line))
         .only(Applies::Delimited),
     key_with_default("empty_as_string", BOOLEAN, "false")
@@ -117,32 +111,33 @@ const OF_INPUT: &[Key] = &[
         .only(Applies::Text),
     key_with_default("on_type_mismatch", "`reject`, `missing`", "reject")
         .meaning(
-            "Effect of a value that does not fit the type of its column. `reject`: its row is a failed item; `run` gets the \
-             other rows. `missing`: it is converted as Azure ML does, in most cases to a missing value, and reported. \
-             Documents of Azure ML set `missing`.",
+            "A value that does not fit its column. `reject`: its row is a failed item, and `run` \
+             gets the others. `missing`: it is converted as Azure ML does, mostly to a missing \
+             value, and reported. Documents of Azure ML set `missing`.",
         )
         .table(|table, node| {
-            let policies = [("reject", MismatchPolicy::Reject), ("missing", MismatchPolicy::Missing)];
+            let policies =
+                [("reject", MismatchPolicy::Reject), ("missing", MismatchPolicy::Missing)];
             choice(node, &policies).map(|policy| table.on_type_mismatch = policy)
         })
         .only(Applies::Tables),
     key("path_column", "text", "none")
         .meaning(
-            "Name of a column in front of all others that holds the path of the file of each row, or its URL. \
-             `include_path_column` of an MLTable sets it to `Path`.",
+            "Name of a first column with the path or URL of each row's file. \
+             `include_path_column` of an MLTable sets `Path`.",
         )
         .table(|table, node| word(node).map(|name| table.path_column = Some(name)))
         .only(Applies::Tables),
     key_with_default("skip", "integer from 0", "0")
         .meaning(
-            "Number of rows to skip at the beginning of the table, counted over all files in order. The types of columns \
-             are still found in the first 200 rows of the files. With `skip` or `take`, the planner reads text files once \
-             to count their rows, and downloads those behind a URL for this.",
+            "Rows to skip at the beginning of the table, over all files; they count for the types \
+             of columns. With `skip` or `take`, the planner reads text once to count rows, and \
+             downloads it from URLs.",
         )
         .table(|table, node| integer(node, 0, i64::MAX).map(|rows| table.skip = rows))
         .only(Applies::Tables),
     key("take", "integer from 1", "all rows")
-        .meaning("Maximum number of rows to read, after those that `skip` leaves out. Later files are listed and not read.")
+        .meaning("Most rows to read, after those that `skip` leaves out.")
         .table(|table, node| integer(node, 1, i64::MAX).map(|rows| table.take = Some(rows)))
         .only(Applies::Tables),
 ];
@@ -157,20 +152,21 @@ const OF_LIMITS: &[Key] = &[
 const OF_REQUIRES: &[Key] = &[
     key("gpus", "1 to 1000", "any number").meaning("GPUs of the node, as its driver counts them."),
     key("memory", "size: `500MB`, `16GB`", "any amount").meaning(
-        "Memory of the node in multiples of 1024: what its kernel reports, or the limit of its container. A machine sold \
-         with 16 GB reports a little less.",
+        "What the kernel of the node reports, or the limit of its container; units of 1024. A \
+         machine sold with 16 GB reports a little less.",
     ),
     key("processors", "1 to 10000", "any number").meaning("Processors that the node may use."),
-    key("labels", "mapping of texts", "none").meaning(
-        "Labels that the node has (`gristmill worker --label NAME=VALUE`), with these values.",
-    ),
+    key("labels", "mapping of texts", "none")
+        .meaning("Labels of the node, with these values: `gristmill worker --label NAME=VALUE`."),
 ];
 
 const OF_ENVIRONMENT: &[Key] = &[
     key("python", "path", "the interpreter of the command")
         .meaning("An interpreter, or the folder of a virtual environment."),
-    key("requirements", "path", "none")
-        .meaning("A requirements file, `pyproject.toml` or conda file, from which `python` creates the environment."),
+    key("requirements", "path", "none").meaning(
+        "A requirements file, `pyproject.toml` or conda file: `python` creates the environment \
+         from it.",
+    ),
 ];
 
 fn names(node: &Node) -> Result<Vec<String>, Fault> {

@@ -27,91 +27,103 @@ pub static TABLES: &[Table] = &[
 const SCRIPT: &[Key] = &[
     key("name", "text", REQUIRED)
         .meaning(
-            "3 to 32 lower-case letters, digits and `-`, beginning with a letter and not ending in `-`. Job ids begin \
-             with it.",
+            "3 to 32 lower-case letters, digits and `-`; begins with a letter, does not end in \
+             `-`.",
         )
         .job(|job, node| name(node).map(|name| job.name = name)),
     key("description", "text", "none")
-        .meaning("A text for people, which the portal shows.")
+        .meaning("Text for people, which the portal shows.")
         .job(|job, node| text(node).map(|text| job.description = text))
         .left_out(),
     key("entry_script", "path or module", REQUIRED).meaning(
-        "The Python script, relative to `source_directory` and below it; without `source_directory`, relative to the job \
-         file. Or its name as a module, `package.module`, below the same folder; relative imports then work. `gristmill.mlflow_model` is Gristmill's \
-         own script for an MLflow `model`: one call of `predict` for each file.",
+        "The Python script, below `source_directory`; without that key, relative to the job file. \
+         Or a module, `package.module`; relative imports then work. `gristmill.mlflow_model` \
+         calls `predict` of an MLflow `model` for each file.",
     ),
     key("source_directory", "folder", "the folder of the script").meaning(
-        "What the script can import. This folder is the *snapshot*, except for what its `.amlignore` or `.gitignore` \
-         exclude, files of editors and systems (`.git`, `.vscode`, `__pycache__`, `.DS_Store`, …), environments, and \
-         folders in which Gristmill keeps jobs, queues or a store (`.gristmill-data` marks them). At most 20 000 files \
-         and 300 MB travel to a compute target; if the folder is larger, files that nothing refers to stay behind, and \
-         a warning names them. A job on this machine copies nothing, so the size does not matter.",
+        "What the script can import: the *snapshot*. It leaves out what `.amlignore` or \
+         `.gitignore` excludes, files of editors and systems (`.git`, `__pycache__`, …), \
+         environments, and folders with Gristmill's data (`.gristmill-data`). At most 20 000 \
+         files and 300 MB travel to a target; beyond that, files that nothing refers to stay \
+         behind, with a warning.",
     ),
     key("arguments", "list", "none").meaning(
-        "Elements of `sys.argv` of the script, as written; `true` and `false` become `True` and `False`. See *Arguments*.",
+        "Elements of `sys.argv`, as written; `true` and `false` become `True` and `False`. See \
+         [Arguments](#arguments).",
     ),
-    key("environment", "path or mapping", "the interpreter of the command; on a target, that of the node")
-        .meaning(
-            "The Python that runs the script: an interpreter (path, or name on `PATH`), the folder of a virtual \
-             environment, or a requirements file (`.txt`), `pyproject.toml` or conda file (`.yml`), from which \
-             Gristmill creates an environment once. Packages of conda are installed by micromamba, \
-             mamba or conda if one is on `PATH`, and otherwise by pip if it has all of them (`numpy=1.26` becomes \
-             `numpy==1.26.*`).",
-        )
-        .with_parts(),
+    key(
+        "environment",
+        "path or mapping",
+        "the interpreter of the command; on a target, that of the node",
+    )
+    .meaning(
+        "The Python that runs the script: an interpreter (path, or name on `PATH`), a virtual \
+         environment, or a requirements file (`.txt`), `pyproject.toml` or conda file (`.yml`), \
+         from which an environment is created once. micromamba, mamba or conda on `PATH` installs \
+         packages of conda, else pip if it has all of them (`numpy=1.26` becomes \
+         `numpy==1.26.*`).",
+    )
+    .with_parts(),
     key("environment_variables", "mapping of texts", "none")
         .meaning(
-            "Variables of the processes that run the script. If neither this key nor the environment sets \
-             `OMP_NUM_THREADS`, its value is the share of one process in the cores of its node; OpenBLAS, MKL, PyTorch, \
-             Arrow and others use that many threads.",
+            "Variables of the script's processes. `OMP_NUM_THREADS`, unless set here or in the \
+             environment, is the share of one process in the cores.",
         )
         .with_parts(),
     key("side_inputs", "mapping of paths", "none")
         .meaning(
-            "Reference data by name, the same for every mini-batch. The script gets the path through \
-             `${{side_inputs.NAME}}`; on a compute target, the path of the node's own copy. Each machine downloads a URL \
-             (`s3://…`, `gs://…`, `az://…`, `https://…`: an object, or a folder with everything below it) once, and \
-             again when it has changed; the script gets the path of that copy.",
+            "Reference data by name: `${{side_inputs.NAME}}` is its path, on a target that of the \
+             node's copy. Each machine downloads a URL (`s3://…`, `gs://…`, `az://…`, \
+             `https://…`; an object, or a folder with everything below it) once, and again when \
+             it has changed.",
         )
         .with_parts(),
     key("model", "path", "none").meaning(
-        "A model: a file or a folder. Scripts find it below the folder `AZUREML_MODEL_DIR`, under its own name; on a \
-         compute target, and for a URL, a copy of it.",
+        "A file or folder, which the script finds in the folder `AZUREML_MODEL_DIR` under its own \
+         name; on a target, and for a URL, a copy.",
     ),
 ];
 
 const WORK: &[Key] = &[
     key("inputs", "list, or mapping by name", REQUIRED)
-        .meaning("One or more inputs, all of one `type`. May be empty with `--rank_mini_batch_count`.")
+        .meaning("Inputs, all of one `type`. May be empty with `--rank_mini_batch_count`.")
         .with_parts(),
     key("mini_batch_size", "number or text", "10 files; for tables, `1MB`")
         .meaning(
-            "Size of a mini-batch, at least 1. Files: a number (`10`). Tables: bytes (`100`, `10kb`, `1MB`, `1GB`; units \
-             of 1024) or rows (`500 rows`). A size in bytes has no effect on Parquet, where a row group is a mini-batch.",
+            "At least 1. Files: a number (`10`). Tables: bytes (`100`, `10kb`, `1MB`, `1GB`; \
+             units of 1024) or rows (`500 rows`). In Parquet, a size in bytes has no effect: each \
+             row group is a mini-batch.",
         )
         .argument(2, |job, _| match job.mini_batch_size {
-            MiniBatchSize::Files(count) | MiniBatchSize::Bytes(count) | MiniBatchSize::Rows(count) => {
-                Some(count.to_string())
-            }
+            MiniBatchSize::Files(count)
+            | MiniBatchSize::Bytes(count)
+            | MiniBatchSize::Rows(count) => Some(count.to_string()),
         }),
     key("partition_keys", "list of texts", "none")
         .meaning(
-            "Instead of `mini_batch_size`: one mini-batch for each combination of values of these columns, which \
-             `partition_format` of every input must name.",
+            "Instead of `mini_batch_size`: a mini-batch for each combination of values of these \
+             columns, which `partition_format` of every input must name.",
         )
-        .argument(14, |job, _| (!job.partition_keys.is_empty()).then(|| json_list(&job.partition_keys))),
+        .argument(14, |job, _| {
+            (!job.partition_keys.is_empty()).then(|| json_list(&job.partition_keys))
+        }),
 ];
 
 const RESULTS: &[Key] = &[
     key("output_action", "`append_row`, `summary_only`", REQUIRED)
         .meaning(
-            "`append_row`: all results go into one file. `summary_only`: results are counted; the script writes its own \
-             files.",
+            "`append_row`: all results in one file. `summary_only`: results are counted; the \
+             script writes its own files.",
         )
         .job(|job, node| {
-            let actions = [("summary_only", OutputAction::SummaryOnly), ("append_row", OutputAction::AppendRow)];
+            let actions = [
+                ("summary_only", OutputAction::SummaryOnly),
+                ("append_row", OutputAction::AppendRow),
+            ];
             let message = "Parameter output_action must be summary_only or append_row.";
-            choice(node, &actions).map(|action| job.output.action = action).map_err(|fault| fault.saying(message))
+            choice(node, &actions)
+                .map(|action| job.output.action = action)
+                .map_err(|fault| fault.saying(message))
         })
         .setting("output.action")
         .argument(4, |job, _| {
@@ -123,11 +135,9 @@ const RESULTS: &[Key] = &[
         }),
     key("output", "folder or URL", "required for `append_row`")
         .meaning(
-            "Folder of the output file; `EntryScript().output_dir`. It may lie beside the inputs, contain them, or lie \
-             inside `source_directory`. It must not lie in an input or a side input, where the next run would read it. \
-             With `summary_only`, it must not contain them or `source_directory` either, because a script may write \
-             anything there. Gristmill checks before the first mini-batch that it can write there. `{run-id}` in it stands \
-             for the id of the job, here and in `outputs`: each run then has a folder of its own.",
+            "Folder of the output file; `EntryScript().output_dir`. It must not lie in an input \
+             or side input; with `summary_only`, it must not contain one, or `source_directory`, \
+             either. `{run-id}`, here and in `outputs`, is the id of the job.",
         )
         .setting("output.folder")
         .argument(12, |job, _| {
@@ -136,8 +146,8 @@ const RESULTS: &[Key] = &[
         }),
     key("outputs", "mapping of folders or URLs", "none")
         .meaning(
-            "Further folders that the script writes to, by name. The script gets the path through `${{outputs.NAME}}`; \
-             Gristmill creates local folders before the script starts.",
+            "Further folders that the script writes to, by name: `${{outputs.NAME}}`. Local ones \
+             are created.",
         )
         .with_parts(),
     key_with_default("append_row_file_name", "text", "parallel_run_step.txt")
@@ -148,31 +158,33 @@ const RESULTS: &[Key] = &[
         }),
     key_with_default("output_format", "`text`, `native`", "text")
         .meaning(
-            "`text`: as the original wrote it. `native`: CSV with a header, JSON lines or Parquet, by the extension of the \
-             file name: `.csv`, `.jsonl` or `.parquet`.",
+            "`text`: as Azure ML writes it. `native`: CSV with a header, JSON lines or Parquet, \
+             by the extension `.csv`, `.jsonl` or `.parquet`. See [Native \
+             formats](#native-formats).",
         )
         .setting("output.format"),
     key_with_default("strict_results", BOOLEAN, "false")
         .meaning(
-            "`true`: a result shorter than its mini-batch fails the mini-batch. `false`: the missing items count as failed.",
+            "Fewer results than items. `true`: the mini-batch fails. `false`: the missing items \
+             count as failed.",
         )
         .job(|job, node| boolean(node).map(|strict| job.strict_results = strict)),
     key_with_default("run_without_rows", BOOLEAN, "false")
         .meaning(
-            "What happens if no file of a tabular input has a row. `true`: `run` gets one table without rows, with the \
-             columns of the files, so that the output has the columns that `run` makes of it. `false`: the job fails.",
+            "A tabular input without any row. `true`: `run` gets one empty table with the columns \
+             of the files. `false`: the job fails.",
         )
         .job(|job, node| boolean(node).map(|runs| job.run_without_rows = runs)),
     key("result_schema", "mapping or path", "none")
         .meaning(
-            "Schema of each row: `columns: {NAME: TYPE}`, a JSON Schema, or the path of a file with one of them. Items \
-             whose rows do not fit are rejected, and their rows are not in the output. See *Checked results*.",
+            "Schema of each row: `columns: {NAME: TYPE}`, a JSON Schema, or the path of a file \
+             with one of them. See [Checked results](#checked-results).",
         )
         .setting("output.row_schema"),
     key_with_default("allow_reuse", BOOLEAN, "true")
         .meaning(
-            "Returns the result of a completed job with the same script, settings and inputs, instead of running again, if \
-             nothing has written to its output since.",
+            "Returns the result of a completed job that is [the \
+             same](#which-job-is-the-same-job), if nothing has written to its output since.",
         )
         .job(|job, node| boolean(node).map(|allow| job.allow_reuse = allow))
         .left_out(),
@@ -180,112 +192,127 @@ const RESULTS: &[Key] = &[
 
 const LIMITS: &[Key] = &[
     key_with_default("error_threshold", "integer from -1", "-1")
-        .meaning("Failed items; -1: any number. The original's first version required it.")
-        .job(|job, node| count("error_threshold", node).map(|count| job.thresholds.error_threshold = count))
+        .meaning("Failed items that the job allows; -1: any number.")
+        .job(|job, node| {
+            count("error_threshold", node).map(|count| job.thresholds.error_threshold = count)
+        })
         .setting("thresholds.error_threshold")
         .argument(3, |job, _| Some(job.thresholds.error_threshold.to_string())),
     key_with_default("allowed_failed_count", "integer from -1", "-1")
-        .meaning("Failed mini-batches; -1: any number.")
-        .job(|job, node| count("allowed_failed_count", node).map(|count| job.thresholds.allowed_failed_count = count))
+        .meaning("Failed mini-batches that the job allows; -1: any number.")
+        .job(|job, node| {
+            count("allowed_failed_count", node)
+                .map(|count| job.thresholds.allowed_failed_count = count)
+        })
         .setting("thresholds.allowed_failed_count")
         .argument(9, |job, given| given.map(|_| job.thresholds.allowed_failed_count.to_string())),
     key_with_default("allowed_failed_percent", "number from 0 to 100", "100")
-        .meaning("Percentage of failed mini-batches, judged when all are scheduled; 100: any.")
-        .job(|job, node| percent(node).map(|percent| job.thresholds.allowed_failed_percent = percent))
+        .meaning(
+            "Percentage of failed mini-batches that the job allows, judged when all are \
+             scheduled.",
+        )
+        .job(|job, node| {
+            percent(node).map(|percent| job.thresholds.allowed_failed_percent = percent)
+        })
         .setting("thresholds.allowed_failed_percent")
         .argument(10, |_, given| given.map(|scalar| scalar.text.clone())),
     key("fail_fast", "integer from 1", "off")
         .meaning(
-            "Number of attempts that fail for the same reason, retries included, at which the job fails. Two errors are \
-             the same if category and message are, apart from numbers, paths and quoted texts. Deaths of processes and \
-             timeouts count; failures of `init()` have [their own rule](#when-the-script-does-not-start).",
+            "Attempts that fail for the same reason, at which the job fails. Retries, timeouts \
+             and deaths of processes count; failures of `init()` have [their own \
+             rule](#when-the-script-does-not-start).",
         )
-        .job(|job, node| integer(node, 1, i64::MAX).map(|attempts| job.thresholds.fail_fast = attempts))
+        .job(|job, node| {
+            integer(node, 1, i64::MAX).map(|attempts| job.thresholds.fail_fast = attempts)
+        })
         .setting("thresholds.fail_fast"),
     key_with_default("run_invocation_timeout", "seconds, 1 to 259200", "60")
         .meaning("Limit of one call of `run`.")
         .job(|job, node| {
-            integer(node, 1, TIMEOUT_SECONDS_MAX as i64).map(|seconds| job.run_invocation_timeout_seconds = seconds)
+            integer(node, 1, TIMEOUT_SECONDS_MAX as i64)
+                .map(|seconds| job.run_invocation_timeout_seconds = seconds)
         })
         .setting("run_invocation_timeout_seconds")
         .argument(6, |job, _| Some(job.run_invocation_timeout_seconds.to_string())),
     key_with_default("run_max_try", "integer from 1", "3")
-        .meaning("Tries of a mini-batch that the script may fail.")
+        .meaning("Tries of a mini-batch. A lost machine uses up none.")
         .job(|job, node| integer(node, 1, i32::MAX.into()).map(|tries| job.run_max_try = tries))
         .argument(7, |job, _| Some(job.run_max_try.to_string())),
     key("isolate", "`off`, `halves`, `items`", "`items` with `append_row`, else `off`")
         .meaning(
-            "What happens to a mini-batch of files or rows after its last try has failed. `off`: all its items fail. \
-             `items`: its items run again in ever smaller ranges, and only items that fail alone count as failed. \
-             `halves`: each half runs once more. Always `off` with `partition_keys`. See *Bad items*.",
+            "After the last failed try of a mini-batch. `items`: only items that fail alone count \
+             as failed. `halves`: each half runs once more. `off`: all items fail; always so with \
+             `partition_keys`. See [Bad items](#bad-items).",
         )
         .job(|job, node| {
             // Other readers of YAML write `off` as `false`.
-            let is_false = node.scalar().is_some_and(|scalar| scalar.kind == ScalarKind::Boolean(false));
-            let ways = [("off", Isolate::Off), ("halves", Isolate::Halves), ("items", Isolate::Items)];
+            let is_false =
+                node.scalar().is_some_and(|scalar| scalar.kind == ScalarKind::Boolean(false));
+            let ways =
+                [("off", Isolate::Off), ("halves", Isolate::Halves), ("items", Isolate::Items)];
             let isolate = if is_false { Ok(Isolate::Off) } else { choice(node, &ways) };
             isolate.map(|isolate| job.isolate = isolate)
         }),
     key_with_default("isolate_items_max", "integer from 2", "2000000")
         .meaning(
-            "Items of the largest mini-batch that `isolate` divides. All items of a larger one fail together, and a \
-             warning says so.",
+            "Items of the largest mini-batch that `isolate` divides. A larger one fails as a \
+             whole, with a warning.",
         )
-        .job(|job, node| integer(node, 2, u32::MAX.into()).map(|items| job.isolate_items_max = items)),
+        .job(|job, node| {
+            integer(node, 2, u32::MAX.into()).map(|items| job.isolate_items_max = items)
+        }),
     key("speculation", BOOLEAN, "`true` with `append_row` and without `limits`, else `false`")
-        .meaning(
-            "Whether a mini-batch that runs far longer than its peers gets a speculative run elsewhere, once nothing else \
-             waits; the first success counts. See *Slow mini-batches*.",
-        )
+        .meaning("See [Slow mini-batches](#slow-mini-batches).")
         .job(|job, node| boolean(node).map(|speculation| job.speculation = speculation))
         .left_out(),
     key_with_default("lost_delivery_max", "integer from 0", "10")
-        .meaning("Number of times that a mini-batch may be lost with its node before it counts as failed. After three it runs \
-             alone on its node, and it fails earlier if the node dies twice then, or a fifth of this number of times if that is more.")
-        .job(|job, node| integer(node, 0, i32::MAX.into()).map(|deliveries| job.lost_delivery_max = deliveries)),
+        .meaning(
+            "Times that a mini-batch may be lost with its node before it fails. After three it \
+             runs alone on its node, and fails if the node dies twice, or a fifth of this number \
+             of times if that is more.",
+        )
+        .job(|job, node| {
+            integer(node, 0, i32::MAX.into()).map(|deliveries| job.lost_delivery_max = deliveries)
+        }),
 ];
 
 const NODES: &[Key] = &[
     key("compute_target", "text", "this machine")
         .meaning(
-            "Where `run` runs the job: `local`, or a target of `gristmill.toml` (see [TARGETS.md](../cli/TARGETS.md)). \
+            "`local`, or a target of `gristmill.toml` (see [TARGETS.md](../cli/TARGETS.md)). \
              `--target` and `GRISTMILL_TARGET` take precedence.",
         )
         .left_out(),
     key("node_count", "1 to 10000", "1; on a target, every node")
         .meaning(
-            "On this machine: number of agents side by side. On a compute target: maximum number of nodes that work \
-             on the job at a time.",
+            "On a target: most nodes that work on the job at a time. On this machine: agents side \
+             by side.",
         )
         .job(|job, node| node_count(node).map(|nodes| job.node_count = Some(nodes)))
         .left_out(),
     key("requires", "mapping", "any node")
-        .meaning(
-            "What each node of a compute target must have to take the job: `gpus`, `memory`, `processors`, `labels`. See \
-             [Which nodes take a job](#which-nodes-take-a-job).",
-        )
+        .meaning("See [Which nodes take a job](#which-nodes-take-a-job).")
         .with_parts()
         .left_out(),
     key("process_count_per_node", "1 to 1000", "one for each core, or 1 where there is a GPU")
         .meaning(
-            "Python processes on each node. The default of a job with `gpus_per_process` or `process_count_per_gpu`: as many \
-             as have GPUs.",
+            "Python processes on each node. With `gpus_per_process` or `process_count_per_gpu`, \
+             the default is as many as have GPUs.",
         )
-        .job(|job, node| process_count(node).map(|processes| job.process_count_per_node = Some(processes)))
+        .job(|job, node| {
+            process_count(node).map(|processes| job.process_count_per_node = Some(processes))
+        })
         .argument(13, |job, _| job.process_count_per_node.map(|processes| processes.to_string()))
         .left_out(),
     key("owner", "text", "the user who enqueues it")
         .meaning(
-            "On a compute target: the person or team that the job counts for, in `gristmill jobs` and for \
+            "On a target: the person or team in `gristmill jobs` and for \
              [quotas](../cli/TARGETS.md#quotas). 1 to 63 letters, digits and `-_./`.",
         )
         .job(|job, node| owner(node).map(|owner| job.owner = owner))
         .left_out(),
     key_with_default("priority", "`low`, `normal`, `high`", "normal")
-        .meaning(
-            "On a compute target: how many of the fleet's processes the job gets while other jobs have work: four times as \
-             many as a job of the next lower priority. See [Several jobs on one fleet](#several-jobs-on-one-fleet).",
-        )
+        .meaning("On a target. See [Several jobs on one fleet](#several-jobs-on-one-fleet).")
         .job(|job, node| {
             let priorities = Priority::ALL.map(|priority| (priority.word(), priority));
             choice(node, &priorities).map(|priority| job.priority = priority)
@@ -293,74 +320,72 @@ const NODES: &[Key] = &[
         .left_out(),
     key("max_share", "1 to 100", "100")
         .meaning(
-            "On a compute target: the largest part of a node's processes that the job gets, in percent, even while no \
-             other job has work, on each node. At least one process.",
+            "On a target: percentage of a node's processes that the job may have, even while no \
+             other job has work; at least one.",
         )
         .job(|job, node| integer(node, 1, 100).map(|percent| job.max_share = Some(percent)))
         .left_out(),
     key("max_memory", "size: `500MB`, `16GB`", "what the node has for jobs")
         .meaning(
-            "On a compute target: memory of the job's processes on one node together, in multiples of 1024, child processes \
-             included. The kernel kills a process that would exceed it. See [Memory of jobs](#memory-of-jobs).",
+            "On a target: memory of the job's processes on one node together; units of 1024. See \
+             [Memory of jobs](#memory-of-jobs).",
         )
         .job(|job, node| memory(node).map(|bytes| job.max_memory = bytes))
         .left_out(),
     key("process_max_runs", "integer from 1", "any number")
         .meaning(
-            "Runs after which a process is replaced by a new one, between two mini-batches. See \
-             [Processes that wear out](#processes-that-wear-out).",
+            "Runs after which a process is replaced. See [Processes that wear \
+             out](#processes-that-wear-out).",
         )
         .job(|job, node| integer(node, 1, i64::MAX).map(|runs| job.process_max_runs = runs))
         .left_out(),
     key("process_max_memory", "size: `500MB`, `2GB`", "any amount")
         .meaning(
-            "Memory above which a process is replaced by a new one, between two mini-batches: its resident memory (RSS) \
-             in multiples of 1024, without children. See [Processes that wear out](#processes-that-wear-out).",
+            "Resident memory above which a process is replaced; units of 1024. See [Processes \
+             that wear out](#processes-that-wear-out).",
         )
         .job(|job, node| memory(node).map(|bytes| job.process_max_memory = bytes))
         .left_out(),
     key_with_default("concurrency", "1 to 1000", "8")
         .meaning(
-            "Items of its mini-batch that a process works on at a time, if the script has `async def run_item`; a \
-             warning, if it has not.",
+            "Items that a process works on at a time with `async def run_item`; a warning without \
+             it.",
         )
         .job(|job, node| integer(node, 1, CONCURRENCY_MAX).map(|items| job.concurrency = items))
         .left_out(),
     key("limits", "mapping", "none")
-        .meaning(
-            "Limits on the requests of all processes of all nodes together to a service: `requests_per_minute`, \
-             `tokens_per_minute`, `concurrent`. See [Limits of a service](#limits-of-a-service).",
-        )
+        .meaning("See [Limits of a service](#limits-of-a-service).")
         .with_parts()
         .left_out(),
     key_with_default("logging_level", "`debug`, `info`, `warning`, `error`, `critical`", "info")
         .meaning("Lowest level that is logged; upper or lower case.")
-        .job(|job, node| choice(node, LOGGING_LEVELS).map(|level| job.logging_level = level.to_owned()))
+        .job(|job, node| {
+            choice(node, LOGGING_LEVELS).map(|level| job.logging_level = level.to_owned())
+        })
         .argument(5, |job, _| Some(job.logging_level.clone()))
         .left_out(),
     key("gpus_per_process", "1 to 1000", "1")
         .meaning(
-            "GPUs of each process, which no other process uses: for models that need several. See [GPUs of processes](#gpus-of-processes).",
-        )
-        .job(|job, node| integer(node, 1, GPU_COUNT_MAX).map(|gpus| job.gpus_per_process = Some(gpus)))
-        .left_out(),
-    key("process_count_per_gpu", "1 to 1000", "1")
-        .meaning(
-            "Processes that share each GPU: for models that leave room on it. See [GPUs of \
+            "GPUs of each process, which no other process uses. See [GPUs of \
              processes](#gpus-of-processes).",
         )
-        .job(|job, node| integer(node, 1, PROCESS_COUNT_MAX).map(|count| job.process_count_per_gpu = Some(count)))
+        .job(|job, node| {
+            integer(node, 1, GPU_COUNT_MAX).map(|gpus| job.gpus_per_process = Some(gpus))
+        })
+        .left_out(),
+    key("process_count_per_gpu", "1 to 1000", "1")
+        .meaning("Processes that share each GPU. See [GPUs of processes](#gpus-of-processes).")
+        .job(|job, node| {
+            integer(node, 1, PROCESS_COUNT_MAX).map(|count| job.process_count_per_gpu = Some(count))
+        })
         .left_out(),
     key_with_default("hide_unassigned_gpus", BOOLEAN, "false")
         .meaning(
-            "Hides all GPUs from processes without a GPU of their own. By default these see all GPUs of their job.",
+            "Processes without a GPU of their own see no GPU, instead of all GPUs of their job.",
         )
         .job(|job, node| boolean(node).map(|hide| job.hide_unassigned_gpus = hide)),
     key_with_default("durability", "`process`, `full`", "process")
-        .meaning(
-            "Which failures committed work survives. `process`: the death of every process; a power cut costs the \
-             work of some seconds. `full`: a power cut costs only what runs at that moment. See *What a power cut can cost*.",
-        )
+        .meaning("See [What a power cut can cost](#what-a-power-cut-can-cost).")
         .job(|job, node| {
             let durabilities = [("process", Durability::Process), ("full", Durability::Full)];
             choice(node, &durabilities).map(|durability| job.durability = durability)

@@ -14,27 +14,41 @@ pub static TABLES: &[Table] = &[Table { name: "options", rows: ROWS }];
 
 const ROWS: &[Key] = &[
     key_with_default("task_overhead_timeout", TIMEOUT, "30")
-        .meaning("Time for loading a mini-batch and reporting its result, in addition to `run_invocation_timeout`.")
+        .meaning(
+            "Time to load a mini-batch and report its result, besides `run_invocation_timeout`.",
+        )
         .job(|job, node| seconds(node).map(|seconds| job.task_overhead_timeout_seconds = seconds))
         .setting("task_overhead_timeout_seconds"),
-    key("progress_update_timeout", TIMEOUT, "3 × (`run_invocation_timeout` + `--task_overhead_timeout`)")
-        .meaning(
-            "The job fails after this many seconds without a finished mini-batch. Time without any worker does not \
-             count: the job waits, and `status` says so. Time in which the whole process was stopped does not count \
-             either.",
-        )
-        .job(|job, node| seconds(node).map(|seconds| job.progress_update_timeout_seconds = seconds))
-        .setting("progress_update_timeout_seconds")
-        .left_out(),
+    key(
+        "progress_update_timeout",
+        TIMEOUT,
+        "3 × (`run_invocation_timeout` + `--task_overhead_timeout`)",
+    )
+    .meaning(
+        "The job fails after this time without a finished mini-batch. Time without any worker, or \
+         in which the whole process was stopped, does not count.",
+    )
+    .job(|job, node| seconds(node).map(|seconds| job.progress_update_timeout_seconds = seconds))
+    .setting("progress_update_timeout_seconds")
+    .left_out(),
     key_with_default("first_task_creation_timeout", TIMEOUT, "600")
-        .meaning("The job fails if it creates no mini-batch within this many seconds.")
-        .job(|job, node| seconds(node).map(|seconds| job.first_task_creation_timeout_seconds = seconds))
+        .meaning("The job fails if it creates no mini-batch within this time.")
+        .job(|job, node| {
+            seconds(node).map(|seconds| job.first_task_creation_timeout_seconds = seconds)
+        })
         .setting("first_task_creation_timeout_seconds")
         .left_out(),
     key_with_default("resource_monitor_interval", "from 0 s", "600")
-        .meaning("The most seconds between two samples of processor, memory, disk and network; the first come after 2, 4, 8 … seconds. 0: no samples.")
+        .meaning(
+            "Longest time between samples of processor, memory, disk and network; the first come \
+             after 2, 4, 8, … s. 0: none.",
+        )
         .job(|job, node| {
-            let seconds = number(node, 0..=i32::MAX as u64, "an integer of seconds from 0 (off) to 2147483647");
+            let seconds = number(
+                node,
+                0..=i32::MAX as u64,
+                "an integer of seconds from 0 (off) to 2147483647",
+            );
             seconds.map(|seconds| job.resource_monitor_interval_seconds = seconds)
         })
         .setting("resource_monitor_interval_seconds")
@@ -54,23 +68,35 @@ const ROWS: &[Key] = &[
         })
         .left_out(),
     key_with_default("rank_mini_batch_count", "integer", "0")
-        .meaning("Number of mini-batches without input; the inputs are then not read. A negative number counts as 0.")
+        .meaning(
+            "Number of mini-batches without input; the inputs are not read. A negative number \
+             counts as 0.",
+        )
         .job(|job, node| {
             let count: Result<i32, _> = node.written().trim().parse();
-            let count = count.map_err(|_| Fault::new(node, "an integer up to 2147483647; below 0 is 0"))?;
+            let count =
+                count.map_err(|_| Fault::new(node, "an integer up to 2147483647; below 0 is 0"))?;
             job.rank_mini_batch_count = count.max(0) as u64;
             Ok(())
         }),
     key_with_default("nice", "0 to 20", "5")
         .meaning("Scheduling priority of the Python processes; 20 is the lowest.")
-        .job(|job, node| number(node, 0..=20, "an integer from 0 to 20").map(|nice| job.nice = nice as u32))
+        .job(|job, node| {
+            number(node, 0..=20, "an integer from 0 to 20").map(|nice| job.nice = nice as u32)
+        })
         .left_out(),
     key(SCORE_RUN_TIMEOUT, TIMEOUT, "")
         .meaning("Old name of `run_invocation_timeout`, which takes precedence.")
         .job(|job, node| seconds(node).map(|seconds| job.run_invocation_timeout_seconds = seconds))
         .setting(""),
-    key("copy_logs_to_parent", BOOLEAN, "").meaning(IGNORED).job(|_, node| boolean(node).map(drop)).ignored(),
-    key("push_metrics_to_parent", BOOLEAN, "").meaning(IGNORED).job(|_, node| boolean(node).map(drop)).ignored(),
+    key("copy_logs_to_parent", BOOLEAN, "")
+        .meaning(IGNORED)
+        .job(|_, node| boolean(node).map(drop))
+        .ignored(),
+    key("push_metrics_to_parent", BOOLEAN, "")
+        .meaning(IGNORED)
+        .job(|_, node| boolean(node).map(drop))
+        .ignored(),
     key("metrics_name_prefix", "text", "").meaning(IGNORED).job(|_, _| Ok(())).ignored(),
 ];
 

@@ -7,7 +7,7 @@ use super::Workplace;
 
 #[test]
 fn reference_has_the_rows_of_the_table() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/JOB_FILE.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/REFERENCE.md");
     let reference = std::fs::read_to_string(path).expect("the reference can be read");
     let written = with_tables(&reference);
     if std::env::var_os("UPDATE_REFERENCE").is_some() {
@@ -17,13 +17,13 @@ fn reference_has_the_rows_of_the_table() {
     let differs = written.lines().zip(reference.lines()).find(|(written, now)| written != now);
     assert!(
         written == reference,
-        "JOB_FILE.md differs from the table of keys: {differs:?}; write its tables with\n\
+        "REFERENCE.md differs from the table of keys: {differs:?}; write its tables with\n\
          UPDATE_REFERENCE=1 cargo nextest run --workspace -E 'test(reference_has_the_rows_of_the_table)'"
     );
     for keys in [JOB, INPUT, ENVIRONMENT, LIMITS, REQUIRES, OPTIONS] {
         for name in keys.names() {
             let row = format!("\n| `{}{name}` |", keys.prefix);
-            assert!(reference.contains(&row), "JOB_FILE.md has no row for {name}");
+            assert!(reference.contains(&row), "REFERENCE.md has no row for {name}");
         }
     }
 }

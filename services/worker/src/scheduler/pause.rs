@@ -1,6 +1,7 @@
-//! Pauses the node while its disk is full, or a store does not answer. Neither a script nor an
-//! input is to blame, so a pause costs no try. The node takes no more mini-batches of the job for a
-//! while, returns those that it has not prepared, for other nodes, and says why.
+//! Pauses the node while its disk is full, it has too few file descriptors, or a store does not
+//! answer. Neither a script nor an input is to blame, so a pause costs no try. The node takes no more
+//! mini-batches of the job for a while, returns those that it has not prepared, for other nodes, and
+//! says why.
 
 use std::time::{Duration, Instant};
 
