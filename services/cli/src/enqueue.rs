@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::follow::FollowMode;
 use crate::outcome::{report, say_reused};
-use crate::steps::Several;
+use crate::steps::StepsDocument;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, watch_for_stop};
 
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
     // Each step needs the output of the one before, so this follows them to their ends.
     let several = Show::during(async |events| {
         let Some(several) =
-            Several::read(&arguments.job, Some(&arguments.target), settings, events)?
+            StepsDocument::read(&arguments.job, Some(&arguments.target), settings, events)?
         else {
             return Ok(None);
         };

@@ -4,7 +4,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
-use engine::{FirstError, For, FoundJob, Jobs, NewLines, OVERVIEW, Remedy, Tail, TailEnd};
+use engine::{FirstError, Purpose, FoundJob, Jobs, NewLines, OVERVIEW, Remedy, Tail, TailEnd};
 
 use crate::{Exit, TargetFlags, complete, printed, remedies};
 
@@ -28,7 +28,7 @@ pub struct LogsArguments {
 }
 
 pub async fn logs(arguments: &LogsArguments, jobs: &Jobs) -> Result<Exit> {
-    let job = jobs.find(&arguments.job, For::Look).await?;
+    let job = jobs.find(&arguments.job, Purpose::Look).await?;
     let beginning = arguments.path.as_deref().map(|path| beginning(path, &job)).transpose()?;
     match (arguments.error, arguments.follow, beginning) {
         (true, ..) => first_error(&job).await,

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use engine::words::{clause, counted};
-use engine::{For, Jobs, RejectSummary};
+use engine::{Jobs, Purpose, RejectSummary};
 use reducer::RejectGroup;
 
 use crate::remedies::flags;
@@ -21,7 +21,7 @@ pub struct RejectsArguments {
 }
 
 pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> {
-    let job = jobs.find(&arguments.job, For::Look).await?;
+    let job = jobs.find(&arguments.job, Purpose::Look).await?;
     let summary = job.rejects().await?;
     if arguments.json {
         say!(out, "{}", serde_json::to_string(&summary).expect("plain data always serialises"));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use engine::For;
+use engine::Purpose;
 use portal::{Access, Options, OwnJobs};
 
 use crate::portal::WORDS;
@@ -27,7 +27,7 @@ pub async fn report(arguments: &ReportArguments, settings: &Settings) -> Result<
         Some(target) => target.jobs(target.open_store().await?),
         None => settings.engine.jobs(),
     };
-    let job_id = jobs.find(&arguments.job, For::Look).await?.spec.job_id;
+    let job_id = jobs.find(&arguments.job, Purpose::Look).await?.spec.job_id;
     let own_jobs = OwnJobs::default();
     own_jobs.add(&job_id);
     let options = Options {

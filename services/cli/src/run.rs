@@ -9,7 +9,7 @@ use storage::StoreOptions;
 
 use crate::outcome::{report, say_reused};
 use crate::portal::serve;
-use crate::steps::{CompletedSteps, Several};
+use crate::steps::{CompletedSteps, StepsDocument};
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, stop_on_signals};
 
 #[derive(Debug, clap::Args)]
@@ -67,7 +67,7 @@ async fn run_steps(
     shown: Option<&OwnJobs>,
 ) -> engine::Result<Option<CompletedSteps>> {
     let RunArguments { job, target, .. } = arguments;
-    let Some(several) = Several::read(job, Some(target), settings, events)? else {
+    let Some(several) = StepsDocument::read(job, Some(target), settings, events)? else {
         return Ok(None);
     };
     let target = target

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use protocol::words::counted;
 use protocol::{
-    Again, Attempt, Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept,
+    Rerun, Attempt, Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept,
     PlanPosition, TableSchema, Work,
 };
 use reducer::Rejects;

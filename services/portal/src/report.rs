@@ -32,7 +32,7 @@ async fn collect(options: &Options, job_id: &str) -> Answer<Value> {
     answers.add("", &job::describe(&view, options).await?);
     answers.add("/series", &series::of(&view, &Default::default()).await?);
     for (by, query) in
-        [(map::By::State, "state"), (map::By::Tries, "tries"), (map::By::Duration, "duration")]
+        [(map::ColorBy::State, "state"), (map::ColorBy::Tries, "tries"), (map::ColorBy::Duration, "duration")]
     {
         let wanted = map::MapQuery { by, since: None };
         answers.add(&format!("/map?by={query}"), &map::of(&view, &wanted).await?);

@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use self::address::Address;
 pub use self::broker::RabbitBroker;
 use self::connections::Connections;
-use self::failure::{During, explain, no_permission};
+use self::failure::{Operation, explain, no_permission};
 use self::session::{Session, Unsent};
 use crate::clock::deadline;
 use crate::error::check_sizes;
@@ -215,7 +215,7 @@ impl RabbitQueue {
     async fn answer<T>(&self, answer: impl Future<Output = lapin::Result<T>>) -> Result<T, Error> {
         match timeout(self.access.options.answer_wait_max, answer).await {
             Ok(result) => {
-                result.map_err(|error| explain(&self.access.address, During::Working, error))
+                result.map_err(|error| explain(&self.access.address, Operation::Working, error))
             }
             Err(_) => Err(self.no_answer()),
         }
@@ -295,7 +295,7 @@ impl Queue for RabbitQueue {
                     messages = unconfirmed
                 }
                 Ok(Err(Unsent::Broken(_, error))) => {
-                    return Err(explain(&self.access.address, During::Working, error));
+                    return Err(explain(&self.access.address, Operation::Working, error));
                 }
                 Ok(Err(Unsent::Refused(reason))) => {
                     return Err(self.access.address.misconfigured(reason));

@@ -262,7 +262,7 @@ mod tests {
         let of_store = |may_pass| {
             Error::unavailable(
                 "rows",
-                Failed { words: "upload".into(), may_pass, error: Box::new(()) },
+                RequestFailure { words: "upload".into(), may_pass, error: Box::new(()) },
             )
         };
         for error in [

@@ -17,8 +17,8 @@ use crate::node_log::append_to;
 const FIRST_SAMPLE_AFTER: Duration = Duration::from_secs(2);
 const MEGABYTE: f64 = 1024.0 * 1024.0;
 
-const NODE_COLUMNS: &str = "Utc Time,Cpu Percent,Memory Total (MB),Memory Available (MB),Memory PinnedEntry (MB),\
-    Memory PinnedEntry Percent,Disk Io Read Count,Disk Io Write Count,Disk Io Read (MB),Disk Io Write (MB),\
+const NODE_COLUMNS: &str = "Utc Time,Cpu Percent,Memory Total (MB),Memory Available (MB),Memory Used (MB),\
+    Memory Used Percent,Disk Io Read Count,Disk Io Write Count,Disk Io Read (MB),Disk Io Write (MB),\
     Network Sent (MB),Network Recv (MB),# of TCP/UDP connections";
 const PROCESS_COLUMNS: &str = "Utc Time,Pid,Parent Pid,Name,Cpu Percent,Memory Rss (MB),Memory Virtual (MB),\
     Io Read (MB),Io Write (MB),Status";

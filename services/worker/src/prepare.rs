@@ -19,7 +19,7 @@ use bytes::Bytes;
 pub use prepared::{Preparation, Prepared};
 use protocol::{
     Block, BlockRange, Descriptor, ErrorReport, JobSpec, Kept, Payload, TableOptions, TableSchema,
-    Takes, Work, is_part_of,
+    TableForm, Work, is_part_of,
 };
 use remote::{Remote, TableFile};
 use rustix::io::Errno;

@@ -80,7 +80,7 @@ use protocol::{
     ResultEvent, RunningMiniBatch, SlotPhase, Waiting,
 };
 
-use crate::held::Held;
+use crate::held::HeldMiniBatch;
 use crate::lease::LeaseId;
 use crate::memory_files::MemoryFile;
 use crate::prepare::Preparation;
@@ -388,7 +388,7 @@ impl Scheduler {
     }
 
     /// Returns the mini-batches that the node holds, without copies, whose loss costs nothing.
-    pub fn held(&self) -> Vec<Held> {
+    pub fn held(&self) -> Vec<HeldMiniBatch> {
         let firsts = self.mini_batches.all().filter(|held| !held.descriptor.copy);
         firsts.map(|held| (held.descriptor.mini_batch, held.deliveries_lost)).collect()
     }

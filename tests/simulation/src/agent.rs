@@ -24,7 +24,7 @@ use worker::scheduler::{
     ProcessSnapshot, Scheduler, Stop, Timestamp,
 };
 use worker::simulation_api::{
-    AgentLink, Announcements, Announcer, Checkpoints, Held, LEASE_STEP, LeaseId, Leases,
+    AgentLink, Announcements, Announcer, Checkpoints, UnfinishedMiniBatches, LEASE_STEP, LeaseId, Leases,
     Preparation, Prepared, with_kept,
 };
 
@@ -103,7 +103,7 @@ impl Agent {
         self,
         mut stop: watch::Receiver<Stop>,
         agent_link: AgentLink,
-    ) -> anyhow::Result<Held> {
+    ) -> anyhow::Result<UnfinishedMiniBatches> {
         // A node that ignores lost leases does not watch the clock either.
         let step = if self.has(Bug::LeasesForLong) { 4 * LEASE_STEP } else { LEASE_STEP };
         let leases = Leases::new(step, !self.has(Bug::IgnoresLostLeases));
@@ -611,7 +611,7 @@ impl Executor {
     async fn close(
         mut self,
         announcer: AbortOnDropHandle<anyhow::Result<()>>,
-    ) -> anyhow::Result<Held> {
+    ) -> anyhow::Result<UnfinishedMiniBatches> {
         let held = self.scheduler.close();
         self.execute().await;
         let Self { agent, leases, announcements, .. } = self;

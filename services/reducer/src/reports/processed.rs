@@ -10,7 +10,7 @@ use crate::csv::Dialect;
 
 const HEADER: &str = "Mini-batch Id,Picked Count,Process,Process Start Time (UTC),Total,Succeeded,Failed,\
     Elapsed Seconds,Process Seconds,Run Method Seconds,Status,Error Category,Error Message,Mini-batch Detail,\
-    Node,Process Name,WaitTimes Seconds,Prepared Seconds,Loaded Seconds,Reported Seconds,\
+    Node,Process Name,Waited Seconds,Prepared Seconds,Loaded Seconds,Reported Seconds,\
     Second Start\n";
 
 #[derive(Debug)]

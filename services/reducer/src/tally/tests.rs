@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use protocol::{
-    Again, ColumnType, Kept, Planned, Rejected, Round, RoundResult, Warning, WarningKind,
+    Rerun, ColumnType, Kept, Planned, Rejected, Round, RoundResult, Warning, WarningKind,
 };
 
 use super::*;

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use url::Url;
 
 use super::{PARTS_AT_ONCE, PARTS_EXPECTED, part_bytes};
-use crate::error::{Failed, Source, said};
+use crate::error::{RequestFailure, Source, said};
 use crate::{Error, Result};
 
 /// The smallest part that S3 allows.
@@ -294,7 +294,7 @@ where
     let may_pass = code == "RequestTimeout"
         || status.is_none_or(|status| status >= 500 || [408, 409, 429].contains(&status));
     let source: Source =
-        Box::new(Failed { words: format!("{doing}: {said}"), may_pass, error: Box::new(error) });
+        Box::new(RequestFailure { words: format!("{doing}: {said}"), may_pass, error: Box::new(error) });
     match (code.as_str(), status) {
         ("NoSuchUpload", _) => Error::Superseded { object },
         (_, Some(401 | 403)) | ("ExpiredToken", _) => Error::Denied { object, source },

@@ -18,7 +18,7 @@ use protocol::{GpuSet, ProcessEvent, TemplateSettings, ToProcess};
 use super::{Executor, Message};
 use crate::gpu::threads_each;
 use crate::orphans::{Kind, PROCESS_VARIABLE};
-use crate::python_process::{OurEnds, PythonProcess, Report, StartOptions, ends};
+use crate::python_process::{ProcessChannels, PythonProcess, Report, StartOptions, ends};
 use crate::scheduler::{Event, ProcessId};
 use crate::variables::Environment;
 
@@ -50,7 +50,7 @@ struct QueuedStart {
     gpus: Option<GpuSet>,
     start: StartOptions,
     /// The agent's ends of the connection, once it has requested the fork.
-    ends: Option<OurEnds>,
+    ends: Option<ProcessChannels>,
     /// Whether it is no longer needed.
     is_killed: bool,
 }

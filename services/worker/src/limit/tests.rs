@@ -198,7 +198,7 @@ async fn nodes_of_one_machine_take_turns_at_a_small_limit() {
     }
     let mut held = vec![false; 2];
     for _ in 0..3 {
-        tokio::time::sleep(TURN).await;
+        tokio::time::sleep(TIME_SLICE).await;
         held.iter_mut().zip(&both).for_each(|(held, limiter)| {
             *held |= limiter.lock().expect("no holder panics").parts > 0
         });
