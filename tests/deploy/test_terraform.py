@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import urllib.parse
 import uuid
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from terraform_variants import (
     GPUS,
     INDEX,
     KEY,
+    KEY_OF_SECRETS,
     OLD_BROKER,
     PASSWORD,
     PLATFORM,
@@ -37,6 +39,7 @@ from terraform_variants import (
     REGISTRY,
     REPLICA,
     SECRET,
+    TAGS,
     TOKEN,
     TWO_GROUPS,
     platform,
@@ -258,10 +261,80 @@ def test_every_role_reads_its_own_secrets_alone(made: Plan) -> None:
     assert environment["GRISTMILL_PASS_ENVIRONMENT"] == "PASSWORD,USER_NAME", "they are for scripts"
 
 
+def test_secrets_with_keys_of_the_caller_are_decrypted_for_their_tasks_alone(made: Plan) -> None:
+    """By the roles with which ECS starts tasks that have such secrets, through Secrets Manager, with these keys."""
+
+    def decrypts(name: str, role: str, key: str, service: str | None, action: str = "kms:Decrypt") -> bool:
+        policies = made.resources("aws_iam_role_policy", f"module.{name}.aws_iam_role_policy.read_secret").items()
+        context = {"kms:ViaService": service} if service else {}
+        documents = [json.loads(values["policy"]) for address, values in policies if address.endswith(f'["{role}"]')]
+        return any(is_allowed(document, action, key, context=context) for document in documents)
+
+    manager = f"secretsmanager.{REGION}.amazonaws.com"
+    for name, role, expected in (
+        ("large", "worker", True),
+        ("large", "portal", True),
+        ("large", "reducer", False),  # It has no secret.
+        ("single", "worker", False),  # That of the broker has the key of the target.
+        ("single", "portal", False),
+    ):
+        assert decrypts(name, role, KEY_OF_SECRETS, manager) == expected, (name, role)
+    for wrong in (
+        (KEY_OF_SECRETS, None),
+        (KEY_OF_SECRETS, f"s3.{REGION}.amazonaws.com"),
+        (f"{KEY}-of-others", manager),
+        (KEY_OF_SECRETS, manager, "kms:GenerateDataKey"),
+    ):
+        assert not decrypts("large", "worker", *wrong), wrong
+    # Not by containers, in which scripts of jobs run.
+    for policy in made.resources("aws_iam_policy", "module.large.").values():
+        assert not is_allowed(
+            json.loads(policy["policy"]), "kms:Decrypt", KEY_OF_SECRETS, context={"kms:ViaService": manager}
+        )
+
+
+def test_queues_of_jobs_have_the_key_and_the_tags_of_the_target(made: Plan) -> None:
+    """Reducers on ECS create them; `gristmill target import` passes both on to those elsewhere, and to `doctor`."""
+    keys = {"large": KEY, "own": made.output("own")["resources"]["kms_key_arn"]}
+    for name, key in keys.items():
+        shown = made.output(name)
+        assert (shown["target"]["queue"], shown["target"]["kms_key"]) == (f"sqs://{name}", key)
+        assert shown["target"]["tags"] == TAGS
+        [variables] = [
+            {one["name"]: one["value"] for one in container["environment"]}
+            for task, container in made.containers().items()
+            if task == f"{name}-reducer"
+        ]
+        assert variables["GRISTMILL_QUEUE"] == shown["resources"]["queue"]
+        address = urllib.parse.urlsplit(variables["GRISTMILL_QUEUE"])
+        assert (address.scheme, address.netloc) == ("sqs", name)
+        assert dict(urllib.parse.parse_qsl(address.query)) == {"kms_key": key, "tags.CostCenter": "7"}
+    # Those that send and receive use the key of the queues.
+    for role, actions in {
+        "worker": {"kms:Decrypt", "kms:GenerateDataKey"},
+        "reducer": {"kms:Decrypt", "kms:GenerateDataKey"},
+        "enqueuer": {"kms:Decrypt", "kms:GenerateDataKey"},
+        "operator": {"kms:Decrypt", "kms:GenerateDataKey"},
+        "portal": {"kms:Decrypt"},
+    }.items():
+        policy = json.loads(made.resource(f'module.own.module.access.aws_iam_policy.role["{role}"]')["policy"])
+        assert {action for _, action, key in allowed(policy) if key == keys["own"]} == actions, role
+    shown = made.output("rabbitmq")["target"]
+    assert (shown["kms_key"], shown["tags"]) == (None, None)
+
+
+def test_target_without_key_and_tags_has_a_plain_address(environments: dict[str, Plan]) -> None:
+    """In `environments/dev` SQS encrypts with its own key."""
+    shown = environments["dev"].output("target")
+    assert shown["kms_key"] is None and shown["tags"]["CostCenter"] == "7"
+    assert "kms_key" not in environments["dev"].output("resources")["queue"]
+
+
 def test_roles_get_the_settings_of_the_caller(made: Plan, changed: Plan) -> None:
     for name in ("large-worker-cpu", "large-reducer", "large-portal"):
         variables = {one["name"]: one["value"] for one in made.containers()[name]["environment"]}
-        assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == ("sqs://large", "s3://store/large"), name
+        queue = made.output("large")["resources"]["queue"] if name == "large-reducer" else "sqs://large"
+        assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == (queue, "s3://store/large"), name
         assert variables["PIP_INDEX_URL"] == INDEX
     assert {"name": "GRISTMILL_LEASE_SECONDS", "value": "60"} in changed.containers()["sqs-worker-cpu"]["environment"]
 
@@ -607,6 +680,8 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
         "more than the 6144 characters",
     ),
     ({"environment": {"GRISTMILL_QUEUE": "sqs://other"}}, "the target itself sets region, queue"),
+    ({"secret_kms_key_arns": [f"arn:aws:kms:{REGION}:123456789012:alias/one"]}, "are ARNs of KMS keys"),
+    ({"input_kms_key_arns": [f"arn:aws:kms:{REGION}:123456789012:key/*"]}, "are ARNs of KMS keys"),
     ({"environment": {"GRISTMILL_CLOUDWATCH_NAMESPACE": "Own"}}, "the target itself sets region, queue"),
     ({"workers": {"cpu": {"processes": 0}}}, "`processes` of a pool is a whole number"),
     (
