@@ -1,4 +1,4 @@
-"""What test_access.py knows of the permissions of each role, besides the table in infra/README.md."""
+"""What test_access.py knows of the permissions of each role, besides the table in infra/modules/access/README.md."""
 
 from __future__ import annotations
 

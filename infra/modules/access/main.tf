@@ -1,4 +1,4 @@
-# One policy for each role, based on the calls of its code (infra/README.md has the table).
+# One policy for each role, based on the calls of its code (the README.md beside this file has the table).
 #
 # Each role may list where it may read, and nothing else in these buckets. S3 reports a missing object only to principals that may list
 # it, and roles frequently request objects that do not exist yet (a result, a cancel request). For that S3 evaluates s3:ListBucket with

@@ -134,7 +134,7 @@ variable "target" {
       max          = optional(number, 50)
       idle_minutes = optional(number, 10)
       # The needs that start workers of this pool, in the words of the metric `ProcessesWanted`, such as "label zone=a". By default
-      # those that GPUs and labels meet, and no other pool serves: infra/README.md has the rule.
+      # those that GPUs and labels meet, and no other pool serves: infra/README.md, "Pools of workers", has the rule.
       requires = optional(list(string))
       # Processes of each worker, for scaling: by default one for each GPU, or for each core.
       processes = optional(number)
