@@ -25,18 +25,11 @@ def caches(workplace, kind):
 
 def job(workplace, number, waits="no", **settings):
     """A job with a script of its own, and a megabyte of reference data behind a URL."""
-    folder = workplace.folder / f"reference{number}"
     workplace.write({f"reference{number}/labels.txt": "x" * (1 << 20)})
-    name = f"job{number}"
-    return workplace.job(
-        READS_SIDE_INPUT,
-        file=f"{name}.yaml",
-        name=name,
-        output=f"output/{name}",
-        side_inputs={"reference": f"file://{folder}"},
-        environment_variables={"FOLDER": f"file://{folder}", "WAITS": waits},
-        **settings,
-    )
+    url = f"file://{workplace.folder}/reference{number}"
+    variables = {"FOLDER": url, "WAITS": waits}
+    settings = {"side_inputs": {"reference": url}, "environment_variables": variables, **settings}
+    return workplace.job_of_its_own(f"job{number}", 1, READS_SIDE_INPUT, **settings)
 
 
 def test_least_recently_used_is_evicted_and_what_a_job_uses_is_not(workplace, sqlite):
