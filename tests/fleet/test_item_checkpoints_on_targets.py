@@ -1,6 +1,7 @@
 """Item checkpoints on a target: what a node has handed back survives it, and another node computes the rest."""
 
 import signal
+import time
 from collections import Counter
 
 import pytest
@@ -52,8 +53,6 @@ def stored(target):
 
 def is_quiet(target):
     """Returns whether nothing is uploaded for longer than the time between two uploads."""
-    import time
-
     before = stored(target)
     time.sleep(3)
     return stored(target) == before
