@@ -5,7 +5,7 @@
 #   region = "eu-central-1"
 #   tags   = { CostCenter = "1234" }
 #   batch = {
-#     queue              = "sqs://team-a"                 # output `resources.queue`, `store` of output `target`, output `policy_arns`
+#     queue              = "sqs://team-a"                 # `queue` and `store` of output `target`, and output `policy_arns`
 #     store              = "s3://team-a-gristmill/team-a"
 #     policy_arns        = { worker = "arn:…", reducer = "arn:…" }
 #     images             = { worker = "…/gristmill-worker:0.1.0", reducer = "…/gristmill:0.1.0" }

@@ -3,7 +3,7 @@ variable "batch" {
   type = object({
     # Name of the job queue, and prefix of all resource names.
     name = optional(string, "gristmill")
-    # Of the target: output `resources.queue` (in SQS, with key and tags of the queues of jobs), its `store`, output `policy_arns`.
+    # `queue` (in SQS) and `store` of the target, and its output `policy_arns`.
     queue       = string
     store       = string
     policy_arns = object({ worker = string, reducer = string })

@@ -2,15 +2,13 @@
 
 locals {
   is_sqs      = var.target.broker == "sqs"
-  queue       = one(concat(module.queue[*].address, module.rabbitmq[*].broker.address))
   kms_key_arn = var.target.kms_key_arn != null ? var.target.kms_key_arn : var.target.has_own_key ? one(module.key[*].arn) : var.platform.kms_key_arn
 
-  # Reducers create the queues of jobs with the key and the tags of this target. Tasks have no gristmill.toml, so the address says both.
-  tags = data.aws_default_tags.current.tags
-  queue_that_creates = local.is_sqs ? join("?", compact([local.queue, join("&", concat(
+  # The address of the queues. Reducers and `doctor` create those of jobs with the key and the tags that it names.
+  queue = local.is_sqs ? join("?", compact([module.queue[0].address, join("&", concat(
     [for arn in local.kms_key_arn[*] : "kms_key=${urlencode(arn)}"],
-    [for name, value in local.tags : "tags.${urlencode(name)}=${urlencode(value)}"],
-  ))])) : local.queue
+    [for name, value in data.aws_default_tags.current.tags : "tag.${urlencode(name)}=${urlencode(value)}"],
+  ))])) : module.rabbitmq[0].broker.address
 }
 
 module "key" {

@@ -7,9 +7,6 @@ output "target" {
     region     = data.aws_region.current.id
     endpoint   = null
     management = local.is_sqs ? null : module.rabbitmq[0].broker.management
-    # Of the queues that `gristmill doctor` and a reducer elsewhere create.
-    kms_key = local.is_sqs ? local.kms_key_arn : null
-    tags    = local.is_sqs && length(local.tags) > 0 ? local.tags : null
   }
 }
 
@@ -38,7 +35,6 @@ output "resources" {
     log_groups         = { roles = aws_cloudwatch_log_group.this.name, events = module.observability.event_log_group }
     security_group_ids = { tasks = local.own_group_ids.tasks, portal = try(local.own_group_ids.portal, null), broker = one(module.rabbitmq[*].security_group_id) }
     bucket             = module.store.bucket
-    queue              = local.queue_that_creates
     queue_arns         = one(module.queue[*].arns)
     kms_key_arn        = local.kms_key_arn
     dashboard          = module.observability.dashboard_name

@@ -37,7 +37,7 @@ locals {
       GRISTMILL_PASS_ENVIRONMENT = length(role.secrets) > 0 && role.role == "worker" ? join(",", concat(
         compact([lookup(var.target.environment, "GRISTMILL_PASS_ENVIRONMENT", "")]), sort(keys(role.secrets))
       )) : lookup(var.target.environment, "GRISTMILL_PASS_ENVIRONMENT", null)
-      GRISTMILL_QUEUE = !local.is_sqs ? null : role.role == "reducer" ? local.queue_that_creates : local.queue
+      GRISTMILL_QUEUE = local.is_sqs ? local.queue : null
       GRISTMILL_STORE = module.store.url
     }) : name => tostring(value) if value != null }
     # The broker's address contains a password, so it is a field of the role's secret.
