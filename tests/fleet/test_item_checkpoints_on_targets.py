@@ -25,7 +25,7 @@ HELD = """
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_another_node_gets_only_what_is_left(workplace, target, end):
+def test_another_node_runs_only_the_remaining_items(workplace, target, end):
     workplace.data(FILES)
     job = workplace.job(HELD, mini_batch_size=FILES)
     target.reducer()

@@ -71,7 +71,7 @@ def test_retries_of_a_running_job_publish_nothing(workplace, target):
     assert "nothing to do" in target.command("retry", job_id, expect=0).stderr
 
 
-def test_what_has_failed_runs_again_while_others_run(workplace, target):
+def test_failed_mini_batches_run_again_while_others_run(workplace, target):
     """Two reducers serve the job, and one of them publishes it."""
     workplace.data(8)
     script = """

@@ -49,7 +49,7 @@ def test_retry_runs_rejects_aside_or_completes_the_output(workplace, target):
 
 
 @pytest.mark.parametrize("target", ["sqs"], indirect=True)
-def test_object_that_was_changed_since_is_kept(workplace, target, components):
+def test_output_object_that_a_person_changed_is_kept(workplace, target, components):
     workplace.data(FILES)
     settings = {"isolate": "items", "mini_batch_size": 4, "output": f"s3://{target.prefix}/out"}
     first = target.run(workplace.job("BAD = ['002.txt', '009.txt']\n" + SCRIPT, **settings))
@@ -72,7 +72,7 @@ def test_object_that_was_changed_since_is_kept(workplace, target, components):
     assert [read(f"out/rows.txt.edited-{rounds}") for rounds in (1, 2)] == [b"by hand 1", b"by hand 2"]
 
 
-def test_every_item_of_a_long_list_of_rejects_runs_again(workplace, target):
+def test_every_reject_of_a_long_list_runs_again(workplace, target):
     """A message cannot name them all, so the store does."""
     workplace.data(700)
     script = """
