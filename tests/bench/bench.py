@@ -10,9 +10,9 @@ import argparse
 import filecmp
 import json
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -63,7 +63,6 @@ def main() -> None:
     # With it, every start of an interpreter compiles each module again, unlike on the machines of users.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options.data.mkdir(parents=True, exist_ok=True)
-    work = options.data / "work"
     for name in WORKLOADS if "all" in options.workloads else options.workloads:
         if name == "fleet" and "GRISTMILL_TEST_AMQP_URL" not in os.environ:
             run_beside_components(name, options)
@@ -71,13 +70,12 @@ def main() -> None:
         for workload in WORKLOADS[name](options.data, options.scale):
             workload.sides = chosen(workload, options)
             if workload.sides:
-                entry = circumstances(workload) | {"sides": compare(workload, work, options.rounds)}
+                entry = circumstances(workload) | {"sides": compare(workload, options.data, options.rounds)}
                 print("\n".join(lines_of(entry)), flush=True)
                 if not options.keep_results:
                     results = json.loads(RESULTS.read_text()) | {workload.name: entry}
                     RESULTS.write_text(document(results))
                     write_pages(results)
-    shutil.rmtree(work, ignore_errors=True)
 
 
 def chosen(workload: Workload, options: argparse.Namespace) -> dict[str, Side]:
@@ -119,29 +117,29 @@ def run_beside_components(name: str, options: argparse.Namespace) -> None:
         sys.exit(f"{name} ended with status {ended.returncode}.")
 
 
-def compare(workload: Workload, work: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
+def compare(workload: Workload, data: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
     """Runs all sides, round by round, and returns the figures of each: for each name the values of all rounds."""
     found: dict[str, dict[str, list[float]]] = {side: {} for side in workload.sides}
     for number in range(min(rounds, workload.rounds_max or rounds)):
-        shutil.rmtree(work, ignore_errors=True)
         turn = [side for side in workload.sides if number == 0 or not is_slow(side, found[side])]
-        ran = []
-        for side in reversed(turn) if workload.alternates and number % 2 else turn:
-            (folder := work / side).mkdir(parents=True)
-            try:
-                figures = workload.sides[side](folder)
-            except TimedOutError:
-                print(f"{workload.name}, round {number + 1}, {side}: given up", file=sys.stderr, flush=True)
-                continue
-            ran.append(side)
-            for name, value in figures.items():
-                found[side].setdefault(name, []).append(rounded(value))
-            print(f"{workload.name}, round {number + 1}, {side}: {figures}", file=sys.stderr, flush=True)
-        for side in ran:
-            ours, theirs = work / "gristmill" / "rows", work / side / "rows"
-            if side != "gristmill" and "gristmill" in ran and not workload.same(side, ours, theirs):
-                sys.exit(f"{workload.name}: {theirs} does not hold the rows of gristmill.")
-        shutil.rmtree(work)
+        with tempfile.TemporaryDirectory(prefix="work-", dir=data) as name:
+            work, ran = Path(name), []
+            for side in reversed(turn) if workload.alternates and number % 2 else turn:
+                (folder := work / side).mkdir()
+                about = f"{workload.name}, round {number + 1}, {side}"
+                try:
+                    figures = workload.sides[side](folder)
+                except TimedOutError:
+                    print(f"{about}: given up", file=sys.stderr, flush=True)
+                    continue
+                print(f"{about}: {figures}", file=sys.stderr, flush=True)
+                ran.append(side)
+                for figure, value in figures.items():
+                    found[side].setdefault(figure, []).append(rounded(value))
+            for side in ran:
+                ours, theirs = work / "gristmill" / "rows", work / side / "rows"
+                if side != "gristmill" and "gristmill" in ran and not workload.same(side, ours, theirs):
+                    sys.exit(f"{workload.name}: {theirs} does not hold the rows of gristmill.")
     return found
 
 

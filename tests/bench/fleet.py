@@ -80,14 +80,12 @@ class Target:
         return ended.stdout
 
     @contextlib.contextmanager
-    def roles(self, workers: int, run_seconds: tuple[float, ...] = ()) -> Iterator[list[subprocess.Popen]]:
-        """Runs a reducer and workers, whose runs may take so long, and kills them at the end."""
-        worker = ["worker", "--job-users", "none"]
+    def roles(self, workers: int) -> Iterator[list[subprocess.Popen]]:
+        """Runs a reducer and workers, and kills them at the end."""
         with (self.folder / "roles.txt").open("wb") as log, contextlib.ExitStack() as running:
 
-            def start(arguments: list[str], seconds: float | None = None) -> subprocess.Popen:
-                own = {} if seconds is None else {"RUN_SECONDS": str(seconds)}
-                environment = os.environ | self.environment | own
+            def start(*arguments: str) -> subprocess.Popen:
+                environment = os.environ | self.environment
                 role = subprocess.Popen(
                     [executable(), *arguments], cwd=self.folder, env=environment, stdout=log, stderr=log
                 )
@@ -95,8 +93,8 @@ class Target:
                 running.callback(role.kill)
                 return role
 
-            start(["reducer"])
-            yield [start(worker, seconds) for seconds in run_seconds or [None] * workers]
+            start("reducer")
+            yield [start("worker", "--job-users", "none") for _ in range(workers)]
 
     def write_job(self, data: Path, script: str = "return_input", run_seconds: float = 0, name: str = "bench") -> Path:
         """Writes a job file into a folder of its name, and returns its path."""
@@ -224,11 +222,12 @@ def by_class(proxy: CountingProxy, factor: float) -> Figures:
 def slow_node(data: Path, count: int, slower: float, speculation: bool, folder: Path) -> Figures:
     """Measures a job on four nodes, of which one takes many times as long, as with a disk about to fail."""
     target = Target("folder", folder)
+    slow = folder / "slow_node"
+    variables = {"RUN_SECONDS": str(SLOW_SECONDS), "SLOWER": str(slower), "SLOW_NODE": str(slow)}
     settings = {"mini_batch_size": 1, "process_count_per_node": 1, "speculation": speculation}
-    job = write_job(folder, "record_start", files_at(data), **settings)
-    target.environment["RECORD"] = str(folder / "record")
-    times = (SLOW_SECONDS * slower, *[SLOW_SECONDS] * (SLOW_NODES - 1))
-    with target.roles(SLOW_NODES, times):
+    job = write_job(folder, "slow_node", files_at(data), environment_variables=variables, **settings)
+    with target.roles(SLOW_NODES) as nodes:
+        slow.write_text(str(nodes[0].pid))
         time.sleep(IDLE_SECONDS)
         began = time.perf_counter()
         ended = json.loads(target.run("enqueue", str(job), "--wait", "--json"))

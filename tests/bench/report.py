@@ -207,9 +207,9 @@ def medians(entry: dict, side: str) -> dict[str, float]:
         name: max(values) if name.endswith("mib") else statistics.median(values)
         for name, values in entry["sides"][side].items()
     }
-    if "seconds" in figures:
+    if entry["unit"] and "seconds" in figures:
         figures["rate"] = entry["amount"] / figures["seconds"]
-    if "sqs" in figures:
+    if entry["unit"] and "sqs" in figures:
         figures["requests_each"] = sum(figures[name] for name in ("sqs", "puts", "gets")) / entry["amount"]
     return figures
 

@@ -423,14 +423,15 @@ def same_function(_: str, ours: Path, theirs: Path) -> bool:
 
 def memory(cache: Path, scale: float) -> Iterator[Workload]:
     rows = scaled(TABLE_ROWS, scale)
-    once_, tables = {"rounds_max": 1}, csv_tables(cache, rows)
+    tables = csv_tables(cache, rows)
     need_space(cache, 800 * rows, "what is made of ten times the CSV")
     for several, names in ((tables, "daft pool ray"), (repeated(tables, 10), "")):
         sides = {"gristmill": score_csv(several, with_tree=True)} | peers(names, "csv", several, with_tree=True)
         size = megabytes(several)
         name = "memory-1" if several is tables else "memory-10"
-        yield Workload(name, f"{size:,.0f} MB of CSV", sides, size, "MB", same_scores, **once_)
-    yield Workload("memory-idle", "Ray with nothing to do", peers("ray", "idle", tables, with_tree=True), **once_)
+        yield Workload(name, f"{size:,.0f} MB of CSV", sides, size, "MB", same_scores, rounds_max=1)
+    idle = peers("ray", "idle", tables, with_tree=True)
+    yield Workload("memory-idle", "Ray with nothing to do", idle, rounds_max=1)
 
 
 def bad(cache: Path, scale: float) -> Iterator[Workload]:

@@ -30,7 +30,7 @@ from targets import Target
 from unfinished_listing import CHUNK, COUNT, unfinished_listing
 from views import Counts, Views, counted, counts_in, of_text, wait_for_none
 
-JOBS = int(os.environ.get("GRISTMILL_TEST_JOBS", "12"))
+JOBS = int(os.environ.get("GRISTMILL_TEST_JOBS", "6"))
 """Number of random jobs."""
 SCRIPT = """
     import json, os
@@ -373,35 +373,18 @@ def test_every_view_says_what_a_job_lacks(workplace: Workplace, sqlite: Target) 
     views.wait_for_condition("Queued", "no worker is running; start one with: gristmill worker --target")
     views.wait_for(before(plan))
     assert reducer.scrape().value("gristmill_processes_wanted") == len(plan.batches())
+
     worker = Role(sqlite, "worker", "--process-count", 2)
     worker.running.wait_for_record("held")
+    wait_until(lambda: sqlite.committed(job_id) > 0, "results", 30)
+    status, job = views.status(), views.of()
+    assert status["state"] == "Running", status
+    assert (status["progress"]["processes"] > 0, job["progress"]["processes"] > 0) == (True, True), "as soon as results"
     views.wait_for(held)
     check_running(views, plan.held())
     views.wait_for_condition("Running")
+
     worker.running.kill()
-    views.wait_for_condition("Waiting", "no worker has been heard from since")
-    views.wait_for(held)
-    check_running(views, None)
-    views.kill(reducer)
-    views.wait_for_condition("Waiting", "no reducer has been heard from since")
-    views.wait_for(held)
-    go(workplace)
-    views.reducers = [Role(sqlite, "reducer")]
-    Role(sqlite, "worker", "--process-count", 2)
-    sqlite.wait_for_end(job_id)
-    check_end(views, plan)
-
-
-def test_views_agree_on_processes_when_a_worker_falls_silent(workplace: Workplace, sqlite: Target) -> None:
-    """As soon as the job waits for a worker, no view counts processes of the lost one."""
-    plan = Plan(2)
-    job_id = sqlite.enqueue(write(workplace, plan))
-    views = Views(workplace, job_id, sqlite.name)
-    sqlite.reducer()
-    worker = sqlite.worker("--process-count", 2)
-    worker.wait_for_record("held")
-    check_running(views, plan.held())
-    worker.kill()
     waiting = wait_until(lambda: (status := views.status())["state"] == "Waiting" and status, "a job that waits", 30)
     row, page = views.row(), views.of()
     told = {
@@ -409,51 +392,35 @@ def test_views_agree_on_processes_when_a_worker_falls_silent(workplace: Workplac
         "portal": (page["progress"]["processes"], len(page["progress"]["running"])),
         "jobs --json": (row["processes"], 0),
     }
+    assert told == dict.fromkeys(told, (0, 0)), "the processes of the lost worker do not count"
+    views.wait_for_condition("Waiting", "no worker has been heard from since")
+    views.wait_for(held)
+    check_running(views, None)
+    views.kill(reducer)
+    views.wait_for_condition("Waiting", "no reducer has been heard from since")
+    views.wait_for(held)
+
     go(workplace)
-    assert told == dict.fromkeys(told, (0, 0)), told
-
-
-def test_running_job_of_a_target_has_processes(workplace: Workplace, sqlite: Target) -> None:
-    """As soon as a view counts results, it counts the processes that they come from."""
-    views = Views(workplace, sqlite.enqueue(write(workplace, Plan(2))), sqlite.name)
-    sqlite.reducer()
-    sqlite.worker("--process-count", 2).wait_for_record("held")
-
-    wait_until(lambda: sqlite.committed(views.job_id) > 0, "results", 30)
-    status, text, job = views.status(), views.text("status", views.job_id), views.of()
-    go(workplace)
-    assert status["state"] == "Running" and status["progress"]["processes"] > 0, text
-    assert job["progress"]["processes"] > 0, job["progress"]
-
-
-@pytest.mark.parametrize("has_portal", [False, True], ids=["no portal of this machine", "a portal of this machine"])
-def test_card_names_a_portal_that_shows_the_job(workplace: Workplace, sqlite: Target, has_portal: bool) -> None:
-    """A portal of this machine shows no job of a target."""
-    workplace.data(1)
-    views = Views(workplace, sqlite.enqueue(workplace.job("def run(files): return files")), sqlite.name)
-    if has_portal:
-        Portal(workplace)
-    told = views.python()[1].get("portal", "")
-    assert not told or told.startswith(views.portal.url) or f"--target {sqlite.name}" in told, told
-
-
-def test_target_page_gives_no_worker_a_job_that_has_ended(workplace: Workplace, sqlite: Target) -> None:
-    job_id = sqlite.enqueue(write(workplace, Plan(2)))
-    views = Views(workplace, job_id, sqlite.name)
-    sqlite.reducer()
-    lost = sqlite.worker("--process-count", 2)
-    lost.wait_for_record("held")
-    check_running(views, Plan(2).held())
-    lost.kill()
-    go(workplace)
-    sqlite.worker("--process-count", 2)
+    views.reducers = [Role(sqlite, "reducer")]
+    Role(sqlite, "worker", "--process-count", 2)
     sqlite.wait_for_end(job_id)
+    check_end(views, plan)
 
     def workers_of_the_job() -> list[str]:
         workers = views.portal.get("/target")["workers"]
         return [f"{worker} works on an ended job" for worker in workers if worker["job_id"] == job_id]
 
     wait_for_none(workers_of_the_job, 15)
+
+
+def test_card_names_only_a_portal_that_shows_the_job(workplace: Workplace, sqlite: Target) -> None:
+    """A portal of this machine shows no job of a target."""
+    workplace.data(1)
+    views = Views(workplace, sqlite.enqueue(workplace.job("def run(files): return files")), sqlite.name)
+    for _ in range(2):
+        told = views.python()[1].get("portal", "")
+        assert not told or told.startswith(views.portal.url) or f"--target {sqlite.name}" in told, told
+        Portal(workplace)
 
 
 # ---- jobs that do not complete --------------------------------------------------------------------------------------

@@ -1,33 +1,25 @@
-"""Which mini-batches run now: the same in the status and on every page of the portal, here and on a target."""
+"""Which mini-batches of a target run now: the same in the status and on every page of the portal.
+
+Of jobs of this machine, `test_one_account.py` compares them.
+"""
 
 from __future__ import annotations
 
 import json
 
-import pytest
-
-from harness import COMPLETED, HOLDS, Workplace, go, wait_until
+from harness import HOLDS, Workplace, go, wait_until
 from portal_client import Portal
 
 RUNNING_BAR = 5
 
 
-@pytest.mark.parametrize("place", ["here", "target"])
-def test_what_runs_is_shown_by_status_and_by_every_page(workplace: Workplace, sqlite, place: str) -> None:
+def test_what_runs_is_shown_by_status_and_by_every_page(workplace: Workplace, sqlite) -> None:
     workplace.data(9)
     job = workplace.job(HOLDS, run_invocation_timeout=600, process_count_per_node=2)
-    environment = {"HOLD": "004.txt"}
-    if place == "here":
-        running = job.start(**environment)
-        running.wait_for_record("held", 2)
-        [job_id] = workplace.job_ids()
-        portal, flags = Portal(workplace), ()
-    else:
-        sqlite.reducer()
-        job_id = sqlite.enqueue(job)
-        running = sqlite.worker("--process-count", 2, **environment)
-        running.wait_for_record("held", 2)
-        portal, flags = Portal(workplace, "--target", sqlite.name), ("--target", sqlite.name)
+    sqlite.reducer()
+    job_id = sqlite.enqueue(job)
+    sqlite.worker("--process-count", 2, HOLD="004.txt").wait_for_record("held", 2)
+    portal = Portal(workplace, "--target", sqlite.name)
 
     def running_now() -> list[dict] | None:
         progress = portal.get(f"/jobs/{job_id}")["progress"]
@@ -37,7 +29,7 @@ def test_what_runs_is_shown_by_status_and_by_every_page(workplace: Workplace, sq
     held = {int(fact["file"][:3]) for fact in workplace.recorded("held")}
     shown = wait_until(running_now, "both mini-batches that are held", 30)
     assert {one["phase"] for one in shown} == {"run"} and len({one["process"] for one in shown}) == 2, shown
-    status = json.loads(workplace.command("status", job_id, "--json", *flags).stdout)
+    status = sqlite.status(job_id)
     assert status["progress"]["running"] == shown
     assert (status["progress"]["processes"], status["progress"]["nodes_at_work"]) == (2, 1)
 
@@ -60,8 +52,6 @@ def test_what_runs_is_shown_by_status_and_by_every_page(workplace: Workplace, sq
     assert {process["running"]["mini_batch"]: process["process"] for process in node["processes"]} == open_bars
 
     go(workplace)
-    if place == "here":
-        assert running.wait().exit_status == COMPLETED
     wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Completed", "the end")
     assert portal.get(f"/jobs/{job_id}/mini-batches?state=running")["rows"] == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import itertools
 import json
 import os
 import pty
@@ -13,7 +12,6 @@ import struct
 import subprocess
 import termios
 import threading
-import time
 
 import pytest
 
@@ -77,8 +75,7 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
 
 
 @pytest.mark.parametrize("role", ["worker", "reducer", "reducer of a job without workers"])
-def test_killed_role_is_named_within_seconds(workplace, sqlite, role):
-    """Ten seconds are promised, by the clock of the answer: a busy machine may give it late."""
+def test_killed_role_is_named(workplace, sqlite, role):
     workplace.data(2)
     job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
     reducer = sqlite.reducer()
@@ -91,66 +88,35 @@ def test_killed_role_is_named_within_seconds(workplace, sqlite, role):
         worker.wait_for_record("held")
         wait_until(lambda: sqlite.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
     (worker if role == "worker" else reducer).kill()
-    known = [time.time()]
     expected = f"no {role.split()[0]} has been heard from since "
-
-    def is_named():
-        asked = time.time()
-        answer = sqlite.status(job_id)
-        if expected in (answer["hint"] or ""):
-            return True
-        # Of workers, it shows what the reducer knew when it wrote the progress, which it does every two seconds.
-        known.append(answer["progress"]["at"] / 1000 if role == "worker" else asked)
-        late = max(after - before for before, after in itertools.pairwise(known)) - 3
-        assert known[-1] - known[0] < 10 + max(late, 0), answer
-        return False
-
-    wait_until(is_named, expected)
+    wait_until(lambda: expected in (sqlite.status(job_id)["hint"] or ""), expected)
 
 
 STARTS = {"interpreter": "the start of the interpreter", "script": "the import of the entry script", "init": "init()"}
 
 
 @pytest.mark.parametrize("where", STARTS)
-def test_start_that_hangs_is_named_within_seconds(workplace, sqlite, where):
-    """Ten seconds are promised, by the clock of the answer: a busy machine may give it late."""
+def test_start_that_hangs_is_named(workplace, sqlite, where):
     workplace.data(1)
     script = """
-        import os, time
-        from recorder import record, recorded, wait_for
+        import os
+        from recorder import recorded, wait_for
         def hang_in(where):
             if os.environ["WHERE"] == where:
-                record("hangs", at=time.time())
                 wait_for(lambda: recorded("go"))
         hang_in("script")
         def init(): hang_in("init")
         def run(files): return files
     """
-    python, hangs = workplace.environment["GRISTMILL_PYTHON"], workplace.folder / "hangs"
-    wait = f'date +%s.%N > {hangs}; while ! grep -q \'"go"\' "$RECORD" 2>/dev/null; do sleep 0.1; done'
+    python = workplace.environment["GRISTMILL_PYTHON"]
+    wait = 'while ! grep -q \'"go"\' "$RECORD" 2>/dev/null; do sleep 0.1; done'
     wrapper = f'#!/bin/sh\nif [ "$WHERE" = interpreter ]; then case "$1" in *bootstrap.py) {wait} ;; esac; fi\n'
     workplace.write({"python": f'{wrapper}exec {python} "$@"\n'})
     (workplace.folder / "python").chmod(0o755)
     job_id = sqlite.enqueue(workplace.job(script, run_invocation_timeout=600))
     sqlite.reducer()
-    worker = sqlite.worker("--process-count", 1, GRISTMILL_PYTHON=str(workplace.folder / "python"), WHERE=where)
-    if where == "interpreter":
-        began = wait_until(lambda: hangs.exists() and float(hangs.read_text() or 0), "a process that hangs")
-    else:
-        worker.wait_for_record("hangs")
-        began = workplace.recorded("hangs")[0]["at"]
-    known = [began]
-
-    def is_named():
-        progress = sqlite.status(job_id)["progress"] or {"at": 0, "waiting": []}
-        if progress["waiting"]:
-            return True
-        known.append(max(progress["at"] / 1000, known[-1]))
-        late = max(after - before for before, after in itertools.pairwise(known)) - 3
-        assert known[-1] - began < 10 + max(late, 0), progress
-        return False
-
-    wait_until(is_named, "the process that hangs")
+    sqlite.worker("--process-count", 1, GRISTMILL_PYTHON=str(workplace.folder / "python"), WHERE=where)
+    wait_until(lambda: (sqlite.status(job_id)["progress"] or {}).get("waiting"), "the process that hangs")
     text = sqlite.command("status", job_id, expect=0).stdout
     assert f", process000, in {STARTS[where]} for " in text, text
     go(workplace)

@@ -11,8 +11,6 @@ from components import Components
 from terraform_plan import SUBNETS, Plan, Terraform
 from terraform_variants import BOUNDARY, PLATFORM, Plans
 
-LARGE_POOL = {"cpu": 4096, "memory": 16384, "labels": {"size": "large"}}
-
 
 @pytest.fixture(scope="session")
 def terraform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terraform]:
@@ -43,7 +41,7 @@ def environments(terraform: Terraform) -> dict[str, Plan]:
     fleet = {"name": "fleet", "vpc_id": "vpc-1", "subnet_ids": SUBNETS, **boundary}
     team = {"name": "team", "bucket": "team-store", **boundary}
     variables: dict[str, dict[str, Any]] = {
-        "dev": {"image_tag": "1", "target": {**boundary, "workers": {"cpu": {}, "large": LARGE_POOL}}},
+        "dev": {"image_tag": "1", "target": boundary},
         "platform": {"platform": fleet},
         "prod": {"platform": terraform.platform(PLATFORM), "image_tag": "1", "target": team},
     }

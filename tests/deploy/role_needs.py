@@ -1,4 +1,4 @@
-"""What test_access.py knows of the permissions of each role, besides the table in infra/README.md."""
+"""What test_access.py knows of the permissions of each role, besides the table in infra/modules/access/README.md."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ RARE: dict[str, set[Need]] = {
         ("s3:PutObject", "jobs/*/plan/publishing"),  # if publishing takes seconds
         ("s3:PutObject", "open/*"),  # if a job is opened again just as it ends
         ("sqs:ChangeMessageVisibility", "*-results"),  # if a reducer stops, or a commit takes long
+        ("sqs:TagQueue", "*-results"),  # if the target has tags
+        ("sqs:TagQueue", "*-tasks"),
         ("sqs:ChangeMessageVisibility", "control"),  # if a reducer stops just then
         ("sqs:SendMessage", "dead-letters"),  # for unreadable messages
     },
@@ -77,6 +79,7 @@ RARE: dict[str, set[Need]] = {
         ("s3:PutObject", "quotas.json"),
         ("sqs:ChangeMessageVisibility", "dead-letters"),  # by `dead-letters`, if there are any
         ("sqs:DeleteMessage", "dead-letters"),
+        ("sqs:TagQueue", "doctor-*"),  # if the target has tags
     },
 }
 
@@ -96,6 +99,7 @@ DANGEROUS = {
         sqs:ReceiveMessage control dead-letters one-results
         sqs:CreateQueue one-tasks one-results
         sqs:DeleteQueue one-tasks one-results
+        sqs:TagQueue one-tasks one-results
     """,
     "reducer": """
         s3:DeleteObject jobs/one/ledger/0
@@ -111,6 +115,7 @@ DANGEROUS = {
         sqs:ReceiveMessage control dead-letters one-tasks one-results
         sqs:CreateQueue one-tasks one-results
         sqs:DeleteQueue one-tasks one-results
+        sqs:TagQueue one-tasks one-results
     """,
     "portal": """
         s3:PutObject jobs/one/spec.json jobs/one/ledger/0 jobs/one/result.json jobs/one/control/cancel
@@ -121,12 +126,14 @@ DANGEROUS = {
         sqs:DeleteMessage dead-letters
         sqs:CreateQueue one-tasks one-results
         sqs:DeleteQueue one-tasks one-results
+        sqs:TagQueue one-tasks one-results
     """,
     "operator": """
         s3:PutObject jobs/one/spec.json jobs/one/ledger/0 jobs/one/result.json queues/one.1 schedule/1
         sqs:ReceiveMessage control one-tasks one-results
         sqs:CreateQueue one-tasks one-results
         sqs:DeleteQueue one-tasks one-results
+        sqs:TagQueue one-tasks one-results
     """,
 }
 OF_EVERYBODY = """
@@ -134,4 +141,6 @@ OF_EVERYBODY = """
     sqs:PurgeQueue control dead-letters one-tasks one-results
     sqs:CreateQueue control dead-letters
     sqs:DeleteQueue control dead-letters
+    sqs:TagQueue control dead-letters
+    sqs:UntagQueue control dead-letters one-tasks one-results
 """

@@ -293,7 +293,8 @@ def test_no_role_has_dangerous_permissions(tmp_path: Path) -> None:
 
 def test_permissions_end_with_the_prefix_of_the_target(tmp_path: Path) -> None:
     """And include targets whose prefix continues this one, which the module `queue` therefore rejects."""
-    of_jobs = {"sqs:CreateQueue", "sqs:DeleteQueue", "sqs:ReceiveMessage", "sqs:SendMessage"}
+    creates = {"sqs:CreateQueue", "sqs:DeleteQueue", "sqs:TagQueue"}
+    of_jobs = creates | {"sqs:ReceiveMessage", "sqs:SendMessage"}
     for role, policy in render(tmp_path, Names("target")).items():
         actions = {action for action, _ in access.NEEDS[role] if action.startswith("sqs:")}
         for other in ("other", "targets", "target_a"):
@@ -302,7 +303,7 @@ def test_permissions_end_with_the_prefix_of_the_target(tmp_path: Path) -> None:
             assert not [(action, arn) for action in actions for arn in arns if is_allowed(policy, action, arn)], role
         arns = [queue_arn(f"target-a-one-{end}") for end in ("tasks", "results")]
         reached = {action for action in of_jobs for arn in arns if is_allowed(policy, action, arn)}
-        expected = {"reducer": of_jobs, "worker": of_jobs - {"sqs:CreateQueue", "sqs:DeleteQueue"}}
+        expected = {"reducer": of_jobs, "worker": of_jobs - creates}
         assert reached == expected.get(role, {"sqs:SendMessage"} if role == "operator" else set()), role
 
 
@@ -323,7 +324,7 @@ def test_roles_list_only_what_they_read(tmp_path: Path) -> None:
 
 
 def test_workers_protect_tasks_of_their_own_target(tmp_path: Path) -> None:
-    """ECS knows the tags of tasks, which they get from their service; no role may change tags."""
+    """ECS knows the tags of tasks, which they get from their service; no role may change tags of tasks."""
     policies = render(tmp_path, Names("target"))
     task = "arn:aws:ecs:eu-central-1:123456789012:task/fleet/0123456789abcdef"
     own = {"aws:ResourceTag/GristmillWorker": "target"}
@@ -332,7 +333,8 @@ def test_workers_protect_tasks_of_their_own_target(tmp_path: Path) -> None:
         assert is_allowed(policies["worker"], "ecs:UpdateTaskProtection", task, context=tags) == expected
     elsewhere = task.replace("fleet", "other")
     assert not is_allowed(policies["worker"], "ecs:UpdateTaskProtection", elsewhere, context=own)
-    assert not [action for policy in policies.values() for action, *_ in permissions(policy) if "Tag" in action]
+    tagging = {action for policy in policies.values() for action, *_ in permissions(policy) if "Tag" in action}
+    assert tagging == {"sqs:TagQueue"}, "of queues that a role creates"
 
 
 def test_gate_denies_requests_beyond_the_policy(names: Names, gate: Gate) -> None:
@@ -340,6 +342,10 @@ def test_gate_denies_requests_beyond_the_policy(names: Names, gate: Gate) -> Non
     sqs = boto3.client("sqs", endpoint_url=gate.url, **credentials)
     s3 = boto3.client("s3", endpoint_url=gate.url, **credentials)
     s3.put_object(Bucket=names.bucket, Key="team/jobs/one/parts/0-1", Body=b"x")
+    gate.policies["creator"] = {
+        "Statement": [{"Effect": "Allow", "Action": "sqs:CreateQueue", "Resource": names.queue("one-tasks")}]
+    }
+    creator = boto3.client("sqs", endpoint_url=gate.url, **{**credentials, "aws_access_key_id": "creator"})
     for denied in (
         lambda: s3.put_object(Bucket=names.bucket, Key="team/jobs/one/ledger/0", Body=b"x"),
         lambda: s3.delete_object(Bucket=names.bucket, Key="team/jobs/one/parts/0-1"),
@@ -348,6 +354,8 @@ def test_gate_denies_requests_beyond_the_policy(names: Names, gate: Gate) -> Non
         lambda: s3.list_objects_v2(Bucket=names.bucket),
         lambda: sqs.receive_message(QueueUrl=f"{gate.url}/{ACCOUNT}/{names.prefix}-control"),
         lambda: sqs.create_queue(QueueName=f"{names.prefix}-one-tasks"),
+        # A role that may create a queue may not tag it, unless its policy says so.
+        lambda: creator.create_queue(QueueName=f"{names.prefix}-one-tasks", tags={"CostCenter": "7"}),
     ):
         with pytest.raises(botocore.exceptions.ClientError) as error:
             denied()

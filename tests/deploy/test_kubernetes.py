@@ -161,7 +161,7 @@ def test_reducers_create_queues_with_the_key_and_tags_of_the_target():
     address = urllib.parse.urlsplit(settings(chart("sqs", {"queue": queue}))["GRISTMILL_QUEUE"])
     plain = urllib.parse.urlsplit(settings(chart("sqs"))["GRISTMILL_QUEUE"])
     assert (address.scheme, address.netloc) == (plain.scheme, plain.netloc) and not plain.query
-    expected = {"kms_key": key, **{f"tags.{name}": value for name, value in tags.items()}}
+    expected = {"kms_key": key, **{f"tag.{name}": value for name, value in tags.items()}}
     assert dict(urllib.parse.parse_qsl(address.query)) == expected
 
 

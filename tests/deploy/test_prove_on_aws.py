@@ -38,9 +38,13 @@ class Proof(Deployment):
 
     def is_clean(self):
         """Whether nothing is left of what the script creates."""
-        return (self.world["account"], self.world.get("roles", {})) == ({"images": {}}, {}) and (
-            "gristmill-proof-alarms" not in self.world.get("queues", [])
-        )
+        files = list(self.folder.glob("*.tfvars.json"))
+        return (self.world["account"], self.world.get("roles", {}), self.world.get("states"), files) == (
+            {"images": {}},
+            {},
+            None,
+            [],
+        ) and ("gristmill-proof-alarms" not in self.world.get("queues", []))
 
 
 @pytest.fixture
@@ -72,11 +76,25 @@ def results(ended):
 CLAIMS = ["deploy", "operator", "zero", "job", "spot", "kill", "stop", "update", "alarm", "idle", "destroy"]
 
 
-def test_every_claim_is_shown_and_everything_destroyed(proof):
-    ended = proof.prove("--yes")
-    assert results(ended) == dict.fromkeys(CLAIMS, "held")
+# The folders that are created, in this order, and the claims about them.
+ENVIRONMENTS = {"dev": (["dev"], CLAIMS), "prod": (["platform", "prod"], CLAIMS)}
+ENVIRONMENTS["platform"] = (["platform"], ["deploy", "destroy"])
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_every_claim_is_shown_and_everything_destroyed(proof, environment):
+    roots, claims = ENVIRONMENTS[environment]
+    ended = proof.prove("--yes", *([] if environment == "dev" else ["--environment", environment]))
+    assert results(ended) == dict.fromkeys(claims, "held")
     assert proof.is_clean()
-    assert ended.stderr.index("dollars") < ended.stderr.index("scripts/deploy dev --yes"), "the costs come first"
+    assert ended.stderr.index("dollars") < ended.stderr.index(f"scripts/deploy {roots[0]} --yes"), (
+        "the costs come first"
+    )
+    for command, expected in (("apply", roots), ("destroy", roots[::-1])):
+        lines = (line for line in proof.begun("terraform") if f" {command} " in line)
+        assert list(dict.fromkeys(line.split()[1].rpartition("/")[2] for line in lines)) == expected
+    if environment == "platform":
+        return
     shown = [line[2:] for line in ended.stderr.splitlines() if line.startswith("+ ")]
     changes = ("aws iam create", "aws iam delete", "aws ecs stop", "aws sqs", "aws sns", "terraform")
     ran = [line for line in proof.begun(*changes) if " show -json " not in line]
@@ -108,7 +126,7 @@ def test_failure_ends_in_cleaning_up_and_is_named(proof, environment, failed, me
 def test_destroy_that_fails_says_that_something_is_left(proof, fails):
     ended = proof.prove("--yes", expect=1, FAILS=fails)
     assert results(ended)["destroy"] == "FAILED"
-    left = "Something may be left, and cost money. Run again: terraform -chdir=infra/environments/dev destroy"
+    left = "Something may be left, and cost money. Run again: \n    terraform -chdir=infra/environments/dev destroy"
     assert left in ended.stdout and "delete the roles gristmill-proof-operator" in ended.stdout
     assert ("deployed" in proof.world["account"]) == fails.startswith("terraform"), "the rest goes"
 
@@ -132,12 +150,32 @@ def test_interrupt_cleans_up(proof):
     assert "kill      FAILED" in printed and "destroy   held" in printed, printed
 
 
-def test_dry_run_shows_every_step_and_runs_none(proof):
-    ended = proof.prove("--dry-run")
-    assert proof.world["commands"] == [] and ended.stdout == ""
+def test_target_that_cannot_be_destroyed_keeps_its_platform_and_the_states(proof):
+    fails = "terraform -chdir=infra/environments/prod destroy"
+    ended = proof.prove("--yes", "--environment", "prod", expect=1, FAILS=fails)
+    kept = [proof.folder / f"gristmill-proof-{name}.tfvars.json" for name in ("platform", "prod")]
+    assert results(ended)["destroy"] == "FAILED" and proof.world["states"] and "platform" in proof.world["account"]
+    assert all(path.exists() for path in kept)
+    commands = ended.stdout.partition("Run again: ")[2].split("\n")[1:4]
+    assert [line.strip().partition(" -var image_tag")[0] for line in commands] == [
+        fails,
+        f"terraform -chdir=infra/environments/platform destroy -var-file={kept[0]}",
+        "aws s3 rb --force s3://gristmill-proof-states-123456789012",
+    ]
+    again = proof.prove("--yes", "--environment", "prod", expect=1)
+    assert "is left from another run" in again.stderr
+
+
+@pytest.mark.parametrize("environment", ENVIRONMENTS)
+def test_dry_run_shows_every_step_and_runs_none(proof, environment):
+    roots, claims = ENVIRONMENTS[environment]
+    ended = proof.prove("--dry-run", "--environment", environment)
+    assert proof.world["commands"] == [] and ended.stdout == "" and proof.is_clean()
     headings = re.findall(r"^== (\w+): ", ended.stderr, re.MULTILINE)
-    assert headings == CLAIMS
+    assert headings == claims
     assert "dollars" in ended.stderr
+    assert re.findall(r"scripts/deploy (\w+) --yes", ended.stderr) == roots
+    assert re.findall(r"environments/(\w+) destroy", ended.stderr) == roots[::-1]
 
 
 def test_account_with_a_fleet_is_refused(proof):
@@ -154,11 +192,14 @@ def test_account_with_a_fleet_is_refused(proof):
         ({"HAS_NO_CREDENTIALS": "1"}, "", "The credentials for AWS do not work"),
         ({"CALLER": "root"}, "", "The root user cannot assume a role"),
         ({"FAILS": "get-resources"}, "", "InternalError"),
+        ({"NETWORK": "None", "ENVIRONMENT": "prod"}, "yes\n", "The account has no default network"),
+        ({"ENVIRONMENT": "production"}, "", "there are: dev, prod, platform"),
     ],
 )
 def test_nothing_is_created_before_everything_is_in_order(proof, environment, answer, message):
-    ended = proof.run("prove-on-aws", expect=1, answer=answer, **environment)
-    assert message in ended.stderr and proof.begun("terraform", "docker", "aws iam create") == []
+    chosen = environment.pop("ENVIRONMENT", "dev")
+    ended = proof.run("prove-on-aws", "--environment", chosen, expect=1, answer=answer, **environment)
+    assert message in ended.stderr and proof.begun("terraform", "docker", "aws iam create", "aws s3 mb") == []
 
 
 def test_table_of_the_page_has_the_claims_of_the_script():

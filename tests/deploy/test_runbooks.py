@@ -18,7 +18,8 @@ OF_AWS = {"--query", "--output", "--region"}
 NO_OPERATIONS = {("s3", "cp"), ("s3", "rm"), ("logs", "tail")}
 
 
-DOCUMENTS = [INFRA / name for name in ("README.md", "RUNBOOKS.md", "COSTS.md", "batch/README.md", "images/README.md")]
+PAGES = ("README.md", "RUNBOOKS.md", "COSTS.md", "batch/README.md", "images/README.md", "modules/rabbitmq/README.md")
+DOCUMENTS = [INFRA / name for name in PAGES]
 
 
 def commands(program: str) -> list[list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import urllib.parse
 import uuid
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from terraform_variants import (
     GPUS,
     INDEX,
     KEY,
+    KEY_OF_SECRETS,
     OLD_BROKER,
     PASSWORD,
     PLATFORM,
@@ -37,6 +39,7 @@ from terraform_variants import (
     REGISTRY,
     REPLICA,
     SECRET,
+    TAGS,
     TOKEN,
     TWO_GROUPS,
     platform,
@@ -177,17 +180,8 @@ def test_tags_and_boundary_reach_every_resource(made: Plan, environments: dict[s
         given = {part["resource_type"]: part["tags"]["CostCenter"] for part in template["tag_specifications"]}
         assert given == dict.fromkeys(("instance", "volume", "network-interface"), "7")
     assert {service["propagate_tags"] for service in made.resources("aws_ecs_service").values()} == {"SERVICE"}
-    assert environments["prod"].output("target")["queue"] == "sqs://team", "the parameter of the platform was found"
-
-
-def test_environments_have_pools_of_their_own_sizes(environments: dict[str, Plan]) -> None:
-    def size(environment: str, pool: str) -> tuple[str, int]:
-        plan = environments[environment]
-        task = plan.resource(f'module.target.aws_ecs_task_definition.role["{pool}"]')
-        return task["cpu"], plan.resource(f'aws_appautoscaling_target.workers["{pool}"]')["max_capacity"]
-
-    assert (size("dev", "worker-cpu"), size("dev", "worker-large")) == (("2048", 4), ("4096", 4))
-    assert size("prod", "worker-cpu") == ("4096", 50)
+    queue = environments["prod"].output("target")["queue"]
+    assert queue.startswith("sqs://team?kms_key="), "the parameter of the platform was found"
 
 
 def test_images_can_be_pushed_before_a_target_exists(terraform: Terraform) -> None:
@@ -226,13 +220,6 @@ def test_rabbitmq_processes_share_the_consumer_timeout(made: Plan) -> None:
         assert "GRISTMILL_QUEUE" not in {variable["name"] for variable in container["environment"]}
 
 
-def test_broker_runs_a_version_that_amazon_mq_recommends(made: Plan) -> None:
-    for name, version in (("rabbitmq", "4.2"), ("single", "3.13")):
-        broker = made.resource(f"module.{name}.module.rabbitmq[0].aws_mq_broker.this")
-        configuration = made.resource(f"module.{name}.module.rabbitmq[0].aws_mq_configuration.this")
-        assert broker["engine_version"] == configuration["engine_version"] == version
-
-
 def test_no_role_gets_the_administrator_password(made: Plan) -> None:
     broker = made.output("rabbitmq")["broker"]
     assert broker["secrets"].keys() == {"worker", "reducer", "enqueuer", "operator"}
@@ -258,10 +245,72 @@ def test_every_role_reads_its_own_secrets_alone(made: Plan) -> None:
     assert environment["GRISTMILL_PASS_ENVIRONMENT"] == "PASSWORD,USER_NAME", "they are for scripts"
 
 
+def test_secrets_with_keys_of_the_caller_are_decrypted_for_their_tasks_alone(made: Plan) -> None:
+    """By the roles with which ECS starts tasks that have such secrets, through Secrets Manager, with these keys."""
+
+    def decrypts(name: str, role: str, key: str, service: str | None, action: str = "kms:Decrypt") -> bool:
+        policies = made.resources("aws_iam_role_policy", f"module.{name}.aws_iam_role_policy.read_secret").items()
+        context = {"kms:ViaService": service} if service else {}
+        documents = [json.loads(values["policy"]) for address, values in policies if address.endswith(f'["{role}"]')]
+        return any(is_allowed(document, action, key, context=context) for document in documents)
+
+    manager = f"secretsmanager.{REGION}.amazonaws.com"
+    for name, role, expected in (
+        ("large", "worker", True),
+        ("large", "portal", True),
+        ("large", "reducer", False),  # It has no secret.
+        ("single", "worker", False),  # That of the broker has the key of the target.
+        ("single", "portal", False),
+    ):
+        assert decrypts(name, role, KEY_OF_SECRETS, manager) == expected, (name, role)
+    for wrong in (
+        (KEY_OF_SECRETS, None),
+        (KEY_OF_SECRETS, f"s3.{REGION}.amazonaws.com"),
+        (f"{KEY}-of-others", manager),
+        (KEY_OF_SECRETS, manager, "kms:GenerateDataKey"),
+    ):
+        assert not decrypts("large", "worker", *wrong), wrong
+    # Not by containers, in which scripts of jobs run.
+    for policy in made.resources("aws_iam_policy", "module.large.").values():
+        assert not is_allowed(
+            json.loads(policy["policy"]), "kms:Decrypt", KEY_OF_SECRETS, context={"kms:ViaService": manager}
+        )
+
+
+def test_queues_of_jobs_have_the_key_and_the_tags_of_the_target(made: Plan) -> None:
+    """The address says both, also in the `gristmill.toml` that `gristmill target import` writes."""
+    keys = {"large": KEY, "own": made.output("own")["resources"]["kms_key_arn"]}
+    for name, key in keys.items():
+        queue = made.output(name)["target"]["queue"]
+        address = urllib.parse.urlsplit(queue)
+        assert (address.scheme, address.netloc) == ("sqs", name)
+        tags = {f"tag.{tag}": value for tag, value in TAGS.items()}
+        assert dict(urllib.parse.parse_qsl(address.query)) == {"kms_key": key, **tags}
+        environment = made.containers()[f"{name}-reducer"]["environment"]
+        assert {"name": "GRISTMILL_QUEUE", "value": queue} in environment
+    # Those that send and receive use the key of the queues.
+    for role, actions in {
+        "worker": {"kms:Decrypt", "kms:GenerateDataKey"},
+        "reducer": {"kms:Decrypt", "kms:GenerateDataKey"},
+        "enqueuer": {"kms:Decrypt", "kms:GenerateDataKey"},
+        "operator": {"kms:Decrypt", "kms:GenerateDataKey"},
+        "portal": {"kms:Decrypt"},
+    }.items():
+        policy = json.loads(made.resource(f'module.own.module.access.aws_iam_policy.role["{role}"]')["policy"])
+        assert {action for _, action, key in allowed(policy) if key == keys["own"]} == actions, role
+
+
+def test_target_without_a_key_names_none(environments: dict[str, Plan]) -> None:
+    """In `environments/dev` SQS encrypts with its own key."""
+    queue = environments["dev"].output("target")["queue"]
+    assert queue.startswith("sqs://gristmill-dev?") and "kms_key" not in queue and "tag.CostCenter=7" in queue
+
+
 def test_roles_get_the_settings_of_the_caller(made: Plan, changed: Plan) -> None:
     for name in ("large-worker-cpu", "large-reducer", "large-portal"):
         variables = {one["name"]: one["value"] for one in made.containers()[name]["environment"]}
-        assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == ("sqs://large", "s3://store/large"), name
+        queue = made.output("large")["target"]["queue"]
+        assert (variables["GRISTMILL_QUEUE"], variables["GRISTMILL_STORE"]) == (queue, "s3://store/large"), name
         assert variables["PIP_INDEX_URL"] == INDEX
     assert {"name": "GRISTMILL_LEASE_SECONDS", "value": "60"} in changed.containers()["sqs-worker-cpu"]["environment"]
 
@@ -321,15 +370,6 @@ def test_pools_of_workers_have_their_own_sizes_images_and_architectures(made: Pl
 
 def test_target_without_pools_has_reducers_alone(made: Plan) -> None:
     assert [name for name in made.containers() if name.startswith("own-")] == ["own-reducer"]
-
-
-def test_reducer_has_the_size_that_was_asked_for(made: Plan, changed: Plan) -> None:
-    """It writes reports and tables of rejects to its disk, and the final file passes through its memory."""
-    for plan, count, size in ((made, 2, ("1024", "4096", [])), (changed, 3, ("2048", "8192", [{"size_in_gib": 100}]))):
-        task = plan.resource('module.sqs.aws_ecs_task_definition.role["reducer"]')
-        assert (task["cpu"], task["memory"], task["ephemeral_storage"]) == size
-        services = plan.resources("aws_ecs_service", "module.sqs.").values()
-        assert [service["desired_count"] for service in services if service["name"] == "sqs-reducer"] == [count]
 
 
 def test_portal_admits_its_clients_alone(made: Plan) -> None:
@@ -607,6 +647,8 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
         "more than the 6144 characters",
     ),
     ({"environment": {"GRISTMILL_QUEUE": "sqs://other"}}, "the target itself sets region, queue"),
+    ({"secret_kms_key_arns": [f"arn:aws:kms:{REGION}:123456789012:alias/one"]}, "are ARNs of KMS keys"),
+    ({"input_kms_key_arns": [f"arn:aws:kms:{REGION}:123456789012:key/*"]}, "are ARNs of KMS keys"),
     ({"environment": {"GRISTMILL_CLOUDWATCH_NAMESPACE": "Own"}}, "the target itself sets region, queue"),
     ({"workers": {"cpu": {"processes": 0}}}, "`processes` of a pool is a whole number"),
     (

@@ -11,6 +11,7 @@ import zipfile
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from azure_documents import run
 from harness import COMPLETED, FAILED, INVALID, ROOT, wait_until, write_wheel
 from portal_client import Portal
 
@@ -81,12 +82,6 @@ MAKE = """
     for number in range(int(count)):
         pathlib.Path(folder, f"{number}.txt").write_text(f"{extra}{number}")
 """
-
-
-def run(workplace, *arguments, expect=COMPLETED, **environment):
-    ended = workplace.command("run", *arguments, **environment)
-    assert ended.exit_status == expect, str(ended)
-    return ended
 
 
 @pytest.fixture

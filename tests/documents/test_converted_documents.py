@@ -48,8 +48,8 @@ def step(changes, *lines, says=()):
     return (changed(COMPONENT, changes), [], lines, says)
 
 
-def deployment(changes, *lines):
-    return (changed(DEPLOYMENT, changes), ["--input", "data"], lines, ())
+def deployment(changes, *lines, says=()):
+    return (changed(DEPLOYMENT, changes), ["--input", "data"], lines, says)
 
 
 def address(text, found):
@@ -151,6 +151,7 @@ DEPLOYMENTS = [
     deployment(
         {**OLDER, "code_configuration": None, "endpoint_name": "e", "model": {"path": "mlflow"}},
         *("entry_script: gristmill.mlflow_model", "model: mlflow"),
+        says=["endpoint_name (names and notes for people)", "the model runs with the default interpreter"],
     ),
     deployment({**OLDER, "$schema": SCHEMA.format("batchDeployment")}, "name: rate"),
     deployment(
@@ -213,6 +214,7 @@ def test_keys_of_a_document_become_keys_of_a_job(workplace, document, arguments,
     for line in lines:
         is_there = line in found if isinstance(line, str) else any(map(line.fullmatch, found))
         assert is_there, f"{line}\n{ended}"
+    assert len(ended.stderr.splitlines()) == len(says), str(ended)
     for text in says:
         assert text in ended.stderr, str(ended)
 

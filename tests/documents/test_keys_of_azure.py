@@ -1,4 +1,7 @@
-"""Each key that Azure ML documents for steps, components and batch deployments is read, or a warning says why not."""
+"""Keys that Azure ML documents for steps, components and batch deployments are read, or a warning says why not.
+
+`test_converted_documents.py` shows what the others become.
+"""
 
 import json
 
@@ -15,36 +18,24 @@ NODES = "this machine is one node"
 READ = None
 
 OF_COMPONENTS = [
-    ("$schema", "https://azuremlschemas.azureedge.net/latest/parallelComponent.schema.json", READ),
-    ("name", "rate", READ),
     ("description", "what it does", READ),
     ("display_name", "Rate", PEOPLE),
     ("tags", {"team": "a"}, PEOPLE),
     ("version", 3, PEOPLE),
     ("experiment_name", "e", PEOPLE),
-    ("is_deterministic", False, READ),
     ("compute", "azureml:cpu-cluster", MACHINES),
     ("identity", {"type": "managed"}, ACCESS),
-    ("mini_batch_size", "5", READ),
     ("resources.instance_count", 2, NODES),
     ("resources.instance_count", -1, READ),
     ("resources.instance_type", "Standard_NC6", MACHINES),
     ("resources.shm_size", "2g", CONTAINER),
     ("resources.docker_args", "--gpus all", CONTAINER),
-    ("max_concurrency_per_instance", 2, READ),
-    ("error_threshold", 5, READ),
-    ("mini_batch_error_threshold", 5, READ),
-    ("retry_settings.max_retries", 1, READ),
-    ("retry_settings.timeout", 30, READ),
-    ("logging_level", "DEBUG", READ),
-    ("environment_variables.LEVEL", "3", READ),
     ("append_row_to", "${{outputs.rows}}", READ),
     ("output_data", "${{outputs.rows}}", "not read: rows go to append_row_to"),
-    ("task.program_arguments", "--a b", READ),
     ("task.args", "--a b", READ),
     ("task.model", {"path": "net"}, READ),
     ("task.environment", {"image": "example.com/image"}, "image"),
-    *[("inputs.data.mode", mode, READ) for mode in ("ro_mount", "download", "direct", "eval_mount", "eval_download")],
+    *[("inputs.data.mode", mode, READ) for mode in ("eval_mount", "eval_download")],
     *[("outputs.rows.mode", mode, READ) for mode in ("rw_mount", "mount", "upload", "direct")],
     *[
         ("inputs.value", {"type": kind, "default": value}, READ)
@@ -57,14 +48,6 @@ OF_DEPLOYMENTS = [
     ("compute", "azureml:cpu-cluster", MACHINES),
     ("environment", {"image": "example.com/image"}, "image"),
     ("resources.instance_count", 2, NODES),
-    ("settings.mini_batch_size", 3, READ),
-    ("settings.max_concurrency_per_instance", 2, READ),
-    ("settings.output_action", "summary_only", READ),
-    ("settings.output_file_name", "scores.csv", READ),
-    ("settings.error_threshold", 3, READ),
-    ("settings.retry_settings.max_retries", 1, READ),
-    ("settings.retry_settings.timeout", 30, READ),
-    ("settings.logging_level", "info", READ),
     ("settings.environment_variables.LEVEL", "3", READ),
 ]
 

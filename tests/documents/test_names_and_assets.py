@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from harness import COMPLETED, INVALID
+from azure_documents import run
+from harness import INVALID
 
 COPY = """
     $schema: https://azuremlschemas.azureedge.net/latest/parallelComponent.schema.json
@@ -70,12 +71,6 @@ READER = """
 """
 
 
-def run(workplace, *arguments, expect=COMPLETED, **environment):
-    ended = workplace.command("run", *arguments, **environment)
-    assert ended.exit_status == expect, str(ended)
-    return ended
-
-
 @pytest.fixture
 def project(workplace):
     workplace.data(3, "project/data")
@@ -106,6 +101,8 @@ def test_outputs_are_registered_and_read_by_later_steps_and_jobs(project):
     assert f"azureml:rows:1 is {output}/outputs/rows" in ended.stderr, str(ended)
     assert (output / "count/count/count.txt").read_text().strip() == "6"
     assert "warnings" not in ended.stdout, "two rows for an item are no alarm"
+    assert f"  output: {output}/outputs/rows/parallel_run_step.txt" in ended.stdout
+    assert f"  output count: {output}/count/count" in ended.stdout, str(ended)
     run(project, "project/doc.yml")
     assert [path.name for path in (assets / "rows").iterdir()] == ["1.json"], "a reused result is no new version"
     run(project, "project/doc.yml", "--set", "inputs.suffix=b")
@@ -161,13 +158,6 @@ def test_each_run_has_its_own_file_where_the_path_says_so(project):
         assert json.loads((project.home / f"assets/data/note/{version}.json").read_text())["path"] == str(kept)
         assert (project.folder / "project/files-output/read/copy/copy.txt").read_text() == kept.read_text()
     assert len([*(project.folder / "project/kept").iterdir()]) == 2
-
-
-def test_folders_of_every_output_are_printed_at_the_end(project):
-    ended = run(project, "project/doc.yml")
-    output = project.folder / "project/doc-output"
-    assert f"  output: {output}/outputs/rows/parallel_run_step.txt" in ended.stdout
-    assert f"  output count: {output}/count/count" in ended.stdout, str(ended)
 
 
 def test_document_takes_set_in_its_own_words(project):

@@ -63,7 +63,7 @@ def test_number_of_old_jobs_does_not_slow_down_new_ones(workplace, tmp_path, sam
             calls_on_jobs(workplace, tmp_path, "", "jobs", "--limit", "3"),
         )
 
-    (run_beside_few, jobs_beside_few), (run_beside_many, jobs_beside_many) = map(calls_beside, (300, 3000))
+    (run_beside_few, jobs_beside_few), (run_beside_many, jobs_beside_many) = map(calls_beside, (100, 1000))
     assert run_beside_few == run_beside_many < 320
     # How far the list reads ahead of what it shows is up to the scheduler.
     assert jobs_beside_few < 100 and jobs_beside_many < 100
@@ -134,6 +134,8 @@ def test_finished_job_keeps_what_is_documented(workplace, bad):
     workplace.command("jobs")
     workplace.command("clean", "--older-than", "1d")
     assert ended.log(printed).splitlines() == said
+    workplace.job(KEEPS).retry(ended.job_id, BAD="")
+    assert not (folder / "parts").exists(), "no retry needs them"
     assert "removed 1 job," in workplace.command("clean", ended.job_id).stdout
     assert not folder.exists() and ended.output, "the output stays"
 
@@ -206,8 +208,8 @@ def test_output_in_the_job_folder_is_kept(workplace):
 
 def test_caches_are_removed_when_no_job_runs(workplace):
     workplace.data(1)
-    workplace.write({"code/requirements.txt": "# nothing\n"})
-    job = workplace.job(RETURN, environment="code/requirements.txt")
+    workplace.add_conda_tool()
+    job = workplace.job(RETURN, environment="env.yml")
     job.run()
     ended = workplace.command("clean", "--caches")
     assert "environments/" in ended.stdout and workplace.job_ids(), "jobs stay"
@@ -218,16 +220,18 @@ def test_caches_are_removed_when_no_job_runs(workplace):
 def test_files_of_calls_are_removed_once_no_job_names_them(workplace):
     """As Python writes them."""
     functions = workplace.home / "functions"
-    named = ["functions/inputs/named.parquet", "functions/score/named", "document-files/named.txt"]
+    named = ["functions/inputs/named.parquet", "functions/score/named", "document-files/named.yml"]
     unnamed = ["functions/inputs/old.parquet", "functions/score/old", "functions/other/old", "document-files/old.txt"]
     kept = ["functions/inputs/new.parquet", "functions/score/new", "functions/outputs/old"]
     for name in [*named, *unnamed, *kept]:
         workplace.write({f"home/{name}" if "." in name else f"home/{name}/entry.py": "# nothing"})
+    workplace.add_conda_tool()
+    (workplace.folder / "env.yml").rename(workplace.home / "document-files/named.yml")
     job = workplace.job(
         RETURN,
         source_directory=str(functions / "score/named"),
         inputs=[{"name": "data", "type": "file", "path": str(functions / "inputs/named.parquet")}],
-        environment=str(workplace.home / "document-files/named.txt"),
+        environment=str(workplace.home / "document-files/named.yml"),
         allow_reuse=True,
     )
     (functions / "score/named/entry.py").write_text(RETURN)
@@ -261,8 +265,8 @@ def test_files_of_calls_are_removed_once_no_job_names_them(workplace):
 def test_caches_of_workers_are_removed_when_no_worker_runs(sqlite):
     workplace = sqlite.workplace
     workplace.data(1)
-    workplace.write({"code/requirements.txt": "# nothing\n"})
-    sqlite.run(workplace.job(RETURN, environment="code/requirements.txt"))
+    workplace.add_conda_tool()
+    sqlite.run(workplace.job(RETURN, environment="env.yml"))
     fleet = workplace.home / "fleet"
     assert list((fleet / "snapshots").iterdir()) and list((fleet / "environments").iterdir())
     worker = sqlite.worker()

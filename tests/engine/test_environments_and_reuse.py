@@ -1,6 +1,5 @@
 """Side inputs, arguments, Python environments, and reuse of the result of an earlier job."""
 
-import os
 import sys
 import time
 
@@ -40,40 +39,20 @@ def test_environment_is_created_once_from_requirements(workplace):
     assert len(prefixes) == 1
     assert prefixes != {sys.prefix}
 
-    workplace.write({"bad.txt": "no-such-package-gristmill @ file:///nowhere/at/all\n"})
-    ended = workplace.job(script, environment="bad.txt").start().wait()
-    assert ended.exit_status in (2, 42), str(ended)
-    said = ended.stderr + ended.stdout
-    assert "bad.txt" in said
-    assert "/nowhere/at/all" in said, "the installer's last lines"
-
 
 def test_conda_packages_are_installed_by_a_tool_of_conda(workplace):
     """A stand-in for micromamba creates the environment; the script runs in it."""
     workplace.data(1)
-    workplace.write(
-        {
-            "bin/micromamba": f"""\
-                #!/bin/sh
-                [ "$1" != --version ] || exit 0
-                echo "$@" > {workplace.folder}/called
-                while [ "$1" != --prefix ]; do shift; done
-                exec {sys.executable} -m venv --without-pip "$2"
-            """,
-            "env.yml": "dependencies: [python=3.11, libgdal=3.8, {pip: [tiny]}]\n",
-        }
-    )
-    (workplace.folder / "bin/micromamba").chmod(0o755)
+    workplace.add_conda_tool()
     script = """
         import sys
         def run(files):
             return [sys.prefix]
     """
-    path = f"{workplace.folder}/bin:{os.environ['PATH']}"
-    (prefix,) = workplace.job(script, environment="env.yml").run(PATH=path).lines
+    (prefix,) = workplace.job(script, environment="env.yml").run().lines
     called = (workplace.folder / "called").read_text()
     assert called == f"create --yes --quiet --prefix {prefix} --file {workplace.folder}/env.yml\n"
-    ended = workplace.job(script, environment="env.yml", name="other").run(PATH=path)
+    ended = workplace.job(script, environment="env.yml", name="other").run()
     assert ended.lines == [prefix], "it is created once"
 
 

@@ -157,7 +157,10 @@ def test_no_progress_names_what_the_job_waits_for(workplace):
 FAILURES = {
     "exception": ("def run(files): raise ValueError('bad')", {}),
     "result": ("def run(files): return 5", {}),
-    "timeout": ("import time\ndef run(files): time.sleep(100)", {"run_invocation_timeout": 1}),
+    "timeout": (
+        "import time\ndef run(files): time.sleep(100)",
+        {"run_invocation_timeout": 1, "arguments": ["--task_overhead_timeout", 2]},
+    ),
     "death": ("import os\ndef run(files): os.abort()", {}),
     "start": ("raise ValueError('bad')\ndef run(files): return files", {}),
     "warning": ("def run(files): return iter(files)", {}),

@@ -66,7 +66,15 @@ def test_each_process_sees_the_gpu_that_it_is_assigned(workplace, gpus, settings
     assert sorted((fact["gpu"] for fact in workplace.recorded("init")), key=str) == seen
 
 
-def test_gpus_are_those_that_the_environment_names(workplace):
+@pytest.mark.parametrize(
+    ("settings", "named", "seen"),
+    [
+        # The third process has none of its own.
+        ({"process_count_per_node": 3}, "5,2", ["2", "5", "5,2"]),
+        ({"process_count_per_node": None, "gpus_per_process": 2}, "7,2,5,0,1", ["5,0", "7,2"]),
+    ],
+)
+def test_gpus_are_those_that_the_environment_names(workplace, settings, named, seen):
     """As on a machine that others use too, or under Slurm."""
     workplace.data(6)
     script = """
@@ -75,13 +83,13 @@ def test_gpus_are_those_that_the_environment_names(workplace):
         def run(files, context):
             facts = {"gpu": os.environ["CUDA_VISIBLE_DEVICES"], "count": os.environ["AZ_BATCHAI_GPU_COUNT_FOUND"]}
             record("run", process=context.process_name, **facts)
-            wait_for(lambda: len({fact["process"] for fact in recorded("run")}) == 3)
+            wait_for(lambda: len({fact["process"] for fact in recorded("run")}) == int(os.environ["PROCESSES"]))
             return files
     """
-    job = workplace.job(script, process_count_per_node=3)
-    job.run(AZ_BATCHAI_GPU_COUNT_FOUND="8", CUDA_VISIBLE_DEVICES="5,2")
-    seen = {fact["process"]: (fact["gpu"], fact["count"]) for fact in workplace.recorded("run")}
-    assert sorted(seen.values()) == [("2", "2"), ("5", "2"), ("5,2", "2")], "the third has none of its own"
+    job = workplace.job(script, **settings)
+    job.run(AZ_BATCHAI_GPU_COUNT_FOUND="8", CUDA_VISIBLE_DEVICES=named, PROCESSES=str(len(seen)))
+    found = {fact["process"]: (fact["gpu"], fact["count"]) for fact in workplace.recorded("run")}
+    assert sorted(found.values()) == [(gpu, str(named.count(",") + 1)) for gpu in seen]
 
 
 LOSES_GPU = """
@@ -102,19 +110,32 @@ LOSES_GPU = """
 """
 
 
-def test_gpu_that_keeps_failing_is_taken_out_of_use(workplace):
+@pytest.mark.parametrize(
+    ("gpus", "settings", "bad", "named"),
+    [
+        (2, {"process_count_per_node": 2, "run_max_try": 3}, "1", "GPU 1"),
+        (4, {"gpus_per_process": 2, "process_count_per_node": None, "run_max_try": 3}, "2,3", "GPUs 2 and 3"),
+        (2, {"process_count_per_gpu": 2, "process_count_per_node": None, "run_max_try": 9}, "1", "GPU 1"),
+    ],
+    ids=["one", "several of a process", "shared"],
+)
+def test_gpu_that_keeps_failing_is_taken_out_of_use(workplace, gpus, settings, bad, named):
     workplace.data(12)
-    ended = workplace.job(LOSES_GPU, process_count_per_node=2, run_max_try=3).run(AZ_BATCHAI_GPU_COUNT_FOUND="2")
-    assert ended.mini_batches == (12, 12, 0)
-    assert ended.lines == file_names(12)
-    failed = [fact["file"] for fact in workplace.recorded("run") if fact["gpu"] == "1"]
-    assert len(failed) == len(set(failed)) == 3, "each mini-batch is tried elsewhere next"
-    gone = "GPU 1 of node 0 is out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable device"
+    job = workplace.job(LOSES_GPU.replace('== "1"', f'== "{bad}"'), **settings)
+    ended = job.run(AZ_BATCHAI_GPU_COUNT_FOUND=str(gpus))
+    assert (ended.mini_batches, ended.lines) == ((12, 12, 0), file_names(12))
+    verb = "are" if "," in bad else "is"
+    gone = f"{named} of node 0 {verb} out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable"
     replaced, notice = ended.result["notes"]
-    assert replaced == "3 processes were replaced: 3 after a GPU failure"
-    assert notice.startswith(gone)
-    assert gone in ended.log("sys/node/0/_main.txt")
+    assert notice.startswith(gone) and gone in ended.log("sys/node/0/_main.txt")
     assert f"Note: {gone}" in ended.log("job_result.txt")
+    failed = [fact["file"] for fact in workplace.recorded("run") if fact["gpu"] == bad]
+    if "process_count_per_gpu" in settings:
+        assert len(failed) <= 4, "the other process may run one when the GPU is taken out of use"
+    else:
+        assert len(failed) == len(set(failed)) == 3, "each mini-batch is tried elsewhere next"
+        assert replaced == "3 processes were replaced: 3 after a GPU failure"
+        assert f" can no longer use {named}, replacing it" in ended.log("sys/node/0/_main.txt")
 
 
 MEETS = """
@@ -131,12 +152,8 @@ MEETS = """
 @pytest.mark.parametrize(
     ("gpus", "settings", "seen"),
     [
-        (4, {"gpus_per_process": 2}, ["0,1", "2,3"]),
         (5, {"gpus_per_process": 2, "process_count_per_node": 3}, ["0,1", "2,3", None]),
-        (4, {"gpus_per_process": 2, "process_count_per_node": 1}, ["0,1"]),
         (3, {"gpus_per_process": 3, "process_count_per_node": 2, "hide_unassigned_gpus": True}, ["0,1,2", ""]),
-        (3, {"gpus_per_process": 1}, ["0", "1", "2"]),
-        (2, {"process_count_per_gpu": 2}, ["0", "1", "0", "1"]),
         (2, {"process_count_per_gpu": 2, "process_count_per_node": 3}, ["0", "1", "0"]),
         (1, {"process_count_per_gpu": 2, "process_count_per_node": 3}, ["0", "0", None]),
     ],
@@ -151,37 +168,6 @@ def test_processes_have_several_gpus_or_share_one(workplace, gpus, settings, see
     assert ended.lines == file_names(2 * len(seen))
     summary = {row["Process Name"]: row["GPU"] for row in ended.table("sys/job_report/process_summary.csv")}
     assert summary == {process: (gpu or "").replace(",", " ") for process, gpu in visible.items()}
-
-
-def test_several_gpus_are_among_those_that_the_environment_names(workplace):
-    workplace.data(4)
-    job = workplace.job(MEETS, gpus_per_process=2, process_count_per_node=None)
-    job.run(AZ_BATCHAI_GPU_COUNT_FOUND="8", CUDA_VISIBLE_DEVICES="7,2,5,0,1", PROCESSES="2")
-    assert {fact["gpu"] for fact in workplace.recorded("run")} == {"7,2", "5,0"}
-
-
-def test_several_gpus_of_a_process_are_taken_out_of_use_together(workplace):
-    workplace.data(12)
-    script = LOSES_GPU.replace('GPU == "1"', 'GPU == "2,3"').replace('["gpu"] == "1"', '["gpu"] == "2,3"')
-    job = workplace.job(script, gpus_per_process=2, process_count_per_node=None, run_max_try=3)
-    ended = job.run(AZ_BATCHAI_GPU_COUNT_FOUND="4")
-    assert (ended.mini_batches, ended.lines) == ((12, 12, 0), file_names(12))
-    failed = [fact["file"] for fact in workplace.recorded("run") if fact["gpu"] == "2,3"]
-    assert len(failed) == len(set(failed)) == 3, "each mini-batch is tried elsewhere next"
-    gone = "GPUs 2 and 3 of node 0 are out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable"
-    assert ended.result["notes"][1].startswith(gone)
-    assert " can no longer use GPUs 2 and 3, replacing it" in ended.log("sys/node/0/_main.txt")
-
-
-def test_processes_leave_a_gpu_out_of_use_that_they_share(workplace):
-    workplace.data(12)
-    job = workplace.job(LOSES_GPU, process_count_per_gpu=2, process_count_per_node=None, run_max_try=9)
-    ended = job.run(AZ_BATCHAI_GPU_COUNT_FOUND="2")
-    assert (ended.mini_batches, ended.lines) == ((12, 12, 0), file_names(12))
-    gone = "GPU 1 of node 0 is out of use after 3 failures in a row: RuntimeError: CUDA error: no CUDA-capable"
-    assert any(note.startswith(gone) for note in ended.result["notes"]), ended.result["notes"]
-    failed = [fact for fact in workplace.recorded("run") if fact["gpu"] == "1"]
-    assert len(failed) <= 4, "the other process may run one when the GPU is taken out of use"
 
 
 @pytest.mark.parametrize(

@@ -151,27 +151,3 @@ def test_run_continues_a_canceled_job(workplace):
     assert ended.job_id == canceled.job_id and "do not run again" in ended.stderr, str(ended)
     assert len(ended.lines) == 4
     assert sorted(runs_of(workplace)) == file_names(4), "each ran exactly once"
-
-
-def test_retry_runs_only_failed_mini_batches(workplace):
-    workplace.data(10)
-    script = """
-        import os
-        from recorder import record
-        def run(files):
-            record("run", file=os.path.basename(files[0]))
-            if files[0].endswith(("003.txt", "008.txt")) and not os.path.exists(os.environ["MENDED"]):
-                raise ValueError("not mended")
-            return [os.path.basename(file) for file in files]
-    """
-    mended = workplace.folder / "mended"
-    job = workplace.job(script, run_max_try=2)
-    first = job.run(MENDED=str(mended))
-    assert first.mini_batches == (10, 8, 2)
-    assert runs_of(workplace).count("003.txt") == 2
-
-    mended.touch()
-    second = job.retry(first.job_id, MENDED=str(mended))
-    assert second.mini_batches == (10, 10, 0)
-    assert second.lines == file_names(10)
-    assert runs_of(workplace)[12:] == ["003.txt", "008.txt"]

@@ -58,16 +58,17 @@ def test_headers_delimiters_and_encodings_are_settings(workplace):
             return ["|".join(map(str, row)) for row in rows]
     """
     cases = [
-        (table("t", header="no_header"), "1,a\n2,b\n", ["Column1|Column2", "1|a", "2|b"]),
-        (table("t", delimiter=";"), "n;t\n5;a,b\n", ["n|t", "5|a,b"]),
-        (table("t", format="tsv"), "n\tt\n5\ta b\n", ["n|t", "5|a b"]),
-        (table("t", encoding="iso-8859-1"), "n,t\n5,caf\xe9\n".encode("latin-1"), ["n|t", "5|café"]),
-        (table("t"), b"\xef\xbb\xbfn,t\r\n5,a\r\n\r\n6,b", ["n|t", "5|a", "6|b"]),
-        (table("t", support_multi_line=True), 'n,t\n5,"two\nlines"\n', ["n|t", "5|two", "lines"]),
+        ({"header": "no_header"}, "1,a\n2,b\n", ["Column1|Column2", "1|a", "2|b"]),
+        ({"delimiter": ";"}, "n;t\n5;a,b\n", ["n|t", "5|a,b"]),
+        ({"format": "tsv"}, "n\tt\n5\ta b\n", ["n|t", "5|a b"]),
+        ({"encoding": "iso-8859-1"}, "n,t\n5,caf\xe9\n".encode("latin-1"), ["n|t", "5|café"]),
+        ({}, b"\xef\xbb\xbfn,t\r\n5,a\r\n\r\n6,b", ["n|t", "5|a", "6|b"]),
+        ({"support_multi_line": True}, 'n,t\n5,"two\nlines"\n', ["n|t", "5|two", "lines"]),
     ]
-    for inputs, text, expected in cases:
-        workplace.write({"t": text})
-        assert workplace.job(script, inputs=inputs, mini_batch_size="1MB").run().lines == expected
+    workplace.write({f"t{number}": text for number, (_, text, _) in enumerate(cases)})
+    inputs = [{**table(f"t{number}", **case[0])[0], "name": f"t{number}"} for number, case in enumerate(cases)]
+    ended = workplace.job(script, inputs=inputs, mini_batch_size="1MB").run()
+    assert ended.lines == [line for *_, lines in cases for line in lines]
 
 
 ROWS_AS_JSON = """

@@ -158,22 +158,6 @@ def test_damaged_result_is_determined_again(workplace, tear, command):
         assert "result.json cannot be read and is removed" in again.stderr
 
 
-def test_retry_of_a_partial_result_runs_only_what_has_failed(workplace):
-    """A completed job keeps its rows while it lacks something. `retry` then writes its output again."""
-    workplace.data(FILES)
-    fails = SCRIPT + "        # Only at first.\n"
-    fails = fails.replace('record("run"', 'assert name != "003.txt" or "MENDED" in os.environ\n        record("run"')
-    job = workplace.job(fails, isolate="off")
-    first = job.run()
-    assert first.mini_batches == (FILES, FILES - 1, 1)
-    before = len(workplace.recorded("run"))
-    ended = job.retry(first.job_id, MENDED="1")
-    assert [fact["file"] for fact in workplace.recorded("run")[before:]] == ["003.txt"]
-    assert ended.output == expected_output()
-    assert ended.mini_batches == (FILES, FILES, 0)
-    assert not (workplace.home / "jobs" / first.job_id / "parts").exists()
-
-
 @TORN
 def test_all_kinds_of_damage_are_repaired_at_once(interrupted, tear):
     job, folder = interrupted

@@ -228,15 +228,6 @@ def test_items_that_a_round_gets_nothing_for_stay_rejected(workplace, isolate, l
     assert retry(workplace, first.job_id, BAD="").lines == file_names(12)
 
 
-def test_output_that_is_missing_is_told(workplace):
-    workplace.data(4)
-    first = workplace.job(FILES, **SETTINGS).run(BAD="")
-    Path(first.result["output"]).unlink()
-    line = refused(workplace, "retry", first.job_id)
-    said = f"{first.result['output']}, the output of job {first.job_id}, is missing, and the job has ended"
-    assert line.endswith(f"{said}: run the whole job again")
-
-
 def kept(workplace, ended, number):
     """Checks the warning about an edited output, and returns what is kept."""
     output = Path(ended.result["output"])
@@ -320,30 +311,27 @@ def test_status_lists_the_rounds_of_a_job_that_runs(workplace):
     assert "round 2 ran 2 rejected items again, and was interrupted: " in lines
 
 
-def test_commands_name_the_retry(workplace):
+def test_mended_job_is_reused_while_its_output_is_there(workplace):
     workplace.data(8)
-    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
+    job = workplace.job(FILES, **SETTINGS, allow_reuse=True)
+    first = job.run(BAD="002.txt 007.txt")
 
     def shown(command):
         ended = workplace.command(command, first.job_id, BAD="002.txt 007.txt")
         return ended.stdout + ended.stderr
 
-    again = f"run what failed again with: gristmill retry {first.job_id}"
-    assert again in shown("status")
+    retries = f"run what failed again with: gristmill retry {first.job_id}"
+    assert retries in shown("status")
     assert f"run them again with: gristmill retry {first.job_id}" in shown("rejects")
-    retry(workplace, first.job_id, BAD="")
-    assert again not in shown("status") and "has no rejects" in shown("rejects")
-
-
-def test_same_run_reuses_a_mended_job(workplace):
-    workplace.data(8)
-    job = workplace.job(FILES, **SETTINGS, allow_reuse=True)
-    first = job.run(BAD="002.txt 007.txt")
     last = retry(workplace, first.job_id, BAD="")
+    assert retries not in shown("status") and "has no rejects" in shown("rejects")
     before = len(workplace.recorded("run"))
     again = job.run(BAD="")
     assert again.result["reused"] and again.job_id == first.job_id, str(again)
     assert len(workplace.recorded("run")) == before, "nothing runs"
+    Path(last.result["output"]).unlink()
+    said = f"{last.result['output']}, the output of job {first.job_id}, is missing, and the job has ended"
+    assert refused(workplace, "retry", first.job_id).endswith(f"{said}: run the whole job again")
     Path(last.result["output"]).write_text("by hand")
     assert not job.run(BAD="").result["reused"]
 
@@ -521,15 +509,13 @@ UNFIT = """
 SCHEMA = {"columns": {"id": "integer", "name": "string", "double": "integer"}}
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("form", [("rows.txt", "text"), ("rows.csv", "native"), ("rows.parquet", "native")])
+@pytest.mark.parametrize("kind, name", [("csv", "rows.txt"), ("parquet", "rows.csv"), ("csv", "rows.parquet")])
 @pytest.mark.parametrize("script, schema", [(FRAMES, {}), (ITEMS, {}), (UNFIT, {"result_schema": SCHEMA})])
-def test_rows_of_tables(workplace, kind, form, script, schema):
-    """After the last round the output is that of a job without bad rows."""
+def test_output_of_the_last_round_is_that_of_a_table_without_bad_rows(workplace, kind, name, script, schema):
     columns = {"id": range(ROWS), "name": [f"name {number % 7}" for number in range(ROWS)]}
     inputs = written_table(workplace, kind, columns, group=150)
-    file_name, output_format = form
-    settings = {"inputs": inputs, "append_row_file_name": file_name, "output_format": output_format, **schema}
+    output_format = "text" if name == "rows.txt" else "native"
+    settings = {"inputs": inputs, "append_row_file_name": name, "output_format": output_format, **schema}
     settings["mini_batch_size"] = "150 rows"
     job = workplace.job(script, **settings)
     first = job.run(BAD=" ".join(map(str, BAD_ROWS)))
@@ -541,22 +527,6 @@ def test_rows_of_tables(workplace, kind, form, script, schema):
     assert third.items == (ROWS, ROWS, 0)
     clean = workplace.job(script, output="clean", **settings).run(BAD="")
     check_same_output(third.output, clean.output)
-
-
-def test_large_rows(workplace):
-    """Rows that are parts are kept while a job has rejects."""
-    workplace.data(8)
-    script = """
-        import os
-        def run(files):
-            names = [os.path.basename(file) for file in files]
-            if "005.txt" in names and os.environ["BAD"]:
-                raise ValueError("bad")
-            return [name + "x" * 100_000 for name in names]
-    """
-    first = workplace.job(script, **SETTINGS).run(BAD="1")
-    second = retry(workplace, first.job_id, BAD="")
-    assert [line.rstrip("x") for line in second.lines] == file_names(8)
 
 
 def test_corrected_file_is_read_as_it_is_now(workplace):

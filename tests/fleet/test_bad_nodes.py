@@ -72,7 +72,7 @@ def test_fleet_on_which_every_run_fails_excludes_no_worker_and_fails_the_job(wor
     assert [note for note in result.get("notes", []) if "excluded" in note] == []
 
 
-def test_environment_that_cannot_be_made_has_the_words_of_its_installer_everywhere(workplace, sqlite):
+def test_status_quotes_the_installer_of_an_environment_that_fails(workplace, sqlite):
     workplace.data(1)
     workplace.write({"bad.txt": "no-such-package-gristmill @ file:///nowhere/at/all\n"})
     sqlite.reducer()

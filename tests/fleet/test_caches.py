@@ -25,21 +25,14 @@ def caches(workplace, kind):
 
 def job(workplace, number, waits="no", **settings):
     """A job with a script of its own, and a megabyte of reference data behind a URL."""
-    folder = workplace.folder / f"reference{number}"
     workplace.write({f"reference{number}/labels.txt": "x" * (1 << 20)})
-    name = f"job{number}"
-    return workplace.job(
-        READS_SIDE_INPUT,
-        file=f"{name}.yaml",
-        name=name,
-        output=f"output/{name}",
-        side_inputs={"reference": f"file://{folder}"},
-        environment_variables={"FOLDER": f"file://{folder}", "WAITS": waits},
-        **settings,
-    )
+    url = f"file://{workplace.folder}/reference{number}"
+    variables = {"FOLDER": url, "WAITS": waits}
+    settings = {"side_inputs": {"reference": url}, "environment_variables": variables, **settings}
+    return workplace.job_of_its_own(f"job{number}", 1, READS_SIDE_INPUT, **settings)
 
 
-def test_least_recently_used_is_evicted_and_what_a_job_uses_is_not(workplace, sqlite):
+def test_least_recently_used_entry_is_evicted_unless_a_job_uses_it(workplace, sqlite):
     workplace.data(1)
     sqlite.reducer()
     worker = sqlite.worker("--cache-size", "2500KB", "--process-count", 2, GRISTMILL_LOG="info")
@@ -59,7 +52,7 @@ def test_least_recently_used_is_evicted_and_what_a_job_uses_is_not(workplace, sq
     assert evicted and "the caches would exceed 2.44 MB" in evicted[0] and "last used" in evicted[0], str(ended)
 
 
-def test_old_entries_are_evicted(workplace, sqlite):
+def test_entries_older_than_the_cache_age_are_evicted(workplace, sqlite):
     workplace.data(1)
     sqlite.reducer()
     sqlite.worker("--cache-age", "3s")
@@ -136,8 +129,8 @@ def test_jobs_and_workers_share_entries(workplace, sqlite):
     assert len(caches(workplace, "snapshots")) == 2, "the script, and the requirements file"
 
 
-def test_killed_worker_leaves_nothing_half(workplace, sqlite):
-    """It dies while it creates an environment; the next worker ends what still writes to it, and creates it again."""
+def test_killed_worker_leaves_no_partial_environment(workplace, sqlite):
+    """The next worker ends the process that still writes to the environment, and creates it again."""
     workplace.data(1)
     workplace.write(
         {

@@ -173,15 +173,3 @@ def test_rabbitmq_delivers_every_message_twice(own_fleet, own_rabbitmq, referenc
         own_fleet.end(reference, record_property)
     finally:
         copier.close()
-
-
-@both
-def test_purged_task_queue_and_retry(fleet, reference, record_property):
-    fleet.start()
-    fleet.target.purge("tasks")
-    fleet.faults["purges of the task queue"] += 1
-    before = fleet.runs()
-    assert before < COUNT // 2, "there was little left to purge"
-    fleet.target.command("retry", fleet.job_id, "--republish", expect=0)
-    fleet.wait_for_runs(before + COUNT // 4)
-    fleet.end(reference, record_property)

@@ -1,6 +1,7 @@
 """Item checkpoints on a target: what a node has handed back survives it, and another node computes the rest."""
 
 import signal
+import time
 from collections import Counter
 
 import pytest
@@ -24,7 +25,7 @@ HELD = """
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_another_node_gets_only_what_is_left(workplace, target, end):
+def test_another_node_runs_only_the_remaining_items(workplace, target, end):
     workplace.data(FILES)
     job = workplace.job(HELD, mini_batch_size=FILES)
     target.reducer()
@@ -52,8 +53,6 @@ def stored(target):
 
 def is_quiet(target):
     """Returns whether nothing is uploaded for longer than the time between two uploads."""
-    import time
-
     before = stored(target)
     time.sleep(3)
     return stored(target) == before

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import Running
+from harness import Running, as_user
 
 GREEDY = """
     from recorder import record
@@ -93,11 +93,8 @@ def small_machine(workplace, limit: int, *, delegated: bool = True, within: str 
 
 
 def worker_of(workplace, sqlite, executable: Path, **environment: str) -> Running:
-    usual, workplace.executable = workplace.executable, executable
-    try:
+    with workplace.commands_by(executable):
         return sqlite.worker("--process-count", 2, **environment)
-    finally:
-        workplace.executable = usual
 
 
 def greedy_beside_patient(workplace, sqlite, executable: Path, **greedy: object) -> str:
@@ -183,11 +180,8 @@ def test_job_in_a_container_without_root_fails_alone(workplace, sqlite):
     user = 10001
     before = os.umask(0)
     try:
-        # It reads the files of these tests wherever they are; it writes only what belongs to it.
-        reads = "-all,+dac_read_search"
-        become = f"setpriv --reuid {user} --regid {user} --clear-groups --inh-caps {reads} --ambient-caps {reads}"
         with belonging_to(user, workplace.folder):
-            container_fails_alone(workplace, sqlite, become, user)
+            container_fails_alone(workplace, sqlite, as_user(user), user)
     finally:
         os.umask(before)
 

@@ -175,9 +175,7 @@ def test_jobs_take_turns_on_the_gpu(workplace, sqlite):
     """Both have more than one mini-batch of work, and neither runs while the other has the GPU."""
     sqlite.reducer()
     jobs = [
-        workplace.job_of_its_own(
-            name, 20, COMPUTES, process_count_per_node=None, requires={"gpus": 1}, environment_variables={"JOB": name}
-        )
+        workplace.job_of_its_own(name, 20, COMPUTES, process_count_per_node=None, requires={"gpus": 1})
         for name in ("first", "second")
     ]
     enqueued = [sqlite.enqueue(job) for job in jobs]

@@ -1,6 +1,6 @@
 """A retry of a job that runs: what has failed runs again, and what is in flight stays as it is."""
 
-from harness import ERROR, file_names, go, next_second, wait_until
+from harness import ERROR, file_names, go, wait_until
 
 HELD = """
     import os
@@ -45,6 +45,9 @@ def test_retries_of_a_running_job_publish_nothing(workplace, target):
         assert "there is nothing to do" in retried.stderr and "failed" not in retried.stderr, str(retried)
 
     retry()
+    for change in (("--source-directory", "code"), ("--set", "output_format=csv")):
+        refused = target.command("retry", job_id, *change, expect=ERROR)
+        assert f"job {job_id} has not ended: cancel it first, or wait" in refused.stderr, str(refused)
     target.reducer()
     published(target, COUNT)
     for arguments in ((), ("--json",)):
@@ -68,7 +71,7 @@ def test_retries_of_a_running_job_publish_nothing(workplace, target):
     assert "nothing to do" in target.command("retry", job_id, expect=0).stderr
 
 
-def test_what_has_failed_runs_again_while_others_run(workplace, target):
+def test_failed_mini_batches_run_again_while_others_run(workplace, target):
     """Two reducers serve the job, and one of them publishes it."""
     workplace.data(8)
     script = """
@@ -159,27 +162,3 @@ def test_interrupted_enqueue_is_completed_by_a_retry(workplace, sqlite):
     sqlite.worker("--process-count", 2)
     assert len(sqlite.lines(job_id)) == count
     assert len(runs(workplace)) == count, "each mini-batch had one message"
-
-
-def test_job_name_means_the_running_job_first(workplace, sqlite):
-    workplace.data(1)
-    running = sqlite.enqueue(workplace.job(HELD))
-    sqlite.reducer()
-
-    def another(output):
-        next_second()
-        return sqlite.enqueue(workplace.job(HELD, output=output))
-
-    ended = another("ended")
-    sqlite.command("cancel", ended, expect=0)
-    sqlite.wait_for_end(ended, "Canceled")
-    assert running in sqlite.command("status", "test", expect=0).stdout, "though the other one is newer"
-    newer = another("newer")
-    assert newer in sqlite.command("status", "test", expect=0).stdout
-    refused = sqlite.command("cancel", "test", expect=ERROR).stderr
-    assert '2 jobs named "test" are running' in refused and running in refused and newer in refused, refused
-    sqlite.command("cancel", newer, expect=0)
-    sqlite.wait_for_end(newer, "Canceled")
-    sqlite.command("cancel", "test", expect=0)
-    sqlite.wait_for_end(running, "Canceled")
-    assert newer in sqlite.command("status", "test", expect=0).stdout, "the newest"

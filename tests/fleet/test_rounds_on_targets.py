@@ -22,14 +22,22 @@ def names(output):
     return [line.split()[0] for line in output.decode().splitlines()]
 
 
-def test_retry_completes_the_output_of_a_target(workplace, target):
+def test_retry_runs_rejects_aside_or_completes_the_output(workplace, target):
     workplace.data(FILES)
     settings = {"isolate": "items", "mini_batch_size": 4}
     first = target.run(workplace.job("BAD = ['002.txt', '003.txt', '009.txt']\n" + SCRIPT, **settings))
     assert first.items == (FILES, FILES - 3, 3)
-    workplace.job("BAD = ['009.txt']\n" + SCRIPT, **settings)
     target.worker()
     target.reducer()
+    workplace.write({"mended/entry.py": "BAD = []\n" + SCRIPT})
+    arguments = ["--separate", "--source-directory", "mended", "--wait", "--json"]
+    aside = target.command("retry", first.job_id, *arguments, expect=0)
+    assert aside.items == (3, 3, 0)
+    if "://" not in aside.result["output"]:
+        assert names(target.output(aside.result)) == ["002.txt", "003.txt", "009.txt"]
+    assert names(target.output(first.result)) == file_names(FILES, without=[2, 3, 9]), "that job does not change"
+
+    workplace.job("BAD = ['009.txt']\n" + SCRIPT, **settings)
     second = target.command("retry", first.job_id, "--wait", "--json", expect=0)
     assert (second.job_id, second.items) == (first.job_id, (FILES, FILES - 1, 1))
     assert "the script has changed since the job began" in second.stderr
@@ -41,7 +49,7 @@ def test_retry_completes_the_output_of_a_target(workplace, target):
 
 
 @pytest.mark.parametrize("target", ["sqs"], indirect=True)
-def test_object_that_was_changed_since_is_kept(workplace, target, components):
+def test_output_object_that_a_person_changed_is_kept(workplace, target, components):
     workplace.data(FILES)
     settings = {"isolate": "items", "mini_batch_size": 4, "output": f"s3://{target.prefix}/out"}
     first = target.run(workplace.job("BAD = ['002.txt', '009.txt']\n" + SCRIPT, **settings))
@@ -64,7 +72,7 @@ def test_object_that_was_changed_since_is_kept(workplace, target, components):
     assert [read(f"out/rows.txt.edited-{rounds}") for rounds in (1, 2)] == [b"by hand 1", b"by hand 2"]
 
 
-def test_every_item_of_a_long_list_of_rejects_runs_again(workplace, target):
+def test_every_reject_of_a_long_list_runs_again(workplace, target):
     """A message cannot name them all, so the store does."""
     workplace.data(700)
     script = """
@@ -86,28 +94,3 @@ def test_every_item_of_a_long_list_of_rejects_runs_again(workplace, target):
     second = target.command("retry", first.job_id, "--wait", "--json", expect=0)
     assert second.items == (700, 700, 0)
     assert names(target.output(second.result)) == [str(number) for number in range(700)]
-
-
-def test_rejects_run_aside_on_a_target(workplace, target):
-    workplace.data(FILES)
-    settings = {"isolate": "items", "mini_batch_size": 4}
-    first = target.run(workplace.job("BAD = ['002.txt', '009.txt']\n" + SCRIPT, **settings))
-    workplace.write({"mended/entry.py": "BAD = []\n" + SCRIPT})
-    target.worker()
-    target.reducer()
-    arguments = ["--separate", "--source-directory", "mended", "--wait", "--json"]
-    aside = target.command("retry", first.job_id, *arguments, expect=0)
-    assert aside.items == (2, 2, 0)
-    if "://" not in aside.result["output"]:
-        assert names(target.output(aside.result)) == ["002.txt", "009.txt"]
-    assert names(target.output(first.result)) == file_names(FILES, without=[2, 9]), "that job does not change"
-
-
-def test_job_that_has_not_ended_keeps_script_and_format(workplace, target):
-    workplace.data(2)
-    job_id = target.enqueue(workplace.job("BAD = []\n" + SCRIPT))
-    workplace.write({"mended/entry.py": "BAD = []\n" + SCRIPT})
-    for change in (("--source-directory", "mended"), ("--set", "output_format=csv")):
-        refused = target.command("retry", job_id, *change)
-        assert refused.exit_status == 1, str(refused)
-        assert f"job {job_id} has not ended: cancel it first, or wait" in refused.stderr, str(refused)

@@ -77,25 +77,6 @@ def test_job_behind_long_runs_begins(workplace, target):
     assert len(workplace.recorded("held")) == count, "no mini-batch ran twice"
 
 
-def test_job_has_no_more_than_its_max_share(workplace, sqlite):
-    workplace.data(12)
-    script = """
-        import time
-        from recorder import record
-        def run(files):
-            record("run")
-            time.sleep(0.05)
-            return ["row"]
-    """
-    job_id = sqlite.enqueue(workplace.job(script, max_share=50), "--priority", "high")
-    (spec,) = map(json.loads, sqlite.objects(f"jobs/{job_id}/spec.json").values())
-    assert (spec["priority"], spec["max_share"]) == ("high", 50)
-    sqlite.reducer()
-    sqlite.worker("--process-count", 4)
-    sqlite.wait_for_end(job_id)
-    assert len(pids(workplace.recorded("run"))) == 2
-
-
 QUICK_IN = """
     import time
     from recorder import record, recorded, wait_for
@@ -112,22 +93,23 @@ QUICK_IN = """
     [({"priority": "high"}, 4), ({"priority": "low"}, 1), ({"priority": "high", "max_share": 40}, 2)],
     ids=["high", "low", "max_share"],
 )
-def test_job_has_its_part_beside_another(workplace, target, settings, processes):
+def test_job_has_its_share_beside_another(workplace, sqlite, settings, processes):
     """The other job, of normal priority, has long runs in all five processes of the worker."""
-    held = target.enqueue(workplace.job_of_its_own("held", 10, HOLDS))
-    target.reducer()
-    worker = target.worker("--process-count", 5)
+    held = sqlite.enqueue(workplace.job_of_its_own("held", 10, HOLDS))
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 5)
     worker.wait_for_record("held", 5)
     script = QUICK_IN.replace("PROCESSES", str(processes))
-    target.wait_for_end(target.enqueue(workplace.job_of_its_own("quick", 20, script, **settings)))
+    sqlite.wait_for_end(sqlite.enqueue(workplace.job_of_its_own("quick", 20, script, **settings)))
     assert len(pids(workplace.recorded("quick began"))) == processes
     assert len(workplace.recorded("held")) == 5, "no run was interrupted"
     go(workplace)
-    target.wait_for_end(held)
+    sqlite.wait_for_end(held)
     assert len(workplace.recorded("held")) == 10, "none ran twice"
     assert len(workplace.recorded("quick began")) == 20
 
 
+@pytest.mark.parametrize("target", ["sqlite", "rabbitmq"], indirect=True)
 def test_priority_of_a_running_job_can_be_changed(workplace, target):
     """The worker gives the job another process, and takes none from a run of the other one."""
     raised = """
@@ -168,8 +150,7 @@ def test_priority_of_a_waiting_job_can_be_changed(workplace, sqlite):
     assert row["priority"] == "low"
 
 
-@pytest.mark.parametrize("order", ["large first", "small first"])
-def test_killed_worker_with_two_jobs_loses_nothing(workplace, target, order):
+def test_killed_worker_with_two_jobs_loses_nothing(workplace, target):
     script = """
         import os, time
         from recorder import record
@@ -179,11 +160,10 @@ def test_killed_worker_with_two_jobs_loses_nothing(workplace, target, order):
             return [os.path.basename(files[0])]
     """
     counts = {"large": 120, "small": 40}
-    names = sorted(counts, reverse=order.startswith("small"))
-    jobs = {}
-    for name in names:
-        job = workplace.job_of_its_own(name, counts[name], script, environment_variables={"JOB": name}, run_max_try=3)
-        jobs[name] = target.enqueue(job)
+    jobs = {
+        name: target.enqueue(workplace.job_of_its_own(name, count, script, run_max_try=3))
+        for name, count in counts.items()
+    }
     target.reducer()
     first = target.worker("--process-count", 2)
     wait_until(lambda: workplace.recorded("large") and workplace.recorded("small"), "runs of both jobs")
@@ -218,11 +198,7 @@ COUNTS_ITS_SIBLINGS = """
 
 def test_forty_jobs_complete_on_a_worker_of_two_processes_a_few_at_a_time(workplace, sqlite):
     sqlite.reducer()
-    jobs = []
-    for number in range(JOBS):
-        name = f"job{number}"
-        job = workplace.job_of_its_own(name, 1, COUNTS_ITS_SIBLINGS, environment_variables={"JOB": name})
-        jobs.append(sqlite.enqueue(job))
+    jobs = [sqlite.enqueue(workplace.job_of_its_own(f"job{number}", 1, COUNTS_ITS_SIBLINGS)) for number in range(JOBS)]
     sqlite.worker("--process-count", 2)
     for job_id in jobs:
         result = sqlite.wait_for_end(job_id)
@@ -259,10 +235,7 @@ def test_jobs_with_long_work_take_turns_on_one_process(workplace, sqlite):
     """
     sqlite.reducer()
     sqlite.worker("--process-count", 1)
-    ids = {}
-    for name in ("one", "two", "three"):
-        job = workplace.job_of_its_own(name, 100, script, environment_variables={"JOB": name})
-        ids[name] = sqlite.enqueue(job)
+    ids = {name: sqlite.enqueue(workplace.job_of_its_own(name, 75, script)) for name in ("one", "two", "three")}
     waits = "other jobs have all processes that it could use"
 
     def hints():
@@ -274,8 +247,8 @@ def test_jobs_with_long_work_take_turns_on_one_process(workplace, sqlite):
     wait_until(lambda: {fact["job"] for fact in workplace.recorded("run")} == set(ids), "runs of each job")
     assert all(sqlite.status(job_id)["result"] is None for job_id in ids.values()), "they take turns"
     for job_id in ids.values():
-        assert sqlite.lines(job_id) == file_names(100)
-    assert len(workplace.recorded("run")) == 300, "no mini-batch ran twice"
+        assert sqlite.lines(job_id) == file_names(75)
+    assert len(workplace.recorded("run")) == 225, "no mini-batch ran twice"
 
 
 def test_job_of_this_machine_has_no_priority(workplace):

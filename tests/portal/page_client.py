@@ -19,7 +19,7 @@ def show(page: Page, place: str) -> None:
 
 def eventually(page: Page, condition: str) -> None:
     """Waits for a condition. The policy of the page forbids what `wait_for_function` does."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
         time.sleep(0.02)

@@ -53,7 +53,6 @@ def test_sources_never_make_markup_from_text() -> None:
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser", text
         ), source
-        assert text.count("\n") < 500, source
 
 
 def test_licenses_of_the_packages_are_in_the_page() -> None:

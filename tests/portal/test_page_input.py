@@ -202,6 +202,10 @@ def test_tab_alone_reaches_the_row_and_the_action(own_stand_in: StandIn, open_pa
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="invoices", level=1)).to_be_visible()
     tab_to("element.textContent === 'Retry'")
+    for key in ("Enter", "Escape"):
+        page.keyboard.press(key)
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert own_stand_in.posted == []
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
     tab_to("element.textContent === 'Retry the job'")

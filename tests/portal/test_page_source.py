@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from page_client import COMPLETED, FAILED, HOSTILE
+from page_client import COMPLETED, FAILED
 from stand_in import StandIn
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -29,12 +29,6 @@ def test_script_is_compared_with_that_of_the_job_before(stand_in: StandIn, open_
     expect(changes.locator(".removed")).to_have_text("-    return int(text)\n")
     expect(changes.locator(".added")).to_have_text("+    return float(text)\n")
     expect(page.get_by_text("1 other file is equal.")).to_be_visible()
-
-
-def test_markup_in_a_script_is_text(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{stand_in.address}#/jobs/{HOSTILE}/source")
-    expect(page.get_by_role("group", name="score.py")).to_contain_text("<img")
-    assert page.locator(".code img").count() == 0
 
 
 def test_two_jobs_are_shown_side_by_side(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
@@ -80,8 +74,3 @@ def test_rejected_items_are_run_again_by_a_button(own_stand_in: StandIn, open_pa
     dialog.get_by_role("button", name="Retry the job").click()
     expect(page.get_by_text("the job continues in a process of its own")).to_be_visible()
     assert own_stand_in.posted == [f"/jobs/{FAILED}/retry"]
-
-
-def test_gpus_of_processes_are_shown(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
-    page = open_page(f"{stand_in.address}#/jobs/{FAILED}/nodes")
-    expect(page.get_by_text("GPU", exact=True).first).to_be_visible()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from harness import FAILED, Ended, Workplace
+from harness import FAILED, Workplace
 from page_client import show
 from portal_client import FAILS_ON_ONE, Portal
 
@@ -32,13 +33,17 @@ SCRIPT = """
             raise ValueError("six is bad")
         return [name]
 """
+Ran = tuple[Portal, str]
 STRAGGLER = 1
 COUNT = 12
 # Colours of the light theme.
 GOOD, BAD = (0x3F, 0x9D, 0x63), (0xD6, 0x3A, 0x48)
 
 
-def run_job(workplace: Workplace) -> Ended:
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> Iterator[Ran]:
+    """A portal with a job that has ended, and its id."""
+    workplace = Workplace(tmp_path_factory.mktemp("facts"), executable, Path(sys.executable))
     workplace.data(COUNT)
     arguments = ["--resource_monitor_interval", 1, "--model", "<b>small</b>"]
     job = workplace.job(
@@ -46,7 +51,8 @@ def run_job(workplace: Workplace) -> Ended:
     )
     ended = job.run()
     assert ended.mini_batches == (COUNT, COUNT - 1, 1), ended
-    return ended
+    yield Portal(workplace), ended.job_id
+    workplace.kill_what_still_runs()
 
 
 def panel(page: Page, title: str) -> Locator:
@@ -73,9 +79,8 @@ def colour_at(canvas: Locator, x: float, y: float) -> tuple[int, ...]:
     return tuple(canvas.evaluate(pixel, [x, y])[:3])
 
 
-def test_nodes_show_a_death_resources_and_attempts(workplace: Workplace, open_page: Callable[..., Page]) -> None:
-    job_id = run_job(workplace).job_id
-    portal = Portal(workplace)
+def test_nodes_show_a_death_resources_and_attempts(ran: Ran, open_page: Callable[..., Page]) -> None:
+    portal, job_id = ran
     page = open_page(portal.address)
     show(page, f"jobs/{job_id}/nodes")
     events = panel(page, "What happened").get_by_role("listitem")
@@ -97,9 +102,8 @@ def test_nodes_show_a_death_resources_and_attempts(workplace: Workplace, open_pa
     assert box and above and above["y"] < box["y"], "the resources, and the attempts under them"
 
 
-def test_timeline_shows_a_straggler_and_the_gap_beside_it(workplace: Workplace, open_page: Callable[..., Page]) -> None:
-    job_id = run_job(workplace).job_id
-    portal = Portal(workplace)
+def test_timeline_shows_a_straggler_and_the_gap_beside_it(ran: Ran, open_page: Callable[..., Page]) -> None:
+    portal, job_id = ran
     page = open_page(portal.address)
     show(page, f"jobs/{job_id}/timeline")
     expect(panel(page, "The slowest").locator("tbody a.num").first).to_have_text(str(STRAGGLER))
@@ -133,9 +137,9 @@ def test_timeline_shows_a_straggler_and_the_gap_beside_it(workplace: Workplace, 
     expect(page.get_by_role("heading", name=f"Mini-batch {STRAGGLER}")).to_be_visible()
 
 
-def test_job_shows_its_rates_limits_settings_and_script(workplace: Workplace, open_page: Callable[..., Page]) -> None:
-    job_id = run_job(workplace).job_id
-    page = open_page(Portal(workplace).address)
+def test_job_shows_its_rates_limits_settings_and_script(ran: Ran, open_page: Callable[..., Page]) -> None:
+    portal, job_id = ran
+    page = open_page(portal.address)
     show(page, f"jobs/{job_id}")
     chart = panel(page, "Attempts that ended, by time").get_by_role("img", name=f"{COUNT - 1} attempts succeeded in")
     expect(chart.locator("canvas")).to_be_visible()
@@ -145,11 +149,11 @@ def test_job_shows_its_rates_limits_settings_and_script(workplace: Workplace, op
         "aria-label", "Tries of one mini-batch: 2 tries, limit 2"
     )
     expect(gauges.filter(has_text="Failed items")).to_contain_text("1 item, no limit")
-    settings = panel(page, "Settings")
-    expect(settings).to_contain_text(f"script{workplace.folder / 'code' / 'entry.py'}")
-    expect(settings).to_contain_text(f"job file{workplace.folder / 'job.yaml'}")
+    settings, folder = panel(page, "Settings"), portal.running.workplace.folder
+    expect(settings).to_contain_text(f"script{folder / 'code' / 'entry.py'}")
+    expect(settings).to_contain_text(f"job file{folder / 'job.yaml'}")
     expect(settings).to_contain_text("mini_batch_size1 file")
-    for group, text in (("failures", "run_max_try2"), ("other", "'<b>small</b>'"), ("output", str(workplace.folder))):
+    for group, text in (("failures", "run_max_try2"), ("other", "'<b>small</b>'"), ("output", str(folder))):
         settings.locator("summary").filter(has_text=group).click()
         expect(settings.locator("details").filter(has=page.get_by_role("heading", name=group))).to_contain_text(text)
 

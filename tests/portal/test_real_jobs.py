@@ -75,6 +75,9 @@ def test_failed_job_is_explained_on_every_page(
     expect(page.get_by_text("Try 2")).to_be_visible()
     expect(page.get_by_role("group", name="What the attempt printed").first).to_contain_text("reading <b>")
     page.get_by_role("button", name="Run it again").click()
+    page.get_by_role("button", name="Leave it").click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.get_by_role("button", name="Run it again").click()
     page.get_by_role("button", name="Start the job").click()
     expect(page.get_by_role("heading", name=re.compile("^test-"), level=1)).to_be_visible()
     expect(page.locator(".title .badge")).to_have_text("Failed")
@@ -217,6 +220,12 @@ def test_long_log_with_any_bytes_is_read_up_to_its_first_line(
         expect(page).to_have_url(re.compile(f"at={offset}&"))
         expect(page.locator(".log-line.marked")).to_contain_text(text.decode())
         expect(page.locator(".log-line.marked a")).to_have_text(str(log.count(b"\n", 0, offset) + 1))
+    page.reload()
+    expect(page.locator(".log-line.marked")).to_contain_text("prüfe 11990")
+    page.get_by_role("button", name="Beginning").click()
+    expect(page.locator(".log-line a").first).to_have_text("1")
+    page.get_by_role("button", name="End").click()
+    expect(page.locator(".log")).to_contain_text("prüfe 11999")
 
 
 @pytest.mark.parametrize("kind, name", [("csv", "CSV"), ("jsonl", "JSON lines"), ("parquet", "Parquet")])

@@ -51,24 +51,6 @@ def test_targets_match_the_published_ports():
     assert named == published
 
 
-def test_both_brokers_start_with_the_queues_of_a_target(components: Components):
-    sqs = components.client("sqs")
-    for name in ("control", "dead-letters"):
-        assert sqs.get_queue_url(QueueName=f"gristmill-{name}")["QueueUrl"]
-    assert components.client("s3").head_bucket(Bucket="gristmill")
-
-    queues = {queue["name"]: queue for queue in components.manage_rabbitmq("queues/%2f")}
-    for name in ("control", "dead-letters"):
-        queue = queues[f"gristmill-{name}"]
-        assert (queue["type"], queue["durable"]) == ("quorum", True)
-
-
-def test_creating_existing_queues_changes_nothing(components: Components):
-    script = FOLDER / "localstack/queues_and_bucket.py"
-    environment = {**components.environment, "AWS_ENDPOINT_URL": components.aws_endpoint}
-    subprocess.run([sys.executable, script], env=environment, check=True, timeout=60)
-
-
 def test_components_listen_only_on_loopback(components: Components):
     """A listener on every address shows as 00000000, or as 32 zeros, in the tables of the kernel."""
     ports = {f"{port:04X}" for port in components.ports()}

@@ -1,4 +1,4 @@
-"""Permissions of each role: the table "Permissions of each role" in infra/README.md, and the requests of the sources.
+"""Permissions of each role: the table in infra/modules/access/README.md, and the requests of the sources.
 
 A resource of the table is a queue of the target, a place in its store (`*` is a job, or anything at the end), or a
 place elsewhere.
@@ -20,7 +20,7 @@ Need = tuple[str, str]  # Action, resource.
 def needs() -> dict[str, set[Need]]:
     """Returns the permissions of each role."""
     table: dict[str, set[Need]] = {}
-    for role, actions, resources in ROW.findall((ROOT / "infra/README.md").read_text()):
+    for role, actions, resources in ROW.findall((ROOT / "infra/modules/access/README.md").read_text()):
         cells = (re.findall(r"`(.+?)`", cell) for cell in (actions, resources))
         table.setdefault(role, set()).update(itertools.product(*cells))
     return table

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from harness import COMPLETED, Ended, Workplace
+
 COMPONENT = {
     "type": "parallel",
     "inputs": {"data": {"type": "uri_folder", "path": "data"}},
@@ -35,3 +37,10 @@ def changed(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
         else:
             place[key] = value
     return document
+
+
+def run(workplace: Workplace, *arguments: str, expect: int = COMPLETED, **environment: str) -> Ended:
+    """Runs a document."""
+    ended = workplace.command("run", *arguments, **environment)
+    assert ended.exit_status == expect, str(ended)
+    return ended

@@ -60,6 +60,7 @@ def expect_no_input():
 
 def terraform():
     command, *options = ARGUMENTS[1:]
+    root = ARGUMENTS[0].rpartition("/")[2]
     tag = next((option.partition("=")[2] for option in options if option.startswith("image_tag=")), None)
     account = WORLD["account"]
     if command in ("init", "plan", "apply"):
@@ -71,6 +72,8 @@ def terraform():
         assert WORLD.get("initialized"), "Run terraform init."
         has_target = any(option.startswith("-target=") for option in options)
         wanted = {"repositories": True} if has_target else {"repositories": True, "deployed": tag}
+        if root == "platform":
+            wanted = {"repositories": True, "platform": True}
         plan = {"wanted": wanted, "tasks": tasks(tag)}
         with open(next(option for option in options if option.startswith("-out="))[5:], "w") as file:
             json.dump(plan, file)
@@ -84,9 +87,16 @@ def terraform():
         assert "-auto-approve" in options
         if any(WORLD.get("roles", {}).values()):
             refuse("DeleteConflict: Cannot delete a policy attached to entities.")
-        WORLD["account"] = {"images": {}}
+        if root != "dev":
+            read(next(option[10:] for option in options if option.startswith("-var-file=")))
+        if root == "platform" and "deployed" in account:
+            refuse("ClusterContainsServicesException: The Cluster cannot be deleted while Services are active.")
+        account.pop("deployed", None)
+        if root != "prod":
+            WORLD["account"] = {"images": {}}
     elif command == "output":
-        values = {"repositories": REPOSITORIES, "target": WORLD["target"], **OUTPUTS}
+        target = {**WORLD["target"], "name": "gristmill-dev" if root == "dev" else "gristmill-proof"}
+        values = {"repositories": REPOSITORIES, "target": target, **OUTPUTS}
         outputs = {name: {"sensitive": False, "type": ["object", {}], "value": value} for name, value in values.items()}
         print(json.dumps(REPOSITORIES if options[-1] == "repositories" else outputs))
     else:
@@ -187,7 +197,20 @@ def proof():
             arns = ["arn:aws:ecs:eu-central-1:123456789012:cluster/gone"]
             if WORLD["account"].keys() > {"images"}:
                 arns.append("arn:aws:s3:::gristmill-dev-123456789012")
+            if "states" in WORLD:
+                arns.append("arn:aws:kms:eu-central-1:123456789012:key/of-a-platform")
             print("\t".join(arns))
+        case ["kms", "describe-key"]:
+            print("Enabled" if "platform" in WORLD["account"] else "PendingDeletion")
+        case ["ec2", "describe-vpcs"]:
+            print(os.environ.get("NETWORK", "vpc-1"))
+        case ["ec2", "describe-subnets"]:
+            print("subnet-1\tsubnet-2")
+        case ["s3", "mb"]:
+            WORLD["states"] = ARGUMENTS[-1]
+        case ["s3", "rb"]:
+            assert WORLD["states"] == ARGUMENTS[-1] and WORLD["account"].keys() == {"images"}, "states of what is there"
+            WORLD["states"] = None
         case ["iam", "get-role"]:
             if after("--role-name") not in roles:
                 refuse("NoSuchEntity", 254)
@@ -239,12 +262,13 @@ def proof():
         case ["sns", "subscribe"]:
             fleet["rings"] = after("--notification-endpoint").endswith("gristmill-proof-alarms")
         case ["sqs", "send-message"]:
-            fleet["letter"] = after("--queue-url").endswith("gristmill-dev-control")
+            fleet["letter"] = after("--queue-url").endswith(("gristmill-dev-control", "gristmill-proof-control"))
         case ["sqs", "receive-message"]:
             # The alarm needs a while.
             fleet["looks"] = fleet.get("looks", 0) + 1
             if fleet["looks"] > 3 and fleet["rings"] and fleet["letter"]:
-                print('{"AlarmName": "gristmill-dev-dead-letters", "NewStateValue": "ALARM"}')
+                name = "gristmill-proof" if WORLD.get("states") else "gristmill-dev"
+                print(f'{{"AlarmName": "{name}-dead-letters", "NewStateValue": "ALARM"}}')
         case ["sqs", "delete-queue"]:
             WORLD["queues"].remove(after("--queue-url").rpartition("/")[2])
         case _:

@@ -298,6 +298,20 @@ class Workplace:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content if isinstance(content, bytes) else textwrap.dedent(content).encode())
 
+    def add_conda_tool(self) -> None:
+        """Adds `env.yml`, and a stand-in for micromamba, which quickly creates an environment without packages."""
+        text = f"""
+            #!/bin/sh
+            [ "$1" != --version ] || exit 0
+            echo "$@" > {self.folder}/called
+            while [ "$1" != --prefix ]; do shift; done
+            exec {self.environment["GRISTMILL_PYTHON"]} -m venv --without-pip "$2"
+        """
+        environment = "dependencies: [python=3.11, libgdal=3.8, {pip: [tiny]}]\n"
+        self.write({"bin/micromamba": text.lstrip("\n"), "env.yml": environment})
+        (self.folder / "bin/micromamba").chmod(0o755)
+        self.environment["PATH"] = f"{self.folder}/bin:{self.environment['PATH']}"
+
     def data(self, count: int, folder: str = "data") -> None:
         """Writes this many small files: `000.txt` contains `000`."""
         (self.folder / folder).mkdir(parents=True, exist_ok=True)

@@ -66,7 +66,8 @@ def actions_of(request: Request) -> list[AskedFor]:
         name = operation.partition(".")[2]
         asked = json.loads(request.body)
         queue = asked.get("QueueName") or asked["QueueUrl"].rpartition("/")[2]
-        return [(ACTIONS_OF_REQUESTS.get(name, f"sqs:{name}"), queue_arn(queue), None)]
+        actions = [ACTIONS_OF_REQUESTS.get(name, f"sqs:{name}"), *(["sqs:TagQueue"] if asked.get("tags") else [])]
+        return [(action, queue_arn(queue), None) for action in actions]
     bucket, _, key = urllib.parse.unquote(url.path).lstrip("/").partition("/")
     query = urllib.parse.parse_qs(url.query, keep_blank_values=True)
     of_bucket = f"arn:aws:s3:::{bucket}"

@@ -14,6 +14,8 @@ from harness import ROOT
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+# In milliseconds, generous because test machines are busy.
+PATIENCE = 60_000
 AXE = ROOT / "services" / "portal" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -21,8 +23,9 @@ AXE = ROOT / "services" / "portal" / "web" / "node_modules" / "axe-core" / "axe.
 def browser() -> Iterator[Browser]:
     """Debian's Chromium, which scripts/test installs."""
     # Most tests open no page.
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE)
     executable = shutil.which("chromium")
     if executable is None:
         pytest.skip("chromium is not installed (on Debian: apt-get install chromium)")
@@ -48,7 +51,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         **more: Any,
     ) -> Page:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))

@@ -9,6 +9,7 @@ from terraform_files import call
 from terraform_plan import REGION, SUBNETS, Terraform
 
 KEY = f"arn:aws:kms:{REGION}:123456789012:key/one"
+TAGS = {"CostCenter": "7"}
 BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
 REGISTRY = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/fleet"
 IMAGES = {"worker": f"{REGISTRY}/gristmill-worker:1", "reducer": f"{REGISTRY}/gristmill:1"}
@@ -65,6 +66,7 @@ RABBITMQ = {
 OLD_BROKER = {"is_cluster": False, "engine_version": "3.13", "instance_type": "mq.t3.micro"}
 TOKEN = f"arn:aws:secretsmanager:{REGION}:123456789012:secret:portal-token-AbCdEf"
 SECRET = f"arn:aws:secretsmanager:{REGION}:123456789012:secret:database-AbCdEf"
+KEY_OF_SECRETS = f"{KEY}-of-secrets"
 INDEX = "https://packages.example/simple"
 PORTAL = {"token_secret_arn": TOKEN, "client_security_group_ids": {"bastion": "sg-bastion"}}
 BALANCED = {
@@ -89,6 +91,7 @@ LARGE = {
     },
     "portal": PORTAL,
     "environment": {"PIP_INDEX_URL": INDEX},
+    "secret_kms_key_arns": [KEY_OF_SECRETS],
 }
 # CPU and GPU, small and large, spot and on demand, labelled, and of another architecture.
 POOLS = {
@@ -134,7 +137,9 @@ EVERYTHING: dict[str, Call] = {
         "own", workers={}, has_own_key=True, public_egress=False, egress={"all": {**EGRESS["proxy"], "port": 443}}
     ),
     "rabbitmq": target("rabbitmq", **RABBITMQ),
-    "single": target("single", **{**RABBITMQ, "rabbitmq": OLD_BROKER}, portal=BALANCED),
+    "single": target(
+        "single", **{**RABBITMQ, "rabbitmq": OLD_BROKER}, portal=BALANCED, secret_kms_key_arns=[KEY_OF_SECRETS]
+    ),
     "batch": (
         "batch",
         {
@@ -183,7 +188,7 @@ CHANGED: dict[str, Call] = {
 
 def root_of(modules: dict[str, Call]) -> str:
     """Returns a root that calls all of them, and has all their outputs."""
-    tags = json.dumps({"CostCenter": "7"})
+    tags = json.dumps(TAGS)
     text = f'provider "aws" {{\n  region = "{REGION}"\n\n  default_tags {{\n    tags = {tags}\n  }}\n}}\n'
     for name, (module, arguments) in modules.items():
         called = call(module, **arguments).replace(f'module "{module}"', f'module "{name}"', 1)

@@ -1,4 +1,4 @@
-# One policy for each role, based on the calls of its code (infra/README.md has the table).
+# One policy for each role, based on the calls of its code (the README.md beside this file has the table).
 #
 # Each role may list where it may read, and nothing else in these buckets. S3 reports a missing object only to principals that may list
 # it, and roles frequently request objects that do not exist yet (a result, a cancel request). For that S3 evaluates s3:ListBucket with
@@ -92,8 +92,8 @@ locals {
 
     reducer = [
       local.find_queues,
-      # Those of a job exist while it may run.
-      { sid = "KeepQueues", actions = ["sqs:CreateQueue", "sqs:DeleteQueue"], resources = concat(local.tasks, local.results) },
+      # Those of a job exist while it may run. Its creator tags a queue.
+      { sid = "KeepQueues", actions = ["sqs:CreateQueue", "sqs:DeleteQueue", "sqs:TagQueue"], resources = concat(local.tasks, local.results) },
       {
         sid       = "HearNewsAndCommitResults"
         actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage"]
@@ -174,7 +174,7 @@ locals {
     # messages back to the queues of their jobs; `clean`, which removes ended jobs.
     operator = [
       local.find_queues,
-      { sid = "TryToKeepQueues", actions = ["sqs:CreateQueue", "sqs:DeleteQueue"], resources = local.doctor_queues },
+      { sid = "TryToKeepQueues", actions = ["sqs:CreateQueue", "sqs:DeleteQueue", "sqs:TagQueue"], resources = local.doctor_queues },
       {
         sid       = "ReadDeadLetters"
         actions   = ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:ReceiveMessage"]

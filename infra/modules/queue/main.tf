@@ -1,6 +1,6 @@
 # The two queues of a target itself in SQS: control, through which commands tell reducers that there is news, and the dead
 # letters. Reducers create two more for each job that may run, PREFIX-…-tasks and PREFIX-…-results, and delete them when it has
-# ended. infra/README.md says what that means for encryption.
+# ended. infra/README.md, "Keys and secrets", says how they are encrypted.
 #
 # Their attributes are those that `gristmill doctor --create` gives them (services/queue/src/sqs/attributes.rs).
 

@@ -2,8 +2,13 @@
 
 locals {
   is_sqs      = var.target.broker == "sqs"
-  queue       = one(concat(module.queue[*].address, module.rabbitmq[*].broker.address))
   kms_key_arn = var.target.kms_key_arn != null ? var.target.kms_key_arn : var.target.has_own_key ? one(module.key[*].arn) : var.platform.kms_key_arn
+
+  # The address of the queues. Reducers and `doctor` create those of jobs with the key and the tags that it names.
+  queue = local.is_sqs ? join("?", compact([module.queue[0].address, join("&", concat(
+    [for arn in local.kms_key_arn[*] : "kms_key=${urlencode(arn)}"],
+    [for name, value in data.aws_default_tags.current.tags : "tag.${urlencode(name)}=${urlencode(value)}"],
+  ))])) : module.rabbitmq[0].broker.address
 }
 
 module "key" {
@@ -67,6 +72,8 @@ module "access" {
 data "aws_partition" "current" {}
 
 data "aws_region" "current" {}
+
+data "aws_default_tags" "current" {}
 
 data "aws_caller_identity" "current" {}
 

@@ -54,6 +54,8 @@ locals {
     "${role}-execution" = "arn:${data.aws_partition.current.partition}:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
   }]...)
 
+  # Roles with secrets of the caller. Those of a broker have the key of the target.
+  roles_with_given_secrets = distinct([for role in local.roles : role.role if length(role.secrets) > 0])
   # The secrets of the tasks of each role, without the fields behind them.
   secrets = { for role in distinct([for task in local.tasks : task.role]) : role => distinct(flatten([
     for task in local.tasks : [for arn in values(task.secrets) : join(":", slice(split(":", arn), 0, 7))] if task.role == role
@@ -216,6 +218,22 @@ data "aws_iam_policy_document" "read_secret" {
       sid       = "Decrypt"
       actions   = ["kms:Decrypt"]
       resources = [statement.value]
+    }
+  }
+
+  dynamic "statement" {
+    for_each = contains(local.roles_with_given_secrets, each.key) && length(var.target.secret_kms_key_arns) > 0 ? [var.target.secret_kms_key_arns] : []
+
+    content {
+      sid       = "DecryptSecrets"
+      actions   = ["kms:Decrypt"]
+      resources = statement.value
+
+      condition {
+        test     = "StringLike"
+        variable = "kms:ViaService"
+        values   = ["secretsmanager.*.amazonaws.com"]
+      }
     }
   }
 }

@@ -53,6 +53,9 @@ variable "target" {
     outputs             = optional(list(string), [])
     input_kms_key_arns  = optional(list(string), [])
     output_kms_key_arns = optional(list(string), [])
+    # Keys that encrypt `secrets` of pools and the token of the portal, if they are neither the key of the target nor that of AWS. ECS
+    # decrypts with them when it starts a task.
+    secret_kms_key_arns = optional(list(string), [])
     # Days until the objects of a job expire, and until the roles' own logs do. Logs of jobs are in the bucket.
     job_days = optional(number, 90)
     log_days = optional(number, 365)
@@ -131,7 +134,7 @@ variable "target" {
       max          = optional(number, 50)
       idle_minutes = optional(number, 10)
       # The needs that start workers of this pool, in the words of the metric `ProcessesWanted`, such as "label zone=a". By default
-      # those that GPUs and labels meet, and no other pool serves: infra/README.md has the rule.
+      # those that GPUs and labels meet, and no other pool serves: infra/README.md, "Pools of workers", has the rule.
       requires = optional(list(string))
       # Processes of each worker, for scaling: by default one for each GPU, or for each core.
       processes = optional(number)
@@ -141,8 +144,8 @@ variable "target" {
       # Time after which the queue redelivers the mini-batches of a dead worker: by default 8.
       lease_seconds = optional(number)
       stop_seconds  = optional(number, 120)
-      # Environment variables for scripts of jobs, with ARNs in Secrets Manager (`:KEY::` behind one selects a field), encrypted with
-      # the key of the target or of AWS.
+      # Environment variables for scripts of jobs, with ARNs in Secrets Manager (`:KEY::` behind one selects a field). They are encrypted
+      # with the key of the target, that of AWS, or one of `secret_kms_key_arns`.
       secrets = optional(map(string), {})
     })), { cpu = {} })
 
@@ -219,6 +222,12 @@ variable "target" {
   validation {
     condition     = var.target.kms_key_arn == null || can(regex("^arn:aws[a-z-]*:kms:", var.target.kms_key_arn))
     error_message = "`kms_key_arn` is the ARN of a KMS key."
+  }
+
+  validation {
+    # IAM knows keys by their ARN alone, and `*` would be every key.
+    condition     = alltrue([for arn in concat(var.target.input_kms_key_arns, var.target.output_kms_key_arns, var.target.secret_kms_key_arns) : can(regex("^arn:aws[a-z-]*:kms:[^*]+:key/[^*]+$", arn))])
+    error_message = "`input_kms_key_arns`, `output_kms_key_arns` and `secret_kms_key_arns` are ARNs of KMS keys, not of aliases, without `*`."
   }
 
   validation {

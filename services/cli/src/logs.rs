@@ -4,7 +4,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
-use engine::{FirstError, Purpose, FoundJob, Jobs, NewLines, OVERVIEW, Remedy, Tail, TailEnd};
+use engine::{FirstError, FoundJob, Jobs, NewLines, OVERVIEW, Purpose, Remedy, Tail, TailEnd};
 
 use crate::{Exit, TargetFlags, complete, printed, remedies};
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use protocol::words::counted;
 use protocol::{
-    Rerun, Attempt, Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept,
-    PlanPosition, TableSchema, Work,
+    Attempt, Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept,
+    PlanPosition, Rerun, TableSchema, Work,
 };
 use reducer::Rejects;
 use storage::{JobStore, PlanComplete};

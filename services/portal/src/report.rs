@@ -31,9 +31,11 @@ async fn collect(options: &Options, job_id: &str) -> Answer<Value> {
     answers.answers.insert("/info".to_owned(), value(&jobs::describe(options)));
     answers.add("", &job::describe(&view, options).await?);
     answers.add("/series", &series::of(&view, &Default::default()).await?);
-    for (by, query) in
-        [(map::ColorBy::State, "state"), (map::ColorBy::Tries, "tries"), (map::ColorBy::Duration, "duration")]
-    {
+    for (by, query) in [
+        (map::ColorBy::State, "state"),
+        (map::ColorBy::Tries, "tries"),
+        (map::ColorBy::Duration, "duration"),
+    ] {
         let wanted = map::MapQuery { by, since: None };
         answers.add(&format!("/map?by={query}"), &map::of(&view, &wanted).await?);
     }

@@ -28,6 +28,19 @@ def drive(text, fails=False):
     return ended.stderr if fails else ended.stdout
 
 
+def each_error(calls):
+    """Returns lines of a script or driver that print the error of each call, on one line."""
+    return f"""
+    import traceback
+    for call in {list(calls)!r}:
+        try:
+            exec(call)
+            print("no error")
+        except Exception as error:
+            print(*"".join(traceback.format_exception_only(error)).split())
+    """
+
+
 def committed():
     """Waits until one mini-batch is committed, and returns its job."""
     end = time.monotonic() + 60

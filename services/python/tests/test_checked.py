@@ -22,8 +22,9 @@ def answer(start):
     """Runs a script that returns an expression, with a schema and a format of the output."""
 
     def answer(expression, schema, items=3, output_format="jsonl"):
+        imports = "".join(f"import {name}\n" for name in ("datetime", "numpy", "pandas") if name in expression)
         agent = start(
-            f"import datetime, numpy, pandas\ndef run(mini_batch): return {expression}",
+            f"{imports}def run(mini_batch): return {expression}",
             row_schema=schema,
             output_format=output_format,
         )

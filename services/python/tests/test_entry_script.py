@@ -83,48 +83,42 @@ def test_rank_mini_batch_is_an_empty_list_of_one_item(start):
     assert "warnings" not in event
 
 
-@pytest.mark.parametrize(
-    "expression, rows",
-    [
-        ("['cat.png: 3']", "cat.png: 3\n"),
-        ("[5, 0.1, True, None]", "5\n0.1\nTrue\nNone\n"),
-        ("[[1, 2], (1, 'a'), {'k': 1}]", "[1, 2]\n(1, 'a')\n{'k': 1}\n"),
-        ("[numpy.float32(0.1)]", "0.10000000149011612\n"),
-        ("[numpy.array([1, 2, 3])]", "[1 2 3]\n"),
-        ("[b'x']", "b'x'\n"),
-        ("['two\\nlines', '']", "two\nlines\n\n"),
-        ("('a', 1)", "a\n1\n"),
-        ("[]", ""),
-        ("()", ""),
-        ("['\\u00e9 \\U0001f600']", "é 😀\n"),
-        ("pandas.DataFrame({'a': ['two words', 'q\"q', None], 'b': [1, 2, 3]})", '"two words" 1\n"q""q" 2\n 3\n'),
-        ("pandas.DataFrame({'a': []})", ""),
-    ],
-)
-def test_text_of_valid_results(start, expression, rows):
-    agent = start(f"import numpy, pandas\ndef run(mini_batch): return {expression}")
-    event = agent.run(["a", "b", "c", "d"])
-    assert event["rows"].decode() == rows
-    assert "warnings" not in event
+VALID = [
+    ("['cat.png: 3']", "cat.png: 3\n"),
+    ("[5, 0.1, True, None]", "5\n0.1\nTrue\nNone\n"),
+    ("[[1, 2], (1, 'a'), {'k': 1}]", "[1, 2]\n(1, 'a')\n{'k': 1}\n"),
+    ("[numpy.float32(0.1)]", "0.10000000149011612\n"),
+    ("[numpy.array([1, 2, 3])]", "[1 2 3]\n"),
+    ("[b'x']", "b'x'\n"),
+    ("['two\\nlines', '']", "two\nlines\n\n"),
+    ("('a', 1)", "a\n1\n"),
+    ("[]", ""),
+    ("()", ""),
+    ("['\\u00e9 \\U0001f600']", "é 😀\n"),
+    ("pandas.DataFrame({'a': ['two words', 'q\"q', None], 'b': [1, 2, 3]})", '"two words" 1\n"q""q" 2\n 3\n'),
+    ("pandas.DataFrame({'a': []})", ""),
+]
+SEQUENCES = [
+    ("numpy.array([1.5, 2])", "1.5\n2.0\n", "ndarray"),
+    ("numpy.array([[1, 2], [3, 4]])", "[1 2]\n[3 4]\n", "ndarray"),
+    ("pandas.Series([1, 2])", "1\n2\n", "Series"),
+    ("(path for path in mini_batch[1:])", "a\nb\n", "generator"),
+    ("map(str.upper, mini_batch[1:])", "A\nB\n", "map"),
+]
+EVALUATES = "import numpy, pandas\ndef run(mini_batch): return eval(mini_batch[0])"
 
 
-@pytest.mark.parametrize(
-    "expression, rows, kind",
-    [
-        ("numpy.array([1.5, 2])", "1.5\n2.0\n", "ndarray"),
-        ("numpy.array([[1, 2], [3, 4]])", "[1 2]\n[3 4]\n", "ndarray"),
-        ("pandas.Series([1, 2])", "1\n2\n", "Series"),
-        ("(path for path in mini_batch)", "a\nb\n", "generator"),
-        ("map(str.upper, mini_batch)", "A\nB\n", "map"),
-    ],
-)
-def test_other_sequences_become_lists_with_a_warning(start, expression, rows, kind):
-    agent = start(f"import numpy, pandas\ndef run(mini_batch): return {expression}")
-    event = agent.run(["a", "b"])
-    assert (event["returned"], event["rows"].decode()) == (2, rows)
-    assert [warning["message"] for warning in event["warnings"]] == [
-        f"run() returned a {kind} for mini-batch 0; it was made into a list"
-    ]
+def test_results_become_text_and_other_sequences_warn(start):
+    agent = start(EVALUATES)
+    for expression, rows in VALID:
+        event = agent.run([expression, "b", "c", "d"])
+        assert (event["rows"].decode(), event.get("warnings")) == (rows, None), expression
+    for expression, rows, kind in SEQUENCES:
+        event = agent.run([expression, "a", "b"], mini_batch=0)
+        assert (event["returned"], event["rows"].decode()) == (2, rows), expression
+        assert [warning["message"] for warning in event["warnings"]] == [
+            f"run() returned a {kind} for mini-batch 0; it was made into a list"
+        ]
 
 
 def test_exception_in_a_generator_fails_the_attempt(start):
@@ -136,18 +130,22 @@ def test_exception_in_a_generator_fails_the_attempt(start):
     ]["traceback"]
 
 
-@pytest.mark.parametrize(
-    "expression, kind",
-    [("None", "NoneType"), ("'text'", "str"), ("b''", "bytes"), ("{'a': 1}", "dict"), ("5", "int"), ("{1}", "set"),
-     ("numpy.array(1)", "ndarray")],
-)  # fmt: skip
-def test_invalid_results_name_type_and_mini_batch(start, expression, kind):
-    agent = start(f"import numpy\ndef run(mini_batch): return {expression}")
-    event = agent.run(mini_batch=41)
-    assert event["status"] == "illegal_result"
-    message = event["error"]["message"]
-    assert message.startswith(ILLEGAL) and message.endswith(kind) and "mini-batch 41" in message
-    assert agent.run()["status"] == "illegal_result", "the process continues"
+def test_invalid_results_name_type_and_mini_batch(start):
+    agent = start(EVALUATES)
+    kinds = {
+        "None": "NoneType",
+        "'text'": "str",
+        "b''": "bytes",
+        "{'a': 1}": "dict",
+        "5": "int",
+        "{1}": "set",
+        "numpy.array(1)": "ndarray",
+    }
+    for expression, kind in kinds.items():
+        event = agent.run([expression], mini_batch=41)
+        assert event["status"] == "illegal_result", expression
+        message = event["error"]["message"]
+        assert message.startswith(ILLEGAL) and message.endswith(kind) and "mini-batch 41" in message
 
 
 def test_returned_text_is_shown_in_quotes_and_cut(start):

@@ -18,8 +18,8 @@ use bounds::{Bounds, OutOfBounds};
 use bytes::Bytes;
 pub use prepared::{Preparation, Prepared};
 use protocol::{
-    Block, BlockRange, Descriptor, ErrorReport, JobSpec, Kept, Payload, TableOptions, TableSchema,
-    TableForm, Work, is_part_of,
+    Block, BlockRange, Descriptor, ErrorReport, JobSpec, Kept, Payload, TableForm, TableOptions,
+    TableSchema, Work, is_part_of,
 };
 use remote::{Remote, TableFile};
 use rustix::io::Errno;

@@ -24,8 +24,8 @@ use worker::scheduler::{
     ProcessSnapshot, Scheduler, Stop, Timestamp,
 };
 use worker::simulation_api::{
-    AgentLink, Announcements, Announcer, Checkpoints, UnfinishedMiniBatches, LEASE_STEP, LeaseId, Leases,
-    Preparation, Prepared, with_kept,
+    AgentLink, Announcements, Announcer, Checkpoints, LEASE_STEP, LeaseId, Leases, Preparation,
+    Prepared, UnfinishedMiniBatches, with_kept,
 };
 
 use crate::actor::Actor;

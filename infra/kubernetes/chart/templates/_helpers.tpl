@@ -447,7 +447,7 @@ amqps://$(BROKER_USERNAME):$(BROKER_PASSWORD)@{{ .host | default (printf "%s.%s.
 {{- define "gristmill.sqsAddress" -}}
 {{- $query := list -}}
 {{- with .kmsKey }}{{ $query = append $query (printf "kms_key=%s" (urlquery .)) }}{{ end -}}
-{{- range $name, $value := .tags }}{{ $query = append $query (printf "tags.%s=%s" (urlquery $name) (urlquery $value)) }}{{ end -}}
+{{- range $name, $value := .tags }}{{ $query = append $query (printf "tag.%s=%s" (urlquery $name) (urlquery $value)) }}{{ end -}}
 {{- printf "sqs://%s" .prefix }}{{ with $query }}?{{ join "&" . }}{{ end -}}
 {{- end -}}
 

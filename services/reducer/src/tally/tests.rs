@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use protocol::{
-    Rerun, ColumnType, Kept, Planned, Rejected, Round, RoundResult, Warning, WarningKind,
+    ColumnType, Kept, Planned, Rejected, Rerun, Round, RoundResult, Warning, WarningKind,
 };
 
 use super::*;

@@ -61,7 +61,10 @@ async fn bucket(ahead: i64, objects: Objects) -> TargetStore {
         .with_bucket_name("bucket")
         .with_access_key_id("test")
         .with_secret_access_key("test")
-        .with_http_connector(ClockConnector { clock: clock.clone(), unnameable: SkippedKeys::default() })
+        .with_http_connector(ClockConnector {
+            clock: clock.clone(),
+            unnameable: SkippedKeys::default(),
+        })
         .build()
         .expect("valid settings");
     let mut target = TargetStore::new(Arc::new(store), "target".into());

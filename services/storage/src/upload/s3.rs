@@ -293,8 +293,11 @@ where
     // The status of a service that waited in vain for the request is 400.
     let may_pass = code == "RequestTimeout"
         || status.is_none_or(|status| status >= 500 || [408, 409, 429].contains(&status));
-    let source: Source =
-        Box::new(RequestFailure { words: format!("{doing}: {said}"), may_pass, error: Box::new(error) });
+    let source: Source = Box::new(RequestFailure {
+        words: format!("{doing}: {said}"),
+        may_pass,
+        error: Box::new(error),
+    });
     match (code.as_str(), status) {
         ("NoSuchUpload", _) => Error::Superseded { object },
         (_, Some(401 | 403)) | ("ExpiredToken", _) => Error::Denied { object, source },

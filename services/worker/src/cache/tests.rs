@@ -20,7 +20,12 @@ fn entry(bytes: u64, hours: u32, in_use: bool) -> Candidate {
     Candidate { bytes, used_at: now() - hours * HOUR, in_use }
 }
 
-fn going(entries: &[Candidate], limits: Limits, wanted: u64, free: u64) -> Vec<(usize, EvictionReason)> {
+fn going(
+    entries: &[Candidate],
+    limits: Limits,
+    wanted: u64,
+    free: u64,
+) -> Vec<(usize, EvictionReason)> {
     evictions(entries, limits, wanted, free, now())
 }
 
@@ -29,7 +34,10 @@ fn least_recently_used_entries_go_first() {
     let limits = Limits { bytes: Some(10), ..Limits::default() };
     let entries = [entry(4, 1, false), entry(4, 3, false), entry(4, 2, false)];
     assert_eq!(going(&entries, limits, 0, 100), [(1, EvictionReason::Size)]);
-    assert_eq!(going(&entries, limits, 4, 100), [(1, EvictionReason::Size), (2, EvictionReason::Size)]);
+    assert_eq!(
+        going(&entries, limits, 4, 100),
+        [(1, EvictionReason::Size), (2, EvictionReason::Size)]
+    );
     assert_eq!(
         going(&entries, limits, 100, 100).len(),
         3,
@@ -50,8 +58,14 @@ fn old_entries_go_and_then_as_many_as_the_disk_lacks() {
     let limits = Limits { bytes: Some(100), age: Some(5 * HOUR), free_min: 10 };
     let entries = [entry(4, 1, false), entry(4, 6, false), entry(4, 2, false), entry(4, 3, false)];
     assert_eq!(going(&entries, limits, 0, 10), [(1, EvictionReason::Age)]);
-    assert_eq!(going(&entries, limits, 0, 2), [(1, EvictionReason::Age), (3, EvictionReason::Disk)]);
-    assert_eq!(going(&entries, limits, 4, 2), [(1, EvictionReason::Age), (3, EvictionReason::Disk), (2, EvictionReason::Disk)]);
+    assert_eq!(
+        going(&entries, limits, 0, 2),
+        [(1, EvictionReason::Age), (3, EvictionReason::Disk)]
+    );
+    assert_eq!(
+        going(&entries, limits, 4, 2),
+        [(1, EvictionReason::Age), (3, EvictionReason::Disk), (2, EvictionReason::Disk)]
+    );
 }
 
 proptest! {
