@@ -87,12 +87,12 @@ pub fn hint(hint: &Hint) -> String {
     let worker = format!("start one with: gristmill worker{flags}");
     let reducer = format!("start one with: gristmill reducer{flags}");
     match blocker {
-        Blocker::FirstReducer => format!("{lack}; {reducer}"),
-        Blocker::Reducer(_) => format!("{lack}; results wait in the queue; {reducer}"),
+        Blocker::FirstReducer => format!("{blocker}; {reducer}"),
+        Blocker::Reducer(_) => format!("{blocker}; results wait in the queue; {reducer}"),
         Blocker::Trouble { .. } | Blocker::Node { .. } | Blocker::Start(_) => blocker.to_string(),
-        Blocker::Schedule(WaitsFor::Worker(_)) => format!("{lack}; {worker}"),
+        Blocker::Schedule(WaitsFor::Worker(_)) => format!("{blocker}; {worker}"),
         Blocker::Schedule(WaitsFor::AbleWorker { .. }) => {
-            format!("{lack}; correct the cause there, or {worker}")
+            format!("{blocker}; correct the cause there, or {worker}")
         }
         Blocker::Schedule(WaitsFor::FittingWorker(unfit)) => {
             let labels = unfit.requires.labels.iter();
@@ -105,17 +105,17 @@ pub fn hint(hint: &Hint) -> String {
                  another `requires`"
             )
         }
-        Blocker::Schedule(_) => format!("{lack}; `gristmill jobs{flags}` shows all jobs"),
-        Blocker::Worker { planned: true, .. } => format!("{lack}; {worker}"),
+        Blocker::Schedule(_) => format!("{blocker}; `gristmill jobs{flags}` shows all jobs"),
+        Blocker::Worker { planned: true, .. } => format!("{blocker}; {worker}"),
         Blocker::Worker { planned: false, .. } => {
-            format!("{lack}; {worker}; if no `enqueue` is publishing it, continue with: {retry}")
+            format!("{blocker}; {worker}; if no `enqueue` is publishing it, continue with: {retry}")
         }
         Blocker::Progress(_) => {
             format!(
-                "{lack}; it is stopped (Ctrl-Z; `fg` continues it), or its disk does not answer"
+                "{blocker}; it is stopped (Ctrl-Z; `fg` continues it), or its disk does not answer"
             )
         }
-        Blocker::Process | Blocker::Publication => format!("{lack}; continue with: {retry}"),
+        Blocker::Process | Blocker::Publication => format!("{blocker}; continue with: {retry}"),
     }
 }
 

@@ -214,7 +214,7 @@ impl Executor {
         match report {
             Report::Events(frames) => {
                 if let Some(bytes) = self.measure(process, &frames) {
-                    self.handle(Event::MeasuredProcess { process, bytes }).await;
+                    self.handle(Event::Measured { process, bytes }).await;
                 }
                 for (frame, rows) in frames {
                     if matches!(frame, ProcessEvent::Acquire { .. } | ProcessEvent::Release { .. })

@@ -110,7 +110,7 @@ async fn leases_that_are_due_at_about_the_same_time_are_extended_together() {
     let second = node.hold().await;
     sleep(2 * SECOND).await;
     node.hold().await;
-    let rhythm = node.leases.rhythm(None);
+    let rhythm = node.leases.timing(None);
     let due = |seconds| {
         let due = node.leases.take_due(rhythm, Instant::now() + seconds * SECOND);
         let mut ids: Vec<_> = due.into_iter().map(|(id, _)| id).collect();
@@ -210,7 +210,7 @@ async fn sleep_does_not_shorten_the_time_of_an_attempt() {
     sleep(3 * SECOND).await;
     // Shorter than its lease, and it did not run meanwhile.
     node.machine.suspend(SECOND);
-    let rhythm = node.leases.rhythm(None);
+    let rhythm = node.leases.timing(None);
     assert_eq!(
         rhythm.end(&node.leases.lock().held[&node.id]),
         Some(node.leases.clock.now() + 42 * SECOND)

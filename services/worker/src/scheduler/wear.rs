@@ -17,7 +17,7 @@ impl Process {
             // The last process of a job needs no replacement.
             Some(Wear::Runs { .. } | Wear::Memory { .. }) => has_work,
             // Its mini-batch is tried again.
-            Some(Wear::Failures { .. } | Wear::Gpu { .. } | Wear::PeerNode) => true,
+            Some(Wear::Failures { .. } | Wear::Gpu { .. } | Wear::Other) => true,
         }
     }
 
@@ -69,6 +69,6 @@ pub(super) fn level(wear: &Wear) -> &'static str {
         // The limit leaves no room for the work of one mini-batch.
         Wear::Memory { runs: 0..=1, .. } => "WARNING",
         Wear::Runs { .. } | Wear::Memory { .. } => "INFO",
-        Wear::Failures { .. } | Wear::Gpu { .. } | Wear::PeerNode => "WARNING",
+        Wear::Failures { .. } | Wear::Gpu { .. } | Wear::Other => "WARNING",
     }
 }
