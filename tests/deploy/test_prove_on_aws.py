@@ -52,11 +52,15 @@ def proof(workplace):
     return Proof(workplace.folder, workplace.executable)
 
 
+# Commands of the program `aws` that are no operations of a service, beside those of the documents.
+OTHERS = {("ecr", "get-login-password"), ("configure", "get"), ("s3", "mb"), ("s3", "rb")}
+
+
 def check_aws(lines):
     """Checks that the operations of AWS exist, with their options."""
     checked = set()
     for words in (line.split()[1:] for line in lines):
-        if tuple(words[:2]) in NO_OPERATIONS | {("ecr", "get-login-password"), ("configure", "get")}:
+        if tuple(words[:2]) in NO_OPERATIONS | OTHERS:
             continue
         model = botocore.session.get_session().get_service_model(words[0])
         operations = {dashed(name): name for name in model.operation_names}

@@ -60,7 +60,8 @@ def test_worker_stopped_past_its_lease(fleet, reference, record_property):
     workers, _ = fleet.start()
     for worker in workers[:2]:
         worker.send(signal.SIGSTOP)
-        time.sleep(3.5 * LEASE_SECONDS)
+    time.sleep(3.5 * LEASE_SECONDS)
+    for worker in workers[:2]:
         worker.send(signal.SIGCONT)
         fleet.faults["workers stopped past their lease"] += 1
     fleet.end(reference, record_property)

@@ -1,7 +1,6 @@
 """A job of a target whose result is there already is not run again, by the rules of one machine."""
 
 import json
-import textwrap
 import time
 from pathlib import Path
 
@@ -129,24 +128,3 @@ def test_job_in_a_bucket_is_reused(workplace, sqs):
     assert f"output {url}/out/rows.txt is missing, or was changed since" in second.stderr, str(second)
     sqs.wait_for_end(second.stdout.strip())
     assert len(workplace.recorded("run")) == 2
-
-
-def test_job_that_has_run_two_scripts_is_not_reused(workplace, roles):
-    workplace.data(3)
-    script = """
-        import os
-        async def run_item(file):
-            if file.endswith("001.txt"):
-                raise ValueError("no")
-            return os.path.basename(file)
-    """
-    job = workplace.job(script, allow_reuse=True)
-    first = roles.enqueue(job)
-    assert roles.wait_for_end(first)["items"]["failed"] == 1
-    workplace.write({"mended/entry.py": textwrap.dedent(script.replace("001.txt", "none"))})
-    retried = roles.command("retry", first, "--source-directory", "mended", "--wait", "--json", expect=0)
-    assert retried.items == (3, 3, 0)
-    second = enqueue(roles, job)
-    assert second.stdout.strip() != first
-    reason = "because it has run more than one version of its script or side inputs"
-    assert f"job {first} has completed, and this is a new job, {reason}" in second.stderr, str(second)

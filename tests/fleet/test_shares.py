@@ -176,7 +176,7 @@ def test_killed_worker_with_two_jobs_loses_nothing(workplace, target):
         assert result["mini_batches"]["failed"] == 0, json.dumps(result)
 
 
-JOBS = 40
+JOBS = 20
 COUNTS_ITS_SIBLINGS = """
     import os
     from pathlib import Path
@@ -196,7 +196,7 @@ COUNTS_ITS_SIBLINGS = """
 """
 
 
-def test_forty_jobs_complete_on_a_worker_of_two_processes_a_few_at_a_time(workplace, sqlite):
+def test_many_jobs_complete_on_a_worker_of_two_processes_a_few_at_a_time(workplace, sqlite):
     sqlite.reducer()
     jobs = [sqlite.enqueue(workplace.job_of_its_own(f"job{number}", 1, COUNTS_ITS_SIBLINGS)) for number in range(JOBS)]
     sqlite.worker("--process-count", 2)
