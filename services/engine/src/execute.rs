@@ -270,7 +270,7 @@ impl Execution<'_> {
             dead_letters: None,
             node: String::new(),
             process_count: opened.process_count,
-            allotment: None,
+            agent_link: None,
             limiter: None,
             activity: watch::Sender::default(),
             memory_group: None,

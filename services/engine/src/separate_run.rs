@@ -291,7 +291,7 @@ impl Jobs {
                     true => planned_items(job, planned).await?,
                     false => Some(Kept {
                         ranges: rejected.rejected_ranges(),
-                        separate_run: true,
+                        aside: true,
                         ..Kept::default()
                     }),
                 };

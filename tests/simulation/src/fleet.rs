@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use protocol::{JobResult, JobSpec, JobState, Offer};
 use queue::{Broker, Depth, MemoryBroker, MemoryOptions, MemoryQueue, Message, Queue};
-use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer, ScriptOfRound, Selection};
+use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer, RoundScript, Selection};
 use storage::TargetStore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -207,7 +207,7 @@ impl World {
         for job in jobs {
             let mut reducer = self.reducer(&job.spec, &user).await.expect("it is calm");
             reducer
-                .begin_round(Selection::ALL, &ScriptOfRound::default(), false, |_| Ok(()))
+                .begin_round(Selection::ALL, &RoundScript::default(), false, |_| Ok(()))
                 .await
                 .expect("it is calm");
             let target = self.target(&user);

@@ -191,7 +191,7 @@ fn schedule(task: Task, count: u8, fate: Fate) -> Option<Announcement> {
         spec: SPEC.clone(),
         node: "node".to_owned(),
         processes: 1,
-        share: None,
+        allocation: None,
         first_process: 0,
         gpus: 0,
         prefetch_bytes_max: u64::MAX,
