@@ -132,7 +132,10 @@ impl<'a> Builder<'a> {
                 match Scalar::new(&text, style, tag.as_deref()) {
                     Some(scalar) => (Value::Scalar(scalar), anchor),
                     None => {
-                        return Err(ScanError::new_str(marker, "a value that does not fit its tag"));
+                        return Err(ScanError::new_str(
+                            marker,
+                            "a value that does not fit its tag",
+                        ));
                     }
                 }
             }
