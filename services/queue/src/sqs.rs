@@ -15,6 +15,7 @@ mod failure;
 mod leases;
 mod service;
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -62,6 +63,10 @@ pub struct SqsOptions {
     pub region: Option<String>,
     /// Create the queue if it does not exist; for [`SqsBroker`] those of the target itself.
     pub create: bool,
+    /// KMS key that encrypts queues created here: its ARN, id or `alias/NAME`. `None`: SQS's own.
+    pub kms_key: Option<String>,
+    /// Tags of queues created here.
+    pub tags: BTreeMap<String, String>,
 }
 
 /// A queue of Amazon SQS or of a service with the same protocol.
@@ -90,7 +95,7 @@ impl SqsQueue {
     /// Opens a queue with the AWS settings of the environment.
     pub async fn open(options: SqsOptions) -> Result<Self, Error> {
         let client = connect(&options).await?;
-        let (queue, _) = Self::open_with(client, &options.queue, options.create).await?;
+        let (queue, _) = Self::open_with(client, &options).await?;
         Ok(queue)
     }
 

@@ -10,7 +10,7 @@ mod json_schema;
 use arrow::compute::kernels::cast_utils::{Parser, string_to_datetime};
 use arrow::datatypes::Date32Type;
 use chrono::Utc;
-use json_schema::JsonSchema;
+use jsonschema::Validator;
 use protocol::ResultSchema;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ pub struct RowSchema(Kind);
 
 enum Kind {
     Columns(Vec<protocol::ResultColumn>),
-    Json(JsonSchema),
+    Json(Box<Validator>),
 }
 
 /// The value is not a JSON Schema.
@@ -45,7 +45,7 @@ impl RowSchema {
         match schema {
             ResultSchema::Columns(columns) => Ok(Self(Kind::Columns(columns.clone()))),
             ResultSchema::Json(schema) => {
-                JsonSchema::new(schema).map(|schema| Self(Kind::Json(schema)))
+                json_schema::validator(schema).map(|schema| Self(Kind::Json(Box::new(schema))))
             }
         }
     }
@@ -54,10 +54,7 @@ impl RowSchema {
     pub fn misfit(&self, row: &Value) -> Option<String> {
         let message = match &self.0 {
             Kind::Columns(columns) => columns::misfit(columns, row)?,
-            Kind::Json(schema) => {
-                let json_schema::Misfit { field, reason } = schema.misfit(row)?;
-                if field.is_empty() { reason } else { format!("{field}: {reason}") }
-            }
+            Kind::Json(schema) => json_schema::misfit(schema, row)?,
         };
         Some(in_short(message))
     }
@@ -128,15 +125,15 @@ mod tests {
     fn misfit_of_a_json_schema_names_the_field() {
         for (row, expected) in [
             (json!({"total": 1.5, "lines": [{"price": 1}], "other": null}), None),
-            (json!({"total": "1.5"}), Some(r#"total: expected number, got "1.5""#)),
-            (json!({"total": -1}), Some("total: expected at least 0, got -1")),
-            (json!({}), Some("total: missing")),
-            (json!({"total": 1, "day": "1 May"}), Some(r#"day: expected date, got "1 May""#)),
+            (json!({"total": "1.5"}), Some(r#"total: "1.5" is not of type "number""#)),
+            (json!({"total": -1}), Some("total: -1 is less than the minimum of 0")),
+            (json!({}), Some(r#""total" is a required property"#)),
+            (json!({"total": 1, "day": "1 May"}), Some(r#"day: "1 May" is not a "date""#)),
             (
                 json!({"total": 1, "lines": [{}, {"price": "x"}]}),
-                Some(r#"lines[1].price: expected number, got "x""#),
+                Some(r#"lines[1].price: "x" is not of type "number""#),
             ),
-            (json!("text"), Some(r#"expected object, got "text""#)),
+            (json!("text"), Some(r#""text" is not of type "object""#)),
         ] {
             assert_eq!(invoice().misfit(&row).as_deref(), expected, "{row}");
         }
@@ -179,11 +176,7 @@ mod tests {
     #[test]
     fn long_texts_are_cut() {
         let message = invoice().misfit(&json!({"total": "é".repeat(1000)})).expect("a text");
-        assert!(message.chars().count() < 120 && message.ends_with('…'), "{message}");
-        let schema = json!({"additionalProperties": false});
-        let schema = RowSchema::new(&ResultSchema::Json(schema)).expect("valid");
-        let message = schema.misfit(&json!({"a".repeat(1000): 1})).expect("a name");
-        assert_eq!(message.chars().count(), CHARACTERS_MAX + 1);
+        assert_eq!(message.chars().count(), CHARACTERS_MAX + 1, "{message}");
     }
 
     #[test]
@@ -194,25 +187,15 @@ mod tests {
                 vec!["properties", "total", "type"],
             ),
             (json!({"required": "total"}), vec!["required"]),
-            (json!({"$ref": "https://example.com/other.json"}), vec!["$ref"]),
+            (json!({"$ref": "https://example.com/other.json"}), vec![]),
             (
                 json!({"properties": {"a/b": {"pattern": "("}}}),
                 vec!["properties", "a/b", "pattern"],
             ),
-            (json!({"properties": {"a": {"$ref": "#/$defs/a"}}}), vec!["properties", "a", "$ref"]),
+            (json!({"properties": {"a": {"$ref": "#/$defs/a"}}}), vec![]),
             (json!({"anyOf": [{"type": "string"}, {"tipe": "null"}]}), vec!["anyOf", "1", "tipe"]),
             (json!({"total": "number"}), vec!["total"]),
             (json!(["total"]), vec![]),
-            // No check of it would end.
-            (json!({"$ref": "#"}), vec![]),
-            (
-                json!({"properties": {"a": {"not": {"$ref": "#/properties/a"}}}}),
-                vec!["properties", "a", "not"],
-            ),
-            (
-                json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}}),
-                vec!["$defs", "a", "anyOf", "1"],
-            ),
         ] {
             let error = RowSchema::new(&ResultSchema::Json(schema.clone())).err().expect("invalid");
             assert_eq!(error.place, place, "{schema}: {error}");
@@ -249,7 +232,20 @@ mod tests {
                 vec![json!("2026-01-31T12:30:00Z")],
                 vec![json!("2026-01-31")],
             ),
-            (json!({"format": "email"}), vec![json!("anything")], vec![]),
+            (json!({"format": "email"}), vec![json!("a@b.example")], vec![json!("anything")]),
+            (json!({"format": "of my own"}), vec![json!("anything")], vec![]),
+            (
+                json!({"contains": {"const": 1}, "minContains": 2}),
+                vec![json!([1, 1])],
+                vec![json!([1])],
+            ),
+            (
+                json!({"dependentRequired": {"a": ["b"]}}),
+                vec![json!({"b": 1})],
+                vec![json!({"a": 1})],
+            ),
+            // A circle ends, and checks nothing.
+            (json!({"$ref": "#"}), vec![json!(1)], vec![]),
             (
                 json!({"minItems": 1, "uniqueItems": true}),
                 vec![json!([1, "1"])],
@@ -261,7 +257,7 @@ mod tests {
                 vec![json!([1]), json!(["a", "b"])],
             ),
             (
-                json!({"items": [{"type": "string"}], "additionalItems": false}),
+                json!({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"type": "string"}], "additionalItems": false}),
                 vec![json!(["a"])],
                 vec![json!(["a", 1])],
             ),
@@ -328,7 +324,10 @@ mod tests {
             .map(|total| schema.misfit(&json!({"total": total})).expect("bad"));
         assert_eq!(
             reasons,
-            [r#"total: expected number or null, got "x""#, "total: expected at least 0, got -1"]
+            [
+                r#"total: "x" is not valid under any of the schemas listed in the 'anyOf' keyword"#,
+                "total: -1 is less than the minimum of 0"
+            ]
         );
     }
 
@@ -345,7 +344,7 @@ mod tests {
             assert!(
                 schema
                     .misfit(&row)
-                    .is_some_and(|reason| reason.ends_with("expected integer, got \"x\"")),
+                    .is_some_and(|reason| reason.ends_with("\"x\" is not of type \"integer\"")),
                 "{keyword}"
             );
         }

@@ -1,12 +1,13 @@
-//! Addresses of the queues of a target: `sqs://PREFIX`, `amqp(s)://user:password@host/vhost?prefix=PREFIX`,
-//! `sqlite:FOLDER`. No text of this type shows the password.
+//! Addresses of the queues of a target: `sqs://PREFIX?kms_key=KEY&tag.NAME=VALUE`,
+//! `amqp(s)://user:password@host/vhost?prefix=PREFIX`, `sqlite:FOLDER`. No text of this type shows the password.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use url::Url;
+use url::{Url, form_urlencoded};
 
 const ALLOWED: &str =
     "sqs://PREFIX, amqp://USER:PASSWORD@HOST/VHOST?prefix=PREFIX (or amqps://), or sqlite:FOLDER";
@@ -16,6 +17,14 @@ const PREFIX_DEFAULT: &str = "gristmill";
 const LEASE: &str = "lease_seconds";
 /// The shortest lease that a target may have.
 pub const LEASE_SECONDS_MIN: u64 = 60;
+/// The KMS key of queues that are created.
+const KMS_KEY: &str = "kms_key";
+/// Before the name of a tag of queues that are created.
+const TAG: &str = "tag.";
+/// AWS's limits of tags: their number, and the characters of a name and of a value.
+const TAGS_MAX: usize = 50;
+const TAG_NAME_MAX: usize = 128;
+const TAG_VALUE_MAX: usize = 256;
 /// SQS allows names of 80 characters. In the name of a queue of a job, the beginning of its id, a digest and `-results` follow
 /// the prefix.
 const PREFIX_LENGTH_MAX: usize = 40;
@@ -28,6 +37,10 @@ pub enum QueueAddress {
     Sqs {
         /// Beginning of the names of the queues.
         prefix: String,
+        /// KMS key of the queues that are created; `None`: SQS's own.
+        kms_key: Option<String>,
+        /// Tags of the queues that are created.
+        tags: BTreeMap<String, String>,
     },
     /// RabbitMQ.
     Rabbit {
@@ -66,7 +79,7 @@ impl QueueAddress {
             .split_once("://")
             .with_context(|| format!("not an address; allowed: {ALLOWED}"))?;
         match scheme {
-            "sqs" => Ok(Self::Sqs { prefix: prefix(rest.trim_end_matches('/'))? }),
+            "sqs" => sqs(rest),
             "amqp" | "amqps" => {
                 let mut url = Url::parse(text).map_err(|error| {
                     anyhow::anyhow!("{error} (special characters in a password are written as %XX); allowed: {ALLOWED}")
@@ -108,7 +121,7 @@ impl QueueAddress {
     /// Returns the beginning of the names of its queues; `None`: they are files.
     pub fn prefix(&self) -> Option<&str> {
         match self {
-            Self::Sqs { prefix } | Self::Rabbit { prefix, .. } => Some(prefix),
+            Self::Sqs { prefix, .. } | Self::Rabbit { prefix, .. } => Some(prefix),
             Self::Sqlite { .. } => None,
         }
     }
@@ -116,12 +129,41 @@ impl QueueAddress {
     /// Returns the name at its service of [`queue::CONTROL`] or [`queue::DEAD_LETTERS`].
     pub fn name(&self, queue: &str) -> String {
         match self {
-            Self::Sqs { prefix } | Self::Rabbit { prefix, .. } => format!("{prefix}-{queue}"),
+            Self::Sqs { prefix, .. } | Self::Rabbit { prefix, .. } => format!("{prefix}-{queue}"),
             Self::Sqlite { folder } => {
                 folder.join(queue).with_extension("db").display().to_string()
             }
         }
     }
+}
+
+fn sqs(rest: &str) -> Result<QueueAddress> {
+    let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (mut kms_key, mut tags) = (None, BTreeMap::new());
+    for (key, value) in form_urlencoded::parse(query.as_bytes()).into_owned() {
+        match key.strip_prefix(TAG) {
+            Some(tag) => {
+                let length = tag.chars().count();
+                if length == 0 || length > TAG_NAME_MAX || tag.to_lowercase().starts_with("aws:") {
+                    bail!(
+                        "the name of a tag has 1 to {TAG_NAME_MAX} characters and does not begin \
+                         with `aws:`; found {tag:?}"
+                    );
+                }
+                if value.chars().count() > TAG_VALUE_MAX {
+                    bail!("the tag {tag:?} has more than {TAG_VALUE_MAX} characters");
+                }
+                tags.insert(tag.to_owned(), value);
+            }
+            None if key == KMS_KEY && !value.is_empty() => kms_key = Some(value),
+            None if key == KMS_KEY => bail!("`{KMS_KEY}` of the address names no key"),
+            None => bail!("unknown option {key:?} of the address; allowed: {KMS_KEY}, {TAG}NAME"),
+        }
+    }
+    if tags.len() > TAGS_MAX {
+        bail!("the address has {} tags, and AWS allows {TAGS_MAX}", tags.len());
+    }
+    Ok(QueueAddress::Sqs { prefix: prefix(name.trim_end_matches('/'))?, kms_key, tags })
 }
 
 fn lease_seconds(text: &str) -> Option<u64> {
@@ -142,7 +184,14 @@ fn prefix(text: &str) -> Result<String> {
 impl fmt::Display for QueueAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Sqs { prefix } => write!(formatter, "sqs://{prefix}"),
+            Self::Sqs { prefix, kms_key, tags } => {
+                let key = kms_key.iter().map(|key| (KMS_KEY.to_owned(), key));
+                let tags = tags.iter().map(|(name, value)| (format!("{TAG}{name}"), value));
+                let mut query = form_urlencoded::Serializer::new(String::new());
+                let query = query.extend_pairs(key.chain(tags)).finish();
+                let mark = if query.is_empty() { "" } else { "?" };
+                write!(formatter, "sqs://{prefix}{mark}{query}")
+            }
             Self::Rabbit { url, prefix } => {
                 let mut shown = url.clone();
                 if shown.password().is_some() {
@@ -194,6 +243,32 @@ mod tests {
         for shown in [format!("{address}"), format!("{address:?}")] {
             assert!(!shown.contains("s3cr3t"), "{shown}");
             assert!(shown.contains("someone:***@broker/%2f?heartbeat=20&prefix=b"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn address_says_what_new_queues_of_sqs_get() {
+        let key = "arn:aws:kms:eu-west-1:123456789012:key/0a1b";
+        let text = format!("sqs://team-a?kms_key={key}&tag.Cost+Center=7+%26+8&tag.Team=");
+        let address = parse(&text).expect("valid");
+        let QueueAddress::Sqs { prefix, kms_key, tags } = &address else { panic!("{address}") };
+        assert_eq!((prefix.as_str(), kms_key.as_deref()), ("team-a", Some(key)));
+        let tag = |name: &str| tags.get(name).map(String::as_str);
+        assert_eq!((tag("Cost Center"), tag("Team"), tags.len()), (Some("7 & 8"), Some(""), 2));
+        assert_eq!(address.name(queue::CONTROL), "team-a-control");
+        assert!(parse(&address.to_string()).expect("valid") == address, "{address}");
+        let long = format!("sqs://a?tag.{}=x", "n".repeat(129));
+        let many: String = (0..51).map(|number| format!("&tag.n{number}=x")).collect();
+        for (wrong, part) in [
+            ("sqs://a?kms_key=", "names no key"),
+            ("sqs://a?tags.Team=x", "unknown option \"tags.Team\""),
+            ("sqs://a?tag.=x", "1 to 128 characters"),
+            ("sqs://a?tag.AWS:x=x", "`aws:`"),
+            (&*long, "1 to 128 characters"),
+            (&*format!("sqs://a?{many}"), "51 tags"),
+        ] {
+            let error = parse(wrong).expect_err(wrong).to_string();
+            assert!(error.contains(part), "{error}");
         }
     }
 

@@ -158,11 +158,17 @@ impl Target {
 
     /// Returns the options for one of its SQS queues, or for all of them by their prefix.
     pub fn sqs_options(&self, queue: &str, create: bool) -> SqsOptions {
+        let (kms_key, tags) = match &self.queue {
+            Some(QueueAddress::Sqs { kms_key, tags, .. }) => (kms_key.clone(), tags.clone()),
+            _ => Default::default(),
+        };
         SqsOptions {
             queue: queue.to_owned(),
             endpoint: self.endpoint.clone(),
             region: self.region.clone(),
             create,
+            kms_key,
+            tags,
         }
     }
 
@@ -204,7 +210,7 @@ impl Target {
                     .await?,
                 )
             }
-            QueueAddress::Sqs { prefix } => {
+            QueueAddress::Sqs { prefix, .. } => {
                 Arc::new(Bundling(SqsBroker::connect(self.sqs_options(prefix, create)).await?))
             }
         })

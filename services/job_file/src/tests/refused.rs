@@ -358,7 +358,10 @@ const REFUSED: &[(&str, &str)] = &[
         "result_schema.columns.a: did you mean \"number\"? … string, integer",
     ),
     ("result_schema: {columns: {a: '?'}}", "result_schema.columns.a: not a type"),
-    ("result_schema: {type: rows}", "result_schema.type: not a JSON Schema … got \"rows\""),
+    (
+        "result_schema: {type: rows}",
+        "result_schema.type: not a JSON Schema … \"rows\" is not one of \"array\"",
+    ),
     (
         "result_schema: {columns: {a: any}}\noutput_action: summary_only",
         "result_schema: it has no effect with output_action summary_only",

@@ -10,7 +10,7 @@ use aws_sdk_sqs::types::QueueAttributeName;
 use super::failure::Failure;
 use super::leases::Leases;
 use super::service::{REQUEST_TIME, Retries, answer, persist};
-use super::{Inner, SqsQueue, region};
+use super::{Inner, SqsOptions, SqsQueue, region};
 use crate::{Depth, Error};
 
 /// How long SQS keeps a message, the maximum: a job may wait for its fleet.
@@ -18,6 +18,8 @@ const RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Default lease of receivers that do not request one; all receivers here do.
 const VISIBILITY: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(20);
+/// How long SQS uses one data key before it asks KMS, which charges each request, for another.
+const DATA_KEY_REUSE: Duration = Duration::from_secs(3600);
 /// Receives after which SQS itself moves a message to the dead letters. The engine limits lost deliveries much
 /// earlier and by its own count, so this limit only concerns messages that it never gets to read.
 pub(super) const RECEIVES_MAX: u32 = 100;
@@ -37,6 +39,8 @@ pub struct SqsAttributes {
     pub message_bytes_max: usize,
     /// Destination of messages that are received too often.
     pub redrive: Option<Redrive>,
+    /// The KMS key that encrypts it, as given when it was created. `None`: SQS's own.
+    pub kms_key: Option<String>,
 }
 
 /// The destination of messages that are received too often.
@@ -49,12 +53,13 @@ pub struct Redrive {
 }
 
 impl SqsQueue {
-    /// Opens a queue. With `create`, creates it if it does not exist. Returns whether it was created.
+    /// Opens a queue, or creates it if it does not exist and the options say so. Returns whether it
+    /// was created.
     pub(super) async fn open_with(
         client: Client,
-        queue: &str,
-        create: bool,
+        options: &SqsOptions,
     ) -> Result<(Self, bool), Error> {
+        let queue = options.queue.as_str();
         let name = queue.rsplit('/').next().unwrap_or(queue).to_owned();
         let explained = |failure: Failure| failure.explain(&name, region(&client));
         check_region(&client, &name)?;
@@ -68,7 +73,9 @@ impl SqsQueue {
             find(&client, queue).await
         };
         let (url, created) = match found {
-            Err(Failure::NoQueue) if create => (self::create(&client, &name, None).await, true),
+            Err(Failure::NoQueue) if options.create => {
+                (create(&client, &name, options, None).await, true)
+            }
             found => (found, false),
         };
         let url = url.map_err(explained)?;
@@ -79,10 +86,11 @@ impl SqsQueue {
     pub(super) async fn open_of_job(
         client: Client,
         name: String,
+        options: &SqsOptions,
         create: Option<&Redrive>,
     ) -> Result<Self, Error> {
         let url = match create {
-            Some(redrive) => self::create(&client, &name, Some(redrive)).await,
+            Some(redrive) => self::create(&client, &name, options, Some(redrive)).await,
             None => find(&client, &name).await,
         };
         let url = url.map_err(|failure| failure.explain_of_job(&name, region(&client)))?;
@@ -143,7 +151,12 @@ pub(super) async fn find(client: &Client, name: &str) -> Result<String, Failure>
     found.queue_url.ok_or_else(|| Failure::Lasting("GetQueueUrl returned no URL".into()))
 }
 
-async fn create(client: &Client, name: &str, redrive: Option<&Redrive>) -> Result<String, Failure> {
+async fn create(
+    client: &Client,
+    name: &str,
+    options: &SqsOptions,
+    redrive: Option<&Redrive>,
+) -> Result<String, Failure> {
     let seconds = |duration: Duration| duration.as_secs().to_string();
     let mut attributes = HashMap::from([
         (QueueAttributeName::MessageRetentionPeriod, seconds(RETENTION)),
@@ -157,9 +170,16 @@ async fn create(client: &Client, name: &str, redrive: Option<&Redrive>) -> Resul
         });
         attributes.insert(QueueAttributeName::RedrivePolicy, policy.to_string());
     }
+    if let Some(key) = &options.kms_key {
+        attributes.insert(QueueAttributeName::KmsMasterKeyId, key.clone());
+        attributes
+            .insert(QueueAttributeName::KmsDataKeyReusePeriodSeconds, seconds(DATA_KEY_REUSE));
+    }
+    // A request with tags needs a right of its own, also if there are none.
+    let tags = (!options.tags.is_empty()).then(|| options.tags.clone().into_iter().collect());
     let request = || {
-        let request =
-            client.create_queue().queue_name(name).set_attributes(Some(attributes.clone()));
+        let request = client.create_queue().queue_name(name);
+        let request = request.set_attributes(Some(attributes.clone())).set_tags(tags.clone());
         answer("CreateQueue", REQUEST_TIME, request.send())
     };
     match persist(request).await {
@@ -190,6 +210,7 @@ pub(super) async fn look(client: &Client, url: &str) -> Result<(SqsAttributes, D
         visibility: seconds(Name::VisibilityTimeout),
         message_bytes_max: message_bytes_max.unwrap_or(MESSAGE_BYTES_DEFAULT),
         redrive: redrive(&text(Name::RedrivePolicy)),
+        kms_key: Some(text(Name::KmsMasterKeyId)).filter(|key| !key.is_empty()),
     };
     let depth = Depth {
         visible: number(Name::ApproximateNumberOfMessages).unwrap_or_default(),

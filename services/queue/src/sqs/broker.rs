@@ -50,8 +50,9 @@ impl SqsBroker {
 
     /// Returns a queue of the target itself, and whether it was created.
     async fn open_of_target(&self, end: &str) -> Result<(SqsQueue, bool), Error> {
-        let name = format!("{}-{end}", self.options.queue);
-        SqsQueue::open_with(self.client.clone(), &name, self.options.create).await
+        let queue = format!("{}-{end}", self.options.queue);
+        let options = SqsOptions { queue, ..self.options.clone() };
+        SqsQueue::open_with(self.client.clone(), &options).await
     }
 
     /// Returns where messages go that are received too often.
@@ -66,7 +67,8 @@ impl SqsBroker {
 
     async fn open_with(&self, name: &str, create: Option<&Redrive>) -> Result<JobQueues, Error> {
         let [tasks, results] = QueueRole::BOTH.map(|part| {
-            SqsQueue::open_of_job(self.client.clone(), self.queue_name(name, part), create)
+            let name = self.queue_name(name, part);
+            SqsQueue::open_of_job(self.client.clone(), name, &self.options, create)
         });
         let (tasks, results) = try_join!(tasks, results)?;
         Ok(JobQueues { tasks: Arc::new(tasks), results: Arc::new(results) })

@@ -150,12 +150,15 @@ fn of_answer(action: &str, status: u16, code: &str, words: &str) -> Failure {
     let lasting = |words: String| Failure::Lasting(words.into());
     match bare(code) {
         "NonExistentQueue" | "QueueDoesNotExist" => Failure::NoQueue,
-        "AccessDenied" | "KmsAccessDenied" | "OptInRequired" | "InvalidSecurity" => {
-            lasting(format!(
-                "access denied; allow these credentials sqs:{action} on the queue, or use others ({})",
-                one_line(words)
-            ))
-        }
+        code if code.starts_with("Kms") && code != "KmsThrottled" => lasting(format!(
+            "the KMS key of the queue cannot be used; allow these credentials kms:GenerateDataKey and \
+             kms:Decrypt on it, and check that it exists and is enabled ({code}: {})",
+            one_line(words)
+        )),
+        "AccessDenied" | "OptInRequired" | "InvalidSecurity" => lasting(format!(
+            "access denied; allow these credentials sqs:{action} on the queue, or use others ({})",
+            one_line(words)
+        )),
         // The service's own words may contain what was signed, a session token included: they are left out.
         "InvalidClientTokenId"
         | "UnrecognizedClient"

@@ -1,12 +1,16 @@
 //! The queues of a target: SQS keeps the contract of brokers as far as the emulators can show.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use aws_sdk_sqs::Client;
 use futures::future::{join_all, try_join_all};
 use queue::contract::brokers::{Harness, names};
-use queue::{Broker, CONTROL, DEAD_LETTERS, Error, Queue, Redrive, SqsBroker, SqsQueue};
+use queue::{
+    Broker, CONTROL, DEAD_LETTERS, Error, Queue, Redrive, SqsBroker, SqsOptions, SqsQueue,
+};
 
 use crate::proxy::{Fate, Proxy};
 use crate::{
@@ -24,6 +28,11 @@ impl Aws {
         let prefix = unused_name();
         let broker = Arc::new(broker(&endpoint, &prefix, true).await);
         Self { endpoint, prefix, broker }
+    }
+
+    async fn client(&self) -> Client {
+        let config = aws_config::from_env().endpoint_url(&self.endpoint).load().await;
+        Client::new(&config)
     }
 
     /// Returns a queue by the end of its name.
@@ -104,6 +113,39 @@ async fn queues_have_policies() {
         for end in ["job-tasks", "job-results"] {
             assert_eq!(attributes(end).await.redrive, Some(redrive.clone()));
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn created_queues_have_the_key_and_the_tags_of_the_target() {
+    for endpoint in [localstack(), moto()] {
+        let mut aws = Aws::new(endpoint).await;
+        let key = "arn:aws:kms:us-east-1:000000000000:key/0a1b2c3d";
+        let tags = BTreeMap::from([("Cost Center".to_owned(), "7 & 8".to_owned())]);
+        let options = SqsOptions {
+            kms_key: Some(key.to_owned()),
+            tags: tags.clone(),
+            ..options(&aws.endpoint, &aws.prefix, true)
+        };
+        aws.broker = Arc::new(SqsBroker::connect(options).await.expect("connects"));
+        aws.broker.target().await.expect("creates");
+        let queues = aws.broker.create("job").await.expect("creates");
+        for end in [CONTROL, DEAD_LETTERS, "job-tasks", "job-results"] {
+            let queue = aws.queue(end).await.expect("exists");
+            let attributes = queue.attributes().await.expect("exists");
+            assert_eq!(attributes.kms_key.as_deref(), Some(key), "{end}");
+            let url =
+                aws.client().await.get_queue_url().queue_name(format!("{}-{end}", aws.prefix));
+            let url = url.send().await.expect("exists").queue_url.expect("has one");
+            let listed = aws.client().await.list_queue_tags().queue_url(url).send().await;
+            let listed = listed.expect("answers").tags.unwrap_or_default();
+            assert_eq!(listed.into_iter().collect::<BTreeMap<_, _>>(), tags, "{end}");
+        }
+        queues.tasks.send(messages(1)).await.expect("sends");
+        let tasks = aws.queue("job-tasks").await.expect("exists");
+        assert_eq!(receive(&tasks, 1).await.len(), 1);
+        let again = broker(&aws.endpoint, &aws.prefix, false).await;
+        again.create("job").await.expect("finds the queues, whose key is another");
     }
 }
 

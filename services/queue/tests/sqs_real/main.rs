@@ -54,8 +54,8 @@ fn options(endpoint: &str, queue: &str, create: bool) -> SqsOptions {
     SqsOptions {
         queue: queue.to_owned(),
         endpoint: Some(endpoint.to_owned()),
-        region: None,
         create,
+        ..SqsOptions::default()
     }
 }
 

@@ -180,12 +180,7 @@ fn told_to_a_child(test: &str, settings: &[(&str, &str)]) -> String {
 async fn is_child() -> bool {
     let is_child = std::env::var_os(CHILD).is_some();
     if is_child {
-        let options = SqsOptions {
-            queue: "some-queue".to_owned(),
-            endpoint: None,
-            region: None,
-            create: false,
-        };
+        let options = SqsOptions { queue: "some-queue".to_owned(), ..SqsOptions::default() };
         println!("told: {:#}", SqsQueue::open(options).await.expect_err("fails"));
     }
     is_child

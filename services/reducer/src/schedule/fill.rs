@@ -32,6 +32,7 @@ struct Job {
     group: usize,
     owner: usize,
     node_count: usize,
+    asks_for_gpus: bool,
     wanted: u32,
     /// Slots that it is likely to get.
     expected: u32,
@@ -160,6 +161,7 @@ impl<'a> Fill<'a> {
                 group: groups[number],
                 owner,
                 node_count: job.node_count.map_or(usize::MAX, |count| count as usize),
+                asks_for_gpus: job.gpus != GpuDemand::WherePresent,
                 wanted: useful(job),
                 expected: u32::try_from(expected).unwrap_or(u32::MAX),
                 before: Vec::new(),
@@ -333,7 +335,8 @@ impl<'a> Fill<'a> {
         self.jobs[number].current.filter(fits)
     }
 
-    /// Returns the smallest node with room for what the job is likely to get, else the one with the most room.
+    /// Returns the smallest node with room for what the job is likely to get, else the one with the
+    /// most room. A job that asks for no GPUs takes nodes without them first.
     fn without_reservation(&mut self, number: usize) -> Option<usize> {
         let job = &self.jobs[number];
         if job.searched == Some(self.epoch) {
@@ -346,10 +349,11 @@ impl<'a> Fill<'a> {
             let room = self.unreserved(*node);
             // A node on which it works has its model already.
             let is_other = !job.nodes.contains_key(node);
+            let takes_gpus = !job.asks_for_gpus && self.states[*node].offer.gpus > 0;
             if room >= likely {
-                (0, is_other, room, *node)
+                (takes_gpus, false, is_other, room, *node)
             } else {
-                (1, is_other, u32::MAX - room, *node)
+                (takes_gpus, true, is_other, u32::MAX - room, *node)
             }
         };
         // Mostly the first choice fits, and looking at the numbers of free slots is quick.

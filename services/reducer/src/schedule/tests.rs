@@ -209,6 +209,26 @@ fn requirements_are_exact() {
 }
 
 #[test]
+fn job_without_gpus_takes_nodes_without_gpus_first() {
+    let mut fleet = Fleet::new(vec![node(0, 4, 4), node(1, 2, 0), node(2, 2, 0)], vec![job(0)]);
+    fleet.jobs[0].unfinished = 4;
+    fleet.step();
+    let names = |fleet: &Fleet| fleet.of(0).iter().map(|one| one.node.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        names(&fleet),
+        ["node-0001", "node-0002"],
+        "both, although one GPU node has room for all"
+    );
+    fleet.jobs[0].unfinished = 8;
+    fleet.step();
+    assert_eq!(fleet.processes(0), 8, "then also the others");
+    let asks = Demand { gpus: GpuDemand::Each(1), ..job(0) };
+    let mut fleet = Fleet::new(vec![node(0, 4, 0), node(1, 4, 4)], vec![asks]);
+    fleet.step();
+    assert_eq!(names(&fleet), ["node-0001"]);
+}
+
+#[test]
 fn job_moves_to_a_node_that_another_cannot_use() {
     let mut a = node(0, 2, 0);
     a.offer.labels = labels("a");
