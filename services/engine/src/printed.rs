@@ -35,7 +35,7 @@ pub struct Printed {
 
 impl FoundJob {
     /// Returns what an attempt printed from Python, standard output before standard error. `logs`: the log tree of the job.
-    /// Empty if the attempt printed nothing, or its part is not in the store, or an earlier build ran it.
+    /// Empty if the attempt printed nothing, or its part is not in the store.
     pub async fn printed(&self, attempt: &Attempt, logs: &[LogFile]) -> Result<Vec<Printed>> {
         printed(&self.store, attempt, logs).await
     }

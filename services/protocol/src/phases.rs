@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::is_zero;
 
-/// How long the phases of an attempt before `run()` took, to the microsecond. All are zero where nothing measured them, as in
-/// earlier builds. Half the size of `f64`, because millions of attempts are in memory.
+/// How long the phases of an attempt before `run()` took, to the microsecond. All are zero where nothing measured
+/// them. Half the size of `f64`, because millions of attempts are in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases {

@@ -32,7 +32,6 @@ pub(super) fn leave(folder: &Path) {
 /// Removes what killed workers have left in `nodes`.
 pub(super) fn clear(nodes: &Path) {
     for folder in entries(nodes).map(|entry| entry.path()) {
-        // Workers of earlier versions have no lock.
         let Ok(lock) = File::open(folder.join(LOCK)) else { continue };
         if lock.try_lock().is_err() {
             continue;
