@@ -54,7 +54,7 @@ def test_number_of_old_jobs_does_not_slow_down_new_ones(workplace, tmp_path, sam
         kept = ("fingerprint", "name", "output") if same else ()
         add_old_jobs(workplace.home, first.job_id, count, **{name: spec[name] for name in kept})
         for folder in ("index", "open"):
-            # The form of an earlier version.
+            # As in a folder that was restored without them.
             subprocess.run(["rm", "-r", workplace.home / folder], check=True)
         second = job.run()
         assert (workplace.home / "index/complete").exists()

@@ -48,7 +48,8 @@ impl Index {
         self.complete().exists()
     }
 
-    /// Indexes the jobs of an older version. Reads every job's folder once.
+    /// Indexes these jobs, where there is no index, as in a folder that was restored without it. Reads
+    /// every job's folder once.
     pub fn complete_with(&self, job_ids: &[String]) -> Result<()> {
         let mut lines: BTreeMap<String, String> = BTreeMap::new();
         for job_id in job_ids {

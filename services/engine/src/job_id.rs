@@ -49,7 +49,7 @@ pub(crate) fn started(id: &str) -> Option<&str> {
     name_and_time(id).map(|(_, time)| time)
 }
 
-/// Splits an id. Accepts short ids, which end with 4 hexadecimal digits.
+/// Splits an id.
 fn name_and_time(id: &str) -> Option<(&str, &str)> {
     let (front, random) = id.rsplit_once('-')?;
     let (name, time) =
@@ -57,7 +57,7 @@ fn name_and_time(id: &str) -> Option<(&str, &str)> {
     let time = time.strip_prefix('-')?;
     let is_time =
         time.bytes().enumerate().all(|(at, byte)| byte.is_ascii_digit() || at == "20261121".len());
-    let is_random = random.len() >= 4 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_random = !random.is_empty() && random.bytes().all(|byte| byte.is_ascii_hexdigit());
     (is_time && is_random).then_some((name, time))
 }
 

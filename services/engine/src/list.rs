@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(
             activity(Some(&before), State::Running).waited_seconds,
             None,
-            "a reducer of an earlier version"
+            "no reducer has written when it began"
         );
     }
 

@@ -7,9 +7,6 @@
 //! A key that one field of the job or of a table holds is complete with its row. Where several keys depend on each other,
 //! the module of their topic reads them: [`Read::Topic`].
 //!
-//! A new field of [`JobSpec`] is left out of its JSON at its default (`skip_serializing_if`), so that earlier jobs keep
-//! their fingerprints.
-//!
 //! To add a key, write its row, the field of the specification, and the code that uses the field.
 //! `left_out` in the row says that a key does not affect the output. Tests compare rows, fields and
 //! the reference, which `UPDATE_REFERENCE=1 cargo nextest run --workspace -E

@@ -2,8 +2,7 @@
 //!
 //! In large jobs almost every attempt is an *ordinary success*: final, without error, warnings or trace. It travels and
 //! is stored as its core, in a compact form: binary fields in a fixed order, a fraction of the JSON in size and in
-//! time. Every other attempt stays JSON, and so may gain fields. A change of the core's fields needs another marker: builds
-//! that did not measure the [`Phases`] of an attempt wrote the core alone.
+//! time. Every other attempt stays JSON, and so may gain fields.
 
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
@@ -15,10 +14,8 @@ use crate::{
     WarningKind,
 };
 
-/// The first byte of a compact header without phases. JSON never begins with it.
+/// The first byte of a compact header, in which the phases follow the core. JSON never begins with it.
 pub(crate) const MARKER: u8 = 1;
-/// The first byte of a compact header with phases, which follow the core.
-pub(crate) const MARKER_OF_PHASES: u8 = 2;
 /// The last byte. On some file systems, bytes that a stopped machine has not written read as zeros, and zeros are valid
 /// numbers and texts: a header is whole only if it ends with this byte.
 const END: u8 = 1;
@@ -378,26 +375,18 @@ impl From<SuccessRef<'_>> for Attempt {
 pub(crate) fn encode_success(attempt: &Attempt, into: &mut Vec<u8>) -> bool {
     let is_ordinary = attempt.is_ordinary_success();
     if is_ordinary {
-        let phases = attempt.phases.are_known().then(|| attempt.phases.microseconds());
-        into.push(if phases.is_some() { MARKER_OF_PHASES } else { MARKER });
-        postcard::to_io(&attempt.core(), &mut *into)
+        into.push(MARKER);
+        postcard::to_io(&(attempt.core(), attempt.phases.microseconds()), &mut *into)
             .expect("memory takes everything, and every length is known");
-        if let Some(phases) = phases {
-            postcard::to_io(&phases, &mut *into)
-                .expect("memory takes everything, and the length is known");
-        }
         into.push(END);
     }
     is_ordinary
 }
 
 /// Reads the bytes that follow the marker.
-pub(crate) fn decode_success(marker: u8, fields: &[u8]) -> postcard::Result<SuccessRef<'_>> {
-    let (mut success, mut rest): (SuccessRef<'_>, _) = postcard::take_from_bytes(fields)?;
-    if marker == MARKER_OF_PHASES {
-        let phases;
-        (phases, rest) = postcard::take_from_bytes(rest)?;
-        success.phases = Phases::of_microseconds(phases);
-    }
+pub(crate) fn decode_success(fields: &[u8]) -> postcard::Result<SuccessRef<'_>> {
+    let ((mut success, phases), rest): ((SuccessRef<'_>, _), _) =
+        postcard::take_from_bytes(fields)?;
+    success.phases = Phases::of_microseconds(phases);
     if rest == [END] { Ok(success) } else { Err(postcard::Error::DeserializeBadEncoding) }
 }

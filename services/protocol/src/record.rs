@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::attempt::{MARKER, MARKER_OF_PHASES, decode_success, encode_success};
+use crate::attempt::{MARKER, decode_success, encode_success};
 use crate::frame::{PREFIX_BYTES, encode_with};
 use crate::{NameError, ResultEvent, SuccessRef, check_job_id};
 
@@ -165,9 +165,8 @@ fn read_record(bytes: &[u8], offset: usize) -> Result<Record<EventRef<'_>>, Reco
         return Err(truncated());
     }
     let event = match header.split_first() {
-        Some((&marker @ (MARKER | MARKER_OF_PHASES), fields)) => EventRef::Success(
-            decode_success(marker, fields)
-                .map_err(|source| RecordError::Success { offset, source })?,
+        Some((&MARKER, fields)) => EventRef::Success(
+            decode_success(fields).map_err(|source| RecordError::Success { offset, source })?,
         ),
         _ => EventRef::Other(
             serde_json::from_slice(header)
@@ -337,7 +336,7 @@ mod tests {
     }
 
     fn is_compact(record: &Bytes) -> bool {
-        matches!(record[PREFIX_BYTES], MARKER | MARKER_OF_PHASES)
+        record[PREFIX_BYTES] == MARKER
     }
 
     proptest! {
@@ -355,7 +354,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_rejected(header in vec(any::<u8>(), 0..200), marker in option::of(MARKER..=MARKER_OF_PHASES)) {
+        fn any_bytes_are_read_or_rejected(header in vec(any::<u8>(), 0..200), marker in option::of(Just(MARKER))) {
             let mut bytes = Vec::new();
             bytes.extend_from_slice(&(header.len() as u32 + u32::from(marker.is_some())).to_le_bytes());
             bytes.extend_from_slice(&0u32.to_le_bytes());
@@ -365,35 +364,6 @@ mod tests {
         }
     }
 
-    /// Ledgers hold records of earlier builds: both forms must stay readable.
-    #[test]
-    fn records_of_earlier_builds_are_read() {
-        let json = br#"{"event":"attempt","mini_batch":7,"try_number":1,"deliveries_lost":0,"node":"0",
-            "process":"process000","status":"succeeded","is_final":true,"total":1,"succeeded":1,
-            "rows":{"kind":"part","name":"7-1","bytes":3},"started_at":1,"elapsed_seconds":0.5,"process_seconds":0.25,
-            "run_seconds":0.5,"detail":"a.png","added_by_a_later_build":[1,{}]}"#;
-        let mut compact = vec![MARKER, 7, 1, 0, 1, b'0', 10];
-        compact.extend_from_slice(b"process000");
-        compact.extend_from_slice(&[1, 1, 2, 3, b'7', b'-', b'1', 3, 0, 1]);
-        [0.5f64, 0.25, 0.5]
-            .iter()
-            .for_each(|seconds| compact.extend_from_slice(&seconds.to_le_bytes()));
-        compact.extend_from_slice(b"\x05a.png\x01");
-        let events = [&json[..], &compact].map(|header| {
-            let mut bytes = Vec::new();
-            bytes.extend_from_slice(&(header.len() as u32).to_le_bytes());
-            bytes.extend_from_slice(&0u32.to_le_bytes());
-            bytes.extend_from_slice(header);
-            decode_records(&bytes.into()).next().expect("one").expect("valid").event
-        });
-        assert_eq!(events[0], events[1]);
-        let ResultEvent::Attempt(attempt) = &events[1] else {
-            panic!("not an attempt: {:?}", events[1])
-        };
-        assert_eq!(record_of(attempt)[PREFIX_BYTES..][..compact.len()], compact);
-        assert!(!attempt.phases.are_known());
-    }
-
     #[test]
     fn phases_take_a_few_bytes() {
         let json = r#"{"mini_batch":7,"try_number":1,"deliveries_lost":0,"node":"0","process":"process000",
@@ -401,7 +371,7 @@ mod tests {
             "elapsed_seconds":0.5,"process_seconds":0.25,"run_seconds":0.5,"detail":"a.png"}"#;
         let without: Attempt = serde_json::from_str(json).expect("valid");
         for (phases, bytes) in
-            [((0.012, 0.0, 0.000_008), 4), ((1.5, 0.25, 0.01), 8), ((86_400.0, 60.0, 3.0), 14)]
+            [((0.012, 0.0, 0.000_008), 1), ((1.5, 0.25, 0.01), 5), ((86_400.0, 60.0, 3.0), 11)]
         {
             let phases = Phases::new(phases.0, phases.1, phases.2);
             let with = Attempt { phases, ..without.clone() };

@@ -17,8 +17,6 @@ pub const PATH: &str = "sys/job_report/processed_mini-batches.csv";
 /// How much of it is read at a time.
 pub const PIECE_BYTES: u64 = 4 << 20;
 const COLUMNS: usize = 21;
-/// Columns of earlier builds, which measured no phases and named no speculative runs.
-const COLUMNS_MIN: usize = 16;
 
 /// Adds the rows of the report to a history.
 #[derive(Debug)]
@@ -248,9 +246,6 @@ fn cells(row: &str) -> Option<[Cow<'_, str>; COLUMNS]> {
             }
         };
         rest = &rest[end..];
-        if position + 1 >= COLUMNS_MIN && rest.is_empty() {
-            break;
-        }
         if position + 1 < COLUMNS {
             rest = rest.strip_prefix(',')?;
         }

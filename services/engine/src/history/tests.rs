@@ -221,8 +221,8 @@ async fn report_stands_in_for_a_removed_ledger() {
     let (_folder, mut job) = job();
     let report = "Mini-batch Id,…\n\
         1,1,77,2023-11-14T22:13:20.001000,4,0,4,0.500000,0.250000,0.375000,RUN_EXCEPTION,ValueError,\
-        \"bad, \"\"very\"\"\",\"/in/1, \"\"a\"\".txt\",n,process001\n\
-        0,1,,2023-11-14T22:13:20.000000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,\"two\nlines\",n,process000\n\
+        \"bad, \"\"very\"\"\",\"/in/1, \"\"a\"\".txt\",n,process001,,,,,\n\
+        0,1,,2023-11-14T22:13:20.000000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,\"two\nlines\",n,process000,,,,,\n\
         1,2,,2023-11-14T22:13:20.002000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,'=1,n,process001,1.500000,0.250000,0.031250,0.093750,\n\
         0,2,,2023-11-14T22:13:20.003000,4,3,1,0.500000,0.250000,0.375000,RUN_DONE,,,/in/0,n,process000,,,,,True\n";
     job.store.put_log(report::PATH, report.into()).await.expect("writable");
@@ -242,7 +242,7 @@ async fn report_stands_in_for_a_removed_ledger() {
         assert_eq!(
             reported,
             [None, None, Some(0.09375), None],
-            "rows of earlier builds have no phases"
+            "nothing measured the phases of some"
         );
         history.attempts().map(AttemptSummary::place).collect()
     };

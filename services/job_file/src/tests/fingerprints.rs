@@ -60,13 +60,6 @@ fn columns_and_their_order_change_the_fingerprint() {
     assert_eq!(fingerprint(", columns: "), seen[0], "a key without a value counts as absent");
 }
 
-/// A job file of an earlier version names the same job.
-#[test]
-fn absent_columns_are_left_out_of_the_fingerprint() {
-    let table = serde_json::to_value(protocol::TableOptions::default()).expect("plain data");
-    assert!(table.get("columns").is_none(), "{table}");
-}
-
 /// `table.rs` tests each key that is left out.
 #[test]
 fn settings_of_operation_keep_the_fingerprint() {

@@ -176,45 +176,6 @@ fn every_setting_of_a_job_has_a_key() {
     }
 }
 
-/// Jobs of earlier versions can continue only while these settings stay unchanged.
-#[test]
-fn settings_in_the_fingerprint_are_those_of_earlier_versions() {
-    let workplace = Workplace::new();
-    let changes = "description: x\nnode_count: 2\nprocess_count_per_node: 2\nlogging_level: debug\nallow_reuse: false\n\
-                   durability: full\nprocess_max_runs: 9\nprocess_max_memory: 1GB\nisolate: off\n\
-                   arguments: [--nice, 1, --profiling_module, profile, --progress_update_timeout, 9]";
-    let settings = identity_settings(&workplace.parsed(changes)).to_string();
-    let settings = settings
-        .replace(&*workplace.path("data").parent().expect("a folder").to_string_lossy(), "/w");
-    let settings: serde_json::Value = serde_json::from_str(&settings).expect("still JSON");
-    let table = serde_json::json!({
-        "delimiter": 44, "empty_as_string": false, "encoding": "utf-8", "format": "csv",
-        "header": "all_files_same_headers", "infer_column_types": true, "on_type_mismatch": "reject",
-        "support_multi_line": false,
-    });
-    let input = serde_json::json!({
-        "kind": "file", "name": "data", "partition_format": null, "paths": ["/w/data"], "table": table,
-    });
-    let expected = serde_json::json!({
-        "allow_reuse": true, "argv": [], "description": "", "durability": "process", "entry_script": "entry.py",
-        "environment": {"kind": "interpreter", "path": "/usr/bin/default-python"}, "environment_variables": {},
-        "fingerprint": "", "first_task_creation_timeout_seconds": 0, "hide_unassigned_gpus": false, "inputs": [input],
-        "job_file": "", "job_id": "", "logging_level": "", "lost_delivery_max": 10,
-        "mini_batch_size": {"count": 10, "unit": "files"}, "name": "job", "nice": 0, "node_count": null,
-        "output": {
-            "action": "append_row", "file_name": "parallel_run_step.txt", "folder": "/w/output", "format": "text",
-            "header": false, "to_csv_arguments": {},
-        },
-        "partition_keys": [], "process_count_per_node": null, "profiling_module": "",
-        "progress_update_timeout_seconds": 0, "rank_mini_batch_count": 0, "resource_monitor_interval_seconds": 0,
-        "run_invocation_timeout_seconds": 60, "run_max_try": 3, "run_without_rows": false, "side_inputs": {}, "snapshot_digest": "",
-        "snapshots": {"environment": null, "side_inputs": {}, "source": null}, "source_directory": "/w/code",
-        "strict_results": false, "task_overhead_timeout_seconds": 30,
-        "thresholds": {"allowed_failed_count": -1, "allowed_failed_percent": 100.0, "error_threshold": -1},
-    });
-    assert_eq!(settings, expected);
-}
-
 #[test]
 fn isolate_may_be_off_as_other_readers_of_yaml_write_it() {
     let workplace = Workplace::new();

@@ -223,9 +223,7 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
     let attempts = attempts.filter_map(|(position, ((attempted, record), printed))| {
         let decides = known.state == MiniBatchState::Failed && position == last;
         let record = record.as_ref()?;
-        let before = position.checked_sub(1).and_then(|before| records[before].as_ref());
-        let phases =
-            phases(&record.attempt, before.map(|before| &before.attempt), descriptor.as_ref());
+        let phases = phases(&record.attempt);
         Some(attempt(attempted, record, phases, decides, printed, &logs))
     });
     let detail = records.iter().flatten().next_back().map(|record| record.attempt.detail.as_str());

@@ -33,7 +33,6 @@ pub(super) fn leave(folder: &Path) {
 /// Removes the files of killed workers in `nodes`.
 pub(super) fn clear(nodes: &Path) {
     for folder in entries(nodes).map(|entry| entry.path()) {
-        // A folder without a lock belongs to no worker.
         let Ok(lock) = File::open(folder.join(LOCK)) else { continue };
         if lock.try_lock().is_err() {
             continue;

@@ -153,8 +153,7 @@ function Phases({ attempt }: { attempt: Attempt }) {
   const phases = attempt.phases.filter(({ seconds }) => seconds > 0);
   const total = phases.reduce((sum, { seconds }) => sum + seconds, 0);
   if (total <= 0) return null;
-  // Earlier builds did not tell all phases apart: `loaded and ran`.
-  const tone = (name: string) => (name.endsWith("ran") ? "ran" : (/^\w+/.exec(name)?.[0] ?? ""));
+  const tone = (name: string) => /^\w+/.exec(name)?.[0] ?? "";
   return (
     <div>
       <div class="bar phases" role="img" aria-label={phases.map(({ name, seconds }) => `${name} ${duration(seconds)}`).join(", ")}>
