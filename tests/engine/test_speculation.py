@@ -1,4 +1,4 @@
-"""Slow mini-batches are started a second time, and the first success counts."""
+"""Slow mini-batches get a speculative run, and the first success counts."""
 
 import pytest
 

@@ -73,7 +73,7 @@ def test_decisions_are_pure():
     files = [worker / "scheduler.rs", worker / "node/allocations.rs", *(worker / "scheduler").glob("*.rs")]
     files += [
         reducer / f"{name}.rs"
-        for name in ("tally", "nodes", "judge", "thresholds", "stalls", "speculation", "schedule", "attendance")
+        for name in ("tally", "nodes", "judge", "thresholds", "stalls", "speculation", "schedule", "worker_liveness")
     ]
     assert not occurrences(IMPURE, files)
     assert occurrences(IMPURE, [worker / "agent.rs"])

@@ -57,7 +57,7 @@ pub(crate) struct Job {
     bad_items: BTreeMap<u64, BadItems>,
     /// Whether its script is called for each item, so that the process knows which item raises.
     pub by_item: bool,
-    /// Whether slow mini-batches are started a second time.
+    /// Whether slow mini-batches get speculative runs.
     pub speculation: bool,
     /// Mini-batches whose original run is slow.
     slow: BTreeSet<u64>,

@@ -53,7 +53,7 @@ struct State {
     silenced: HashSet<String>,
     /// Attempts of speculative runs.
     copies: HashSet<String>,
-    /// Mini-batches that were started a second time.
+    /// Mini-batches with speculative runs.
     copied: HashSet<u64>,
     /// Attempts that the result queue holds or has held.
     announced: HashSet<String>,
