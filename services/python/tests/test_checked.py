@@ -137,8 +137,8 @@ def test_bad_row_without_its_item_is_an_illegal_result(answer):
     event = answer("[{'total': 1}, {'total': 'x'}]", JSON)
     assert event["status"] == "illegal_result"
     assert event["error"]["message"] == (
-        'row 1 of the result does not fit result_schema (total: "x" is not of type "number"), and which item it belongs '
-        "to is unknown: run() returned 2 results for 3 items"
+        'row 1 of the result does not fit result_schema (total: "x" is not of type "number"), and which item it '
+        "belongs to is unknown: run() returned 2 results for 3 items"
     )
     event = answer("[{'total': 1}, {'total': 2}]", JSON)
     assert (event["status"], event["returned"]) == ("succeeded", 2), "as without a schema"

@@ -138,6 +138,7 @@ class Parallel:
         self.__dict__[name] = value
 
     def __call__(self, **inputs: Any) -> Parallel:
+        """Returns a job with these inputs."""
         made = Parallel(copy.deepcopy({**self.__dict__, "inputs": None}))
         made.inputs = Fields("inputs", dict(self.inputs._values))
         for name, value in inputs.items():

@@ -28,7 +28,9 @@ class Step(Protocol):
     """A job in the words of an SDK of Azure ML: a ``ParallelRunStep``, or what ``parallel_run_function`` returns."""
 
     @property
-    def name(self) -> str | None: ...
+    def name(self) -> str | None:
+        """The name of the job; ``None``: it takes that of the step."""
+        ...
 
     def job_parameters(self) -> set[str]:
         """Returns the names of its pipeline parameters."""
