@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use aws_config::BehaviorVersion;
 use aws_sdk_sqs::Client;
 use futures::future::{join_all, try_join_all};
 use queue::contract::brokers::{Harness, names};
@@ -31,7 +32,10 @@ impl Aws {
     }
 
     async fn client(&self) -> Client {
-        let config = aws_config::from_env().endpoint_url(&self.endpoint).load().await;
+        let config = aws_config::defaults(BehaviorVersion::latest())
+            .endpoint_url(&self.endpoint)
+            .load()
+            .await;
         Client::new(&config)
     }
 
