@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::{Running, milliseconds_since_epoch};
+use protocol::Running;
 use queue::Queue;
 use tokio::sync::watch;
 
@@ -109,8 +109,8 @@ impl Options {
     /// Returns the options for jobs of a target, where many machines work and every request to the store has a price.
     pub fn shared() -> Self {
         Self {
-            // Containers have equal process ids.
-            writer: format!("{}-{:x}", std::process::id(), milliseconds_since_epoch()),
+            // Containers have equal process ids, and may start in one millisecond.
+            writer: storage::random_name(),
             peers: Peers::Many,
             progress_interval: Duration::from_secs(2),
             commit_interval: Duration::from_millis(200),
