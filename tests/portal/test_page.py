@@ -199,7 +199,7 @@ def test_ages_follow_the_clock_of_the_portal(year: int, stand_in: StandIn, open_
 def test_phases_and_speculative_runs_are_told_apart(stand_in: StandIn, open_page: Callable[..., Page]) -> None:
     page = open_page(f"{stand_in.address}#/jobs/{FAILED}/mini-batches/13")
     expect(page.get_by_text("Try 1, speculative run")).to_be_visible()
-    first = page.locator(".panel", has_text="First start").first
+    first = page.locator(".panel", has_text="Original run").first
     expect(first).to_contain_text("stopped")
     phases = page.locator(".phases").first
     expect(phases).to_have_attribute("aria-label", re.compile("waited .*, prepared .*, loaded .*, ran .*, reported "))

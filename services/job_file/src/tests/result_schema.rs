@@ -41,7 +41,7 @@ fn mistake_in_the_file_of_a_schema_names_its_line() {
             "row.yaml:4: result_schema.properties.total.type: ",
         ),
         ("columns:\n  total: decimal\n", "row.yaml:2: result_schema.columns.total: not a type"),
-        ("{\"type\": \"object\",\n \"required\": [1]}\n", "row.yaml:2: result_schema.required: "),
+        ("{\"type\": \"object\",\n \"required\": [1]}\n", "row.yaml:2: result_schema.required.0: "),
         ("{\"type\": \"object\",\n \"required\": [\n", "row.yaml:"),
         ("- total\n", "row.yaml:1: found a list"),
         ("- total\n", "such as `columns: {total: number}`"),
