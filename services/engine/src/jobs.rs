@@ -306,7 +306,7 @@ impl Jobs {
         Ok(jobs.into_iter().filter_map(|job| Some((job.job_id.clone(), job.queues()?))).collect())
     }
 
-    /// Returns the ids of the jobs that have not ended, for [`diagnosis`](Self::diagnosis).
+    /// Returns the ids of the jobs that have not ended, for [`diagnose`](Self::diagnose).
     pub async fn open_jobs(&self) -> Result<OpenJobs> {
         Ok(match self {
             // The locks of the jobs are more exact.
