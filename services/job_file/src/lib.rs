@@ -1,7 +1,7 @@
 //! Reads documents that people write into the specification of a job: the job file, YAML with the keys of
 //! `ParallelRunConfig` and `ParallelRunStep`, and documents of Azure ML, each step of which becomes a job file.
 //!
-//! [`load`] finds all mistakes at once, each as a [`Problem`] with its line, the value found and the values allowed. It
+//! [`load()`] finds all mistakes at once, each as a [`Problem`] with its line, the value found and the values allowed. It
 //! never reads the environment of the process: the caller passes a [`Context`]. `JOB_FILE.md` is the guide for users,
 //! and `REFERENCE.md` has all keys and rules.
 //!

@@ -5,7 +5,7 @@
 //! are followed, as the original did: their targets are packed in their place; dangling and circular links are left
 //! out. Empty folders do not travel.
 //!
-//! The digest is that of the tar stream before compression. [`unpack`] checks it, and [`digest_of`] computes it again from
+//! The digest is that of the tar stream before compression. [`unpack()`] checks it, and [`digest_of`] computes it again from
 //! the unpacked files, so a node runs only what was sent.
 //!
 //! Only targets have snapshots. A job of this machine runs its script in place; a change between
@@ -134,7 +134,7 @@ pub fn digest_of(folder: &Path) -> Result<Option<String>> {
     write_tar(&files, io::sink(), folder).map(|(_, digest)| Some(digest))
 }
 
-/// Lists the files below `folder`. Returns `false` if there is any entry that [`unpack`] does not create.
+/// Lists the files below `folder`. Returns `false` if there is any entry that [`unpack()`] does not create.
 fn list_unpacked(folder: &Path, root: &Path, files: &mut Vec<SnapshotFile>) -> io::Result<bool> {
     let mut is_empty = true;
     for entry in std::fs::read_dir(folder)? {

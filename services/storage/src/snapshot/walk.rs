@@ -26,7 +26,7 @@ pub struct Listing {
 /// Lists the files of a source.
 ///
 /// Fails with [`Error::TooLarge`] as soon as [`Source::Data`] exceeds its limit. Scripts are listed no matter how many
-/// files are beside them: [`fit`](super::fit) selects those that travel.
+/// files are beside them: [`fit`](super::fit()) selects those that travel.
 pub fn files(source: Source<'_>) -> Result<Listing> {
     match source {
         Source::Data(file) if file.is_file() => {
