@@ -36,7 +36,7 @@ GOES_ON = """
 """
 
 
-def worker_on_a_small_disk(workplace, **environment: str) -> Running:
+def worker_on_a_small_disk(workplace) -> Running:
     """Starts a worker whose home and temporary files are on a disk of 16 megabytes. It logs into `worker.log`."""
     probe = "mkdir probe && mount -t tmpfs -o size=1m tmpfs probe"
     if subprocess.run(["unshare", "--mount", "sh", "-c", probe], cwd=workplace.folder, capture_output=True).returncode:
@@ -49,7 +49,7 @@ def worker_on_a_small_disk(workplace, **environment: str) -> Running:
         process = subprocess.Popen(
             [*command, "worker", "--target", "sqlite", "--process-count", "3", "--node", "here"],
             cwd=workplace.folder,
-            env={**workplace.environment, **homes, **environment},
+            env={**workplace.environment, **homes},
             stdout=subprocess.PIPE,
             stderr=log,
             bufsize=0,
@@ -95,9 +95,8 @@ def test_job_that_begins_on_a_full_disk_waits_for_room_and_says_so(workplace, sq
 
 
 def test_job_goes_on_while_the_script_of_another_fills_the_disk(workplace, sqlite):
-    release = workplace.folder / "release"
     sqlite.reducer()
-    worker_on_a_small_disk(workplace, RELEASE=str(release))
+    worker_on_a_small_disk(workplace)
     neighbour = sqlite.enqueue(workplace.job_of_its_own("neighbour", 4, GOES_ON))
     wait_until(lambda: workplace.recorded("neighbour began"), "the neighbour")
     filler = sqlite.enqueue(workplace.job_of_its_own("filler", 1, FILLS))
@@ -106,7 +105,7 @@ def test_job_goes_on_while_the_script_of_another_fills_the_disk(workplace, sqlit
     assert sqlite.lines(neighbour) == file_names(4)
     assert len(workplace.recorded("neighbour began")) == 4, "no mini-batch ran twice"
 
-    release.touch()
+    workplace.release("filler")
     result = sqlite.wait_for_end(filler)
     assert sqlite.output(result).decode() == "filled\n"
     assert result["retrying"] == 0 and result["mini_batches"]["failed"] == 0, result

@@ -1,12 +1,12 @@
 //! JSON Schemas, checked by the crate `jsonschema`. As the standard says, the crate ignores keywords
 //! that it does not know. Here they are refused, so that a misspelt one is not ignored without notice.
 
-use jsonschema::error::ValidationErrorKind as Kind;
+use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::paths::LocationSegment;
-use jsonschema::{Retrieve, Uri, ValidationError, Validator};
+use jsonschema::{JsonTypeSet, ValidationError, Validator};
 use serde_json::Value;
 
-use crate::{InvalidSchema, is_day, is_instant};
+use crate::{InvalidSchema, is_day, is_instant, shown};
 
 /// Keywords with one schema, or with a list of schemas.
 const SCHEMAS: &str = " additionalItems additionalProperties allOf anyOf contains contentSchema \
@@ -31,21 +31,11 @@ pub(crate) fn validator(schema: &Value) -> Result<Validator, InvalidSchema> {
     let options = jsonschema::options()
         .should_validate_formats(true)
         .with_format("date", is_day)
-        .with_format("date-time", is_instant)
-        .with_retriever(Offline);
+        .with_format("date-time", is_instant);
     options.build(schema).map_err(|error| InvalidSchema {
         place: error.instance_path().iter().map(|segment| segment.to_string()).collect(),
-        message: nearest(&error).to_string(),
+        message: reason(nearest(&error)),
     })
-}
-
-/// Refers to no schema elsewhere, which may change.
-struct Offline;
-
-impl Retrieve for Offline {
-    fn retrieve(&self, _: &Uri<String>) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
-        Err("`$ref` may name only a part of this schema, such as \"#/$defs/name\"".into())
-    }
 }
 
 /// Returns the place of an unknown keyword, innermost part first.
@@ -86,7 +76,39 @@ pub(crate) fn misfit(schema: &Validator, value: &Value) -> Option<String> {
             LocationSegment::Property(name) => field += &format!(".{name}"),
         }
     }
-    Some(if field.is_empty() { error.to_string() } else { format!("{field}: {error}") })
+    let reason = reason(error);
+    Some(if field.is_empty() { reason } else { format!("{field}: {reason}") })
+}
+
+/// Returns what is wrong, with all that is allowed where the text of the crate is short of it.
+fn reason(error: &ValidationError<'_>) -> String {
+    match error.kind() {
+        Kind::Enum { options } => format!("{} is not one of {options}", shown(error.instance())),
+        Kind::Referencing(fault) => format!(
+            "{fault}; `$ref` may name a part of this schema, such as \"#/$defs/name\", and no other \
+             document"
+        ),
+        Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
+            let first = context.iter().filter_map(|errors| errors.first());
+            let types: Vec<String> =
+                first.filter_map(types).flatten().map(|kind| format!("\"{kind}\"")).collect();
+            match types.is_empty() {
+                true => error.to_string(),
+                false => {
+                    format!("{} is not of types {}", shown(error.instance()), types.join(", "))
+                }
+            }
+        }
+        _ => error.to_string(),
+    }
+}
+
+fn types(error: &ValidationError<'_>) -> Option<JsonTypeSet> {
+    match error.kind() {
+        Kind::Type { kind: TypeKind::Single(kind) } => Some(JsonTypeSet::empty().insert(*kind)),
+        Kind::Type { kind: TypeKind::Multiple(kinds) } => Some(*kinds),
+        _ => None,
+    }
 }
 
 /// Returns why a value does not fit the first alternative that has its type, instead of the fact that

@@ -201,6 +201,25 @@ mod tests {
             assert_eq!(error.place, place, "{schema}: {error}");
         }
     }
+
+    #[test]
+    fn invalid_schema_says_what_is_allowed() {
+        for (schema, expected) in [
+            (
+                json!({"type": "float"}),
+                r#""array","boolean","integer","null","number","object","string""#,
+            ),
+            (
+                json!({"$ref": "#/$defs/a"}),
+                "/$defs/a' does not exist; `$ref` may name a part of this schema",
+            ),
+            (json!({"$ref": "a.json"}), "and no other document"),
+        ] {
+            let error = RowSchema::new(&ResultSchema::Json(schema)).err().expect("invalid");
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+
     #[test]
     fn keywords_of_json_schema() {
         for (schema, fits, misfits) in [
@@ -325,7 +344,7 @@ mod tests {
         assert_eq!(
             reasons,
             [
-                r#"total: "x" is not valid under any of the schemas listed in the 'anyOf' keyword"#,
+                r#"total: "x" is not of types "number", "null""#,
                 "total: -1 is less than the minimum of 0"
             ]
         );

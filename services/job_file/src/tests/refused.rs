@@ -360,7 +360,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("result_schema: {columns: {a: '?'}}", "result_schema.columns.a: not a type"),
     (
         "result_schema: {type: rows}",
-        "result_schema.type: not a JSON Schema … \"rows\" is not one of \"array\"",
+        "result_schema.type: not a JSON Schema … \"rows\" is not one of [\"array\"",
     ),
     (
         "result_schema: {columns: {a: any}}\noutput_action: summary_only",
