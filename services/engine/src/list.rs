@@ -99,7 +99,7 @@ pub struct Activity {
     pub waited_seconds: Option<f64>,
     /// Its processes.
     pub processes: u64,
-    /// Its part of the processes of all jobs of the target; `None`: there are none.
+    /// Its part of the processes of all jobs of the target; `None`: no job has processes.
     pub share: Option<f64>,
     /// Remaining time at the pace of its workers; `None`: unknown.
     pub remaining_seconds: Option<u64>,

@@ -69,7 +69,7 @@ pub enum RecordError {
 /// The bytes are not a message that belongs to a job.
 #[derive(Debug, thiserror::Error)]
 pub enum MessageError {
-    /// There are none.
+    /// The message has no bytes.
     #[error("it is empty")]
     Empty,
     /// The first record of a result message does not name a job.

@@ -106,7 +106,7 @@ impl SqsQueue {
     }
 
     /// Returns the limits of a queue that allows this size of a message.
-    pub fn limits_of(message_bytes_max: usize) -> Limits {
+    fn limits_of(message_bytes_max: usize) -> Limits {
         Limits {
             message_bytes_max: body::bytes_max(message_bytes_max),
             lease_max: Some(LEASE_MAX),

@@ -241,8 +241,8 @@ impl Reducer {
         }
     }
 
-    /// Returns the kept rows of a mini-batch, and the object with them; `None`: there are none, or
-    /// they are unknown.
+    /// Returns the kept rows of a mini-batch, and the object with them; `None`: it has no rows, or
+    /// their places are unknown.
     async fn kept(&self, rejected: &RejectedMiniBatch) -> anyhow::Result<Option<(Kept, Vec<u8>)>> {
         let attempt = &rejected.attempt;
         let place = self.ledger.index.rows_of(attempt.mini_batch);

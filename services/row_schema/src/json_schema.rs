@@ -9,16 +9,16 @@ use serde_json::Value;
 use crate::{InvalidSchema, is_day, is_instant, shown};
 
 /// Keywords with one schema, or with a list of schemas.
-const SCHEMAS: &str = " additionalItems additionalProperties allOf anyOf contains contentSchema \
-     else if items not oneOf prefixItems propertyNames then unevaluatedItems unevaluatedProperties ";
+const SCHEMAS: &str = "additionalItems additionalProperties allOf anyOf contains contentSchema \
+     else if items not oneOf prefixItems propertyNames then unevaluatedItems unevaluatedProperties";
 /// Keywords with schemas by name.
-const NAMED_SCHEMAS: &str = " $defs definitions dependentSchemas patternProperties properties ";
+const NAMED_SCHEMAS: &str = "$defs definitions dependentSchemas patternProperties properties";
 /// All others, with those of OpenAPI that say nothing about a value.
-const OTHERS: &str = " $anchor $comment $dynamicAnchor $dynamicRef $id $ref $schema $vocabulary \
+const OTHERS: &str = "$anchor $comment $dynamicAnchor $dynamicRef $id $ref $schema $vocabulary \
      const contentEncoding contentMediaType default dependencies dependentRequired deprecated \
      description discriminator enum example examples exclusiveMaximum exclusiveMinimum format \
      maxContains maxItems maxLength maxProperties maximum minContains minItems minLength \
-     minProperties minimum multipleOf pattern readOnly required title type uniqueItems writeOnly ";
+     minProperties minimum multipleOf pattern readOnly required title type uniqueItems writeOnly";
 
 /// Prepares a schema. The formats `date` and `date-time` are what the reducer reads for columns of
 /// Parquet.
@@ -41,7 +41,7 @@ pub(crate) fn validator(schema: &Value) -> Result<Validator, InvalidSchema> {
 /// Returns the place of an unknown keyword, innermost part first.
 fn unknown_keyword(schema: &Value) -> Option<Vec<String>> {
     schema.as_object()?.iter().find_map(|(keyword, value)| {
-        let is_one_of = |words: &str| words.contains(&format!(" {keyword} "));
+        let is_one_of = |words: &str| words.split_whitespace().any(|word| word == keyword);
         let below = |name: String, schema: &Value| {
             let mut place = unknown_keyword(schema)?;
             place.push(name);

@@ -195,6 +195,7 @@ mod tests {
             (json!({"properties": {"a": {"$ref": "#/$defs/a"}}}), vec![]),
             (json!({"anyOf": [{"type": "string"}, {"tipe": "null"}]}), vec!["anyOf", "1", "tipe"]),
             (json!({"total": "number"}), vec!["total"]),
+            (json!({"items not": {}}), vec!["items not"]),
             (json!(["total"]), vec![]),
         ] {
             let error = RowSchema::new(&ResultSchema::Json(schema.clone())).err().expect("invalid");

@@ -94,8 +94,8 @@ impl Announcements {
         let _ = self.sender.send((announcement, waiting));
     }
 
-    /// Whether so many announcements wait that processes should get no new work, whose results
-    /// would need more memory.
+    /// Whether the queue is so far behind with announcements that processes should get no new work:
+    /// more results would need more memory.
     pub fn are_behind(&self) -> bool {
         let Backlog { announcements, rows_bytes } = &*self.backlog;
         announcements.load(Ordering::Relaxed) >= WAITING_MAX

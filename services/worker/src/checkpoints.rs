@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(
             store.checkpoints_of(7).await.expect("readable").len(),
             3,
-            "what was fetched is not uploaded"
+            "fetched checkpoints are not uploaded"
         );
 
         there.remove(&[7]).await;

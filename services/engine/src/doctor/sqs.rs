@@ -121,7 +121,6 @@ mod tests {
             retention: Duration::from_secs(retention_hours * 3600),
             visibility: Duration::from_secs(30),
             message_bytes_max: 256 * 1024,
-            kms_key: None,
             redrive: redrive.map(|(queue, receive_count_max)| Redrive {
                 dead_letters_arn: format!("arn:aws:sqs:us-east-1:0:{queue}"),
                 receive_count_max,

@@ -333,7 +333,7 @@ pub fn unknown<'n>(name: &str, group: &str, names: impl Iterator<Item = &'n Stri
     let names: Vec<String> = names.map(|name| format!("{group}.{name}")).collect();
     let hint = did_you_mean(name, names.iter().map(String::as_str));
     let allowed = if names.is_empty() {
-        format!("no {group}, since there are none")
+        format!("nothing, because the document has no {group}")
     } else {
         names.join(", ")
     };

@@ -39,8 +39,6 @@ pub struct SqsAttributes {
     pub message_bytes_max: usize,
     /// Destination of messages that are received too often.
     pub redrive: Option<Redrive>,
-    /// The KMS key that encrypts it, as given when it was created. `None`: SQS's own.
-    pub kms_key: Option<String>,
 }
 
 /// The destination of messages that are received too often.
@@ -175,7 +173,7 @@ async fn create(
         attributes
             .insert(QueueAttributeName::KmsDataKeyReusePeriodSeconds, seconds(DATA_KEY_REUSE));
     }
-    // A request with tags needs a right of its own, also if there are none.
+    // A request with tags needs the right sqs:TagQueue, even if it names none.
     let tags = (!options.tags.is_empty()).then(|| options.tags.clone().into_iter().collect());
     let request = || {
         let request = client.create_queue().queue_name(name);
@@ -210,7 +208,6 @@ pub(super) async fn look(client: &Client, url: &str) -> Result<(SqsAttributes, D
         visibility: seconds(Name::VisibilityTimeout),
         message_bytes_max: message_bytes_max.unwrap_or(MESSAGE_BYTES_DEFAULT),
         redrive: redrive(&text(Name::RedrivePolicy)),
-        kms_key: Some(text(Name::KmsMasterKeyId)).filter(|key| !key.is_empty()),
     };
     let depth = Depth {
         visible: number(Name::ApproximateNumberOfMessages).unwrap_or_default(),

@@ -150,11 +150,6 @@ fn of_answer(action: &str, status: u16, code: &str, words: &str) -> Failure {
     let lasting = |words: String| Failure::Lasting(words.into());
     match bare(code) {
         "NonExistentQueue" | "QueueDoesNotExist" => Failure::NoQueue,
-        code if code.starts_with("Kms") && code != "KmsThrottled" => lasting(format!(
-            "the KMS key of the queue cannot be used; allow these credentials kms:GenerateDataKey and \
-             kms:Decrypt on it, and check that it exists and is enabled ({code}: {})",
-            one_line(words)
-        )),
         "AccessDenied" | "OptInRequired" | "InvalidSecurity" => lasting(format!(
             "access denied; allow these credentials sqs:{action} on the queue, or use others ({})",
             one_line(words)
@@ -185,6 +180,11 @@ fn of_answer(action: &str, status: u16, code: &str, words: &str) -> Failure {
                 if code.is_empty() { format!("HTTP status {status}") } else { code.to_owned() };
             Failure::Passing(format!("{action} was answered with {code}{words}").into())
         }
+        code if code.starts_with("Kms") => lasting(format!(
+            "the KMS key of the queue cannot be used; allow these credentials kms:GenerateDataKey and \
+             kms:Decrypt on it, and check that it exists and is enabled ({code}: {})",
+            one_line(words)
+        )),
         // A gateway between here and the service answers in its own words.
         _ if matches!(status, 401 | 403) => lasting(format!(
             "access denied to sqs:{action} (HTTP status {status} {code}); check the credentials and what they allow"
@@ -288,6 +288,15 @@ mod tests {
             verdict(DELETE, "AccessDenied", true),
             EntryOutcome::Failed(Failure::Lasting(_))
         ));
+    }
+
+    #[test]
+    fn refusal_of_the_key_names_its_rights() {
+        let Failure::Lasting(reason) = of_answer(SEND, 400, "KmsAccessDenied", "no") else {
+            panic!("lasts")
+        };
+        assert!(reason.to_string().contains("kms:GenerateDataKey"), "{reason}");
+        assert!(matches!(of_answer(SEND, 400, "KmsThrottled", ""), Failure::Passing(_)));
     }
 
     #[test]

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use aws_config::BehaviorVersion;
-use aws_sdk_sqs::Client;
+use aws_sdk_sqs::types::QueueAttributeName;
 use futures::future::{join_all, try_join_all};
 use queue::contract::brokers::{Harness, names};
 use queue::{
@@ -15,7 +14,8 @@ use queue::{
 
 use crate::proxy::{Fate, Proxy};
 use crate::{
-    Deleted, localstack, messages, moto, open, options, receipts, receive, request, unused_name,
+    Deleted, client, localstack, messages, moto, open, options, receipts, receive, request,
+    unused_name, url_of,
 };
 
 struct Aws {
@@ -29,14 +29,6 @@ impl Aws {
         let prefix = unused_name();
         let broker = Arc::new(broker(&endpoint, &prefix, true).await);
         Self { endpoint, prefix, broker }
-    }
-
-    async fn client(&self) -> Client {
-        let config = aws_config::defaults(BehaviorVersion::latest())
-            .endpoint_url(&self.endpoint)
-            .load()
-            .await;
-        Client::new(&config)
     }
 
     /// Returns a queue by the end of its name.
@@ -134,14 +126,14 @@ async fn created_queues_have_the_key_and_the_tags_of_the_target() {
         aws.broker = Arc::new(SqsBroker::connect(options).await.expect("connects"));
         aws.broker.target().await.expect("creates");
         let queues = aws.broker.create("job").await.expect("creates");
+        let client = client(&aws.endpoint).await;
         for end in [CONTROL, DEAD_LETTERS, "job-tasks", "job-results"] {
-            let queue = aws.queue(end).await.expect("exists");
-            let attributes = queue.attributes().await.expect("exists");
-            assert_eq!(attributes.kms_key.as_deref(), Some(key), "{end}");
-            let url =
-                aws.client().await.get_queue_url().queue_name(format!("{}-{end}", aws.prefix));
-            let url = url.send().await.expect("exists").queue_url.expect("has one");
-            let listed = aws.client().await.list_queue_tags().queue_url(url).send().await;
+            let url = url_of(&client, &format!("{}-{end}", aws.prefix)).await;
+            let name = QueueAttributeName::KmsMasterKeyId;
+            let asked = client.get_queue_attributes().queue_url(&url).attribute_names(name.clone());
+            let attributes = asked.send().await.expect("answers").attributes.unwrap_or_default();
+            assert_eq!(attributes.get(&name).map(String::as_str), Some(key), "{end}");
+            let listed = client.list_queue_tags().queue_url(url).send().await;
             let listed = listed.expect("answers").tags.unwrap_or_default();
             assert_eq!(listed.into_iter().collect::<BTreeMap<_, _>>(), tags, "{end}");
         }

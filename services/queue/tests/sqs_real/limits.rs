@@ -2,22 +2,17 @@
 
 use std::time::Duration;
 
-use aws_sdk_sqs::config::BehaviorVersion;
 use aws_sdk_sqs::types::QueueAttributeName;
 use queue::{Depth, Error, Message, Queue, Receive, SqsQueue};
 
 use crate::faults::behind;
 use crate::proxy::{Fate, Proxy};
-use crate::{Deleted, PATIENCE, localstack, moto, open, receive, unused_name, unused_queue};
+use crate::{
+    Deleted, PATIENCE, client, localstack, moto, name_of, open, receive, unused_name, unused_queue,
+    url_of,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-/// A plain client of the service.
-async fn client(endpoint: &str) -> aws_sdk_sqs::Client {
-    let config =
-        aws_config::defaults(BehaviorVersion::latest()).endpoint_url(endpoint).load().await;
-    aws_sdk_sqs::Client::new(&config)
-}
 
 async fn receive_one(queue: &SqsQueue, visibility: Duration) -> queue::Delivery {
     let request = Receive { messages_max: 1, visibility, wait: PATIENCE };
@@ -115,15 +110,7 @@ async fn times_are_rounded_up_to_seconds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn extension_ends_twelve_hours_after_the_receive() {
     let direct = unused_queue(&moto()).await;
-    let name = direct
-        .attributes()
-        .await
-        .expect("exists")
-        .arn
-        .rsplit(':')
-        .next()
-        .expect("a name")
-        .to_owned();
+    let name = name_of(&direct).await;
     let proxy = Proxy::start(&moto(), |_| Fate::Pass).await;
     let queue = open(&proxy.endpoint, &name, false).await.expect("opens");
     queue.send(vec![Message::new("a")]).await.expect("sends");
@@ -142,14 +129,7 @@ async fn extension_ends_twelve_hours_after_the_receive() {
 
     // The service would have rejected a longer one:
     let service = client(&moto()).await;
-    let url = service
-        .get_queue_url()
-        .queue_name(&name)
-        .send()
-        .await
-        .expect("exists")
-        .queue_url
-        .expect("a URL");
+    let url = url_of(&service, &name).await;
     queue.send(vec![Message::new("b")]).await.expect("sends");
     let received = loop {
         let received = service

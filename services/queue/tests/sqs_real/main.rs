@@ -12,6 +12,8 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::config::BehaviorVersion;
 use queue::{Delivery, Message, Queue, Receipt, Receive, SqsOptions, SqsQueue};
 
 fn localstack() -> String {
@@ -57,6 +59,23 @@ fn options(endpoint: &str, queue: &str, create: bool) -> SqsOptions {
         create,
         ..SqsOptions::default()
     }
+}
+
+/// Returns a plain client of the service.
+async fn client(endpoint: &str) -> Client {
+    let config =
+        aws_config::defaults(BehaviorVersion::latest()).endpoint_url(endpoint).load().await;
+    Client::new(&config)
+}
+
+async fn name_of(queue: &SqsQueue) -> String {
+    let arn = queue.attributes().await.expect("exists").arn;
+    arn.rsplit(':').next().expect("a name").to_owned()
+}
+
+async fn url_of(client: &Client, name: &str) -> String {
+    let found = client.get_queue_url().queue_name(name).send().await;
+    found.expect("exists").queue_url.expect("a URL")
 }
 
 /// Deletes the queue when dropped.

@@ -7,8 +7,8 @@ use queue::{Error, Message, Queue, SqsOptions, SqsQueue};
 
 use crate::proxy::{Fate, Proxy, Request};
 use crate::{
-    Deleted, localstack, messages, moto, open, receipts, receive, request, unused_name,
-    unused_queue,
+    Deleted, client, localstack, messages, moto, name_of, open, receipts, receive, request,
+    unused_name, unused_queue, url_of,
 };
 
 /// Marks the child of a test.
@@ -116,29 +116,9 @@ async fn fifo_queue_is_rejected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rejected_entry_is_reported_and_others_are_sent() {
     let queue = unused_queue(&localstack()).await;
-    let name = queue
-        .attributes()
-        .await
-        .expect("exists")
-        .arn
-        .rsplit(':')
-        .next()
-        .expect("a name")
-        .to_owned();
-    let service = aws_sdk_sqs::Client::new(
-        &aws_config::defaults(aws_config::BehaviorVersion::latest())
-            .endpoint_url(localstack())
-            .load()
-            .await,
-    );
-    let url = service
-        .get_queue_url()
-        .queue_name(&name)
-        .send()
-        .await
-        .expect("exists")
-        .queue_url
-        .expect("a URL");
+    let service = client(&localstack()).await;
+    let name = name_of(&queue).await;
+    let url = url_of(&service, &name).await;
     // An operator lowers the limit while the queue is open.
     let size = aws_sdk_sqs::types::QueueAttributeName::MaximumMessageSize;
     service

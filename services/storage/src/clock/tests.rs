@@ -202,7 +202,7 @@ async fn job_that_is_just_being_submitted_is_not_removed() {
         target.finish_old_removal(JOB, recently).await.expect("removable");
         assert!(
             target.job_ids().await.expect("readable").is_empty(),
-            "{ahead}: nobody submits it any more"
+            "{ahead}: no command is submitting it"
         );
     }
 }

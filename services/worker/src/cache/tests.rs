@@ -41,7 +41,7 @@ fn least_recently_used_entries_go_first() {
     assert_eq!(
         going(&entries, limits, 100, 100).len(),
         3,
-        "what is wanted is larger than the caches may be"
+        "the new entry alone exceeds the limit of the caches"
     );
     assert_eq!(going(&entries, Limits::default(), 100, 200), []);
 }

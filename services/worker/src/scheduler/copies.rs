@@ -32,7 +32,7 @@ impl Process {
 }
 
 impl Scheduler {
-    /// Whether a run takes so long that its mini-batch may have been copied.
+    /// Whether a run is long enough for a reducer to have copied its mini-batch.
     pub fn has_long_run(&self, now: Timestamp) -> bool {
         let is_long = |process: &Process| {
             process
