@@ -57,7 +57,7 @@ fn one_argument(
     placeholders.replace(written)
 }
 
-/// Why a name has no single path.
+/// The reason why a name has no single path.
 #[derive(Debug, thiserror::Error)]
 enum NoPath {
     #[error("{0} is not valid UTF-8")]

@@ -1,15 +1,15 @@
 //! Documents of Azure ML: pipelines, parallel components and batch deployments, and the names that its second version
 //! gives to keys.
 //!
-//! A reader turns each step of a document into entries of a job file that keep their locations, for `load` to read. What a
-//! document says and a job file cannot is a mistake, or is named in one warning; nothing is ignored in silence.
+//! A reader turns each step of a document into entries of a job file that keep their locations, for `load` to read. It
+//! reports everything that a job file cannot express, as a mistake or in one warning.
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `kind` | which document it is; documents that Gristmill does not run |
-//! | `steps` | a document as steps; what callers see |
-//! | `overrides` | what a command line changes in a document |
-//! | `reader` | what all readers share: keys, references, the job file under construction |
+//! | `kind` | the kind of a document; documents that Gristmill does not run |
+//! | `steps` | a document as steps, for callers |
+//! | `document_overrides` | the changes of a command line to a document |
+//! | `reader` | the common part of all readers: keys, references, the job file under construction |
 //! | `layers` | a step and the component that it refers to, read as one mapping |
 //! | `known` | the keys of each mapping, and why some have no effect |
 //! | `expression` | `${{…}}`, `$[[…]]` and arguments in one text |
@@ -19,7 +19,7 @@
 //! | `components` | components by name |
 //! | `document_keys` | `--set` with the keys of a document |
 //! | `scope` | the names that a step can use |
-//! | `bindings` | what inputs and outputs stand for |
+//! | `bindings` | the values of inputs, and the destinations of outputs |
 //! | `pipeline`, `parallel`, `command`, `deployment` | one kind of document or step each |
 //! | `environment` | the Python of a step |
 
@@ -50,7 +50,7 @@ pub use steps::{RUN_ID, Step, Steps};
 #[cfg(test)]
 pub use versioned::NameTable;
 
-/// Returns what to write instead of a key that Azure ML knows and the job file does not.
+/// Returns a hint for a key that Azure ML knows and the job file does not.
 pub fn hint(key: &str) -> Option<&'static str> {
     let hint = match key {
         "mini_batch_error_threshold" => {

@@ -1,4 +1,4 @@
-//! Everything beside its text on which the meaning of a job file depends.
+//! The surroundings of a job file: everything besides its text on which its meaning depends.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::AzureNames;
 pub struct Context {
     /// Absolute folder that a relative path of the job file itself starts from.
     pub working_directory: PathBuf,
-    /// The folder that `~` means.
+    /// The folder that `~` stands for.
     pub home_directory: Option<PathBuf>,
     /// Python for jobs without `environment`, and for making virtual environments.
     pub interpreter: PathBuf,

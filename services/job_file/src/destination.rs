@@ -1,5 +1,5 @@
-//! Checks where results go: not where the job reads, and only where they can be written. Every command that reads a job
-//! file makes these checks before the first mini-batch.
+//! Checks that the job does not read the places of its results, and that it can write there. Every command that reads a
+//! job file makes these checks before the first mini-batch.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ pub fn check(top: &Section<'_>, spec: &JobSpec, job_file: &Path) {
     }
 }
 
-/// Whether a path is `above`, or below it.
+/// Returns whether a path is `above`, or below it.
 fn is_within(path: &ItemPath, above: &ItemPath) -> bool {
     match (path.is_url(), above.is_url()) {
         (true, true) => match [path, above].map(|url| Url::parse(&url.display())) {
@@ -89,48 +89,48 @@ fn file_in(folder: &ItemPath, file: &str) -> ItemPath {
     }
 }
 
-/// Names the input, side input or source of the job that a folder is, lies in or contains. `file`:
-/// the job writes only this file there, so the folder may contain other folders.
+/// Describes the overlap of a folder with an input, a side input or the sources of the job. `file`: the job writes only
+/// this file there, so the folder may contain other folders.
 fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<String> {
-    let found_by = |what: &str| {
-        format!("{what} matches files that the job writes there, so the next run would read them")
+    let found_by = |input: &str| {
+        format!("{input} matches files that the job writes there, so the next run would read them")
     };
     if folder.is_url() {
-        // Patterns are compared component by component, as those of paths are.
+        // Patterns of URLs are compared component by component, like those of paths.
         let components: PathBuf = folder.as_path().components().collect();
-        for (what, path) in named_paths(spec).filter(|(_, path)| path.is_url()) {
+        for (input, path) in named_paths(spec).filter(|(_, path)| path.is_url()) {
             let finds = |base: PathBuf| glob_finds(path.as_path(), &base, &components, file);
             if glob_folder(path.as_path()).is_some_and(finds) {
-                return Some(found_by(&what));
+                return Some(found_by(&input));
             }
             if is_within(folder, &path) {
                 return Some(format!(
-                    "the output lies in {what}, so the next run would read what this one writes"
+                    "the output lies in {input}, so the next run would read what this one writes"
                 ));
             }
         }
         return None;
     }
     let folder = real(folder.as_path());
-    for (what, path) in named_paths(spec).filter(|(_, path)| !path.is_url()) {
+    for (input, path) in named_paths(spec).filter(|(_, path)| !path.is_url()) {
         if let Some(base) = glob_folder(path.as_path()) {
             if glob_finds(path.as_path(), &real(&base), &folder, file) {
-                return Some(found_by(&what));
+                return Some(found_by(&input));
             }
             continue;
         }
         let path = real(path.as_path());
-        let effect = if what.starts_with("input") {
+        let effect = if input.starts_with("input") {
             ", so the next run would read what this one writes"
         } else {
             ""
         };
         match path.is_dir() {
             true if folder.starts_with(&path) => {
-                return Some(format!("the output lies in {what}{effect}"));
+                return Some(format!("the output lies in {input}{effect}"));
             }
             true if file.is_none() && path.starts_with(&folder) => {
-                return Some(format!("the output folder contains {what}"));
+                return Some(format!("the output folder contains {input}"));
             }
             _ => {}
         }
@@ -155,10 +155,10 @@ fn named_paths(spec: &JobSpec) -> impl Iterator<Item = (String, ItemPath)> {
         .flat_map(|input| input.paths.iter().map(|path| (format!("input {}", input.name), path)));
     let all = inputs
         .chain(spec.side_inputs.iter().map(|(name, path)| (format!("side input {name}"), path)));
-    all.map(|(what, path)| (what, without_file_scheme(path.clone())))
+    all.map(|(words, path)| (words, without_file_scheme(path.clone())))
 }
 
-/// Whether a glob that begins in `base` finds the output file, or, without one, files in the output folder.
+/// Returns whether a glob that begins in `base` finds the output file, or, without one, files in the output folder.
 fn glob_finds(glob: &Path, base: &Path, folder: &Path, file: Option<&str>) -> bool {
     let Ok(pattern) = glob.strip_prefix(glob_folder(glob).unwrap_or_default()) else {
         return false;
@@ -183,29 +183,29 @@ fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -
     let mut named = named_paths(spec);
     if folder.is_url() {
         let output = file_in(folder, file);
-        let (what, _) =
+        let (input, _) =
             named.find(|(_, path)| is_within(&output, path) && is_within(path, &output))?;
-        return Some(format!("the output would replace {what}"));
+        return Some(format!("the output would replace {input}"));
     }
     let output = real(&folder.as_path().join(file));
     let is = |path: &Path| real(path) == output;
-    if let Some((what, _)) = named.find(|(_, path)| !path.is_url() && is(path.as_path())) {
-        return Some(format!("the output would replace {what}"));
+    if let Some((input, _)) = named.find(|(_, path)| !path.is_url() && is(path.as_path())) {
+        return Some(format!("the output would replace {input}"));
     }
     let sources = spec.source_directory.as_path();
     let is_module =
         |path: &Path| path.extension().is_some_and(|extension| extension == "py") && path.exists();
-    let what = match &spec.environment {
+    let replaced = match &spec.environment {
         _ if is(&sources.join(&spec.entry_script)) => "the entry script",
         _ if is(job_file) => "the job file",
         Environment::Requirements { file, .. } if is(file.as_path()) => "the requirements file",
         _ if output.starts_with(real(sources)) && is_module(&output) => "a module of the script",
         _ => return None,
     };
-    Some(format!("the output would replace {what}"))
+    Some(format!("the output would replace {replaced}"))
 }
 
-/// Returns why an output cannot be written, as far as a check without writing shows.
+/// Returns the reason why an output cannot be written, as far as a check that writes nothing can find it.
 fn unwritable(folder: &ItemPath, file: Option<&str>) -> Option<String> {
     if folder.is_url() {
         return None;
@@ -227,7 +227,7 @@ fn unwritable(folder: &ItemPath, file: Option<&str>) -> Option<String> {
     if let Err(error) = access(&existing, Access::WRITE_OK | Access::EXEC_OK) {
         return Some(format!("{} cannot be written to: {error}", existing.display()));
     }
-    // Some file systems report no number of files.
+    // Some file systems report no number of free files.
     if let Ok(disk) = statvfs(&existing)
         && (disk.f_blocks > 0 && disk.f_bavail.saturating_mul(disk.f_frsize) < ROOM_BYTES_MIN
             || disk.f_files > 0 && disk.f_favail == 0)

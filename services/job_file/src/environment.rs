@@ -89,7 +89,7 @@ fn one_value(node: &Node, python: &Python<'_>) -> Result<Environment, Fault> {
     interpreter(node, python).map(|path| Environment::Interpreter { path: ItemPath::from(path) })
 }
 
-/// Old conda files can often not be installed any more.
+/// The remedy for conda files that are so old that their packages cannot be installed any more.
 const ANOTHER: &str =
     "`--set environment=PATH`, an interpreter or a requirements file, replaces it";
 
@@ -112,7 +112,8 @@ fn requirements(node: &Node, python: &Python<'_>) -> Result<PathBuf, Fault> {
     Err(Fault::new(node, allowed).saying(message))
 }
 
-/// Returns why no environment can be made of a file, as far as it shows without an installation.
+/// Returns the reason why no environment can be created from a file, as far as a check without an installation finds
+/// it.
 fn fault_of(path: &Path, python: &Python<'_>) -> Option<String> {
     if CondaFile::is_named(path) {
         return conda_fault(path, python);
@@ -124,7 +125,7 @@ fn fault_of(path: &Path, python: &Python<'_>) -> Option<String> {
     requirements::fault_of_file(path).map(|fault| format!("{fault}; {ANOTHER}"))
 }
 
-/// Returns what is wrong with a conda file, or that no tool is installed that could make its environment.
+/// Returns the fault of a conda file, or that no installed tool can create its environment.
 fn conda_fault(path: &Path, python: &Python<'_>) -> Option<String> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -145,18 +146,19 @@ fn conda_fault(path: &Path, python: &Python<'_>) -> Option<String> {
     if python.elsewhere || CONDA_TOOLS.iter().any(is_installed) {
         return None;
     }
-    let of_conda = file.for_pip().err()?;
+    let only_conda = file.for_pip().err()?;
     Some(format!(
         "{} names packages that only conda installs ({}), and none of {} is on PATH: install micromamba, or list packages \
          below `pip`; {ANOTHER}",
         path.display(),
-        of_conda.join(", "),
+        only_conda.join(", "),
         CONDA_TOOLS.join(", ")
     ))
 }
 
-/// An interpreter by path, by the folder of its virtual environment, or by name. Links are kept: the path by which Python
-/// is started tells a virtual environment from its base. An absolute path `elsewhere` need not exist on this machine.
+/// Finds an interpreter by path, by the folder of its virtual environment, or by name. Keeps links, because Python
+/// finds its virtual environment by the path that starts it. An absolute path `elsewhere` need not exist on this
+/// machine.
 fn interpreter(node: &Node, python: &Python<'_>) -> Result<PathBuf, Fault> {
     let text = word(node)?;
     let mut path = python.paths.local(node)?;

@@ -1,13 +1,13 @@
 //! Decides whether two runs of a job file are the same job, and names the differences.
 //!
-//! The fingerprint covers everything that decides the content or the place of the output: code, arguments, inputs, sizes,
-//! keys, formats, thresholds, tries and the timeouts of a try, environment, side inputs, output. It leaves out keys that
-//! only decide speed, parallelism or logging; the table of keys says which. Any other field of the specification counts,
-//! which at worst runs a job that could have been reused.
+//! The fingerprint covers everything that decides the content or the place of the output: code, arguments, inputs,
+//! sizes, keys, formats, thresholds, tries and the timeouts of a try, environment, side inputs, output. It leaves out
+//! keys that only decide speed, parallelism or logging; the table of keys says which. Any other field of the
+//! specification counts, which at worst runs a job that could have been reused.
 //!
-//! Data beside the script, and registered models, are compared file by file instead, because the script may write them. A
-//! file that appeared while the job ran never makes another job. A file that changed meanwhile does not prevent the job
-//! from continuing, as it would have continued without the interruption; but its result is not reused.
+//! Data beside the script, and registered models, are compared file by file instead, because the script may write them.
+//! A file that appeared while the job ran never makes another job. A job continues after a file has changed in the
+//! meantime, as it would have without the interruption, but its result is not reused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,7 +27,8 @@ use crate::{ModelFolders, keys};
 pub struct Identity {
     /// The specification, without keys that have no influence on the output.
     settings: Map<String, Value>,
-    /// The user's arguments, placeholders replaced. They replace `argv`, which also has options of operation.
+    /// The user's arguments, placeholders replaced. They replace `argv`, which also has options that only decide speed,
+    /// parallelism or logging.
     arguments: Vec<String>,
     /// Digest of the requirements file; empty for an interpreter.
     requirements: String,
@@ -35,7 +36,7 @@ pub struct Identity {
     code: BTreeMap<String, String>,
     /// Digests of the reference data.
     side_inputs: BTreeMap<String, String>,
-    /// Data beside the script that something asks for.
+    /// Data beside the script that code, arguments or variables name.
     data: Stamps,
     /// The model registry of this machine.
     models: Stamps,
@@ -50,11 +51,11 @@ pub enum Difference {
     New(JobPart),
     /// Only the earlier job has the part.
     Missing(JobPart),
-    /// The setting of this key or option has another value: both, now and earlier, if they are short.
+    /// The setting of this key or option has another value.
     Setting {
         /// The key or option.
         key: String,
-        /// The value now, and that of the earlier job.
+        /// The value now, and that of the earlier job, if both are scalars.
         values: Option<(Value, Value)>,
     },
     /// Another version of Gristmill made the earlier job.
@@ -77,7 +78,7 @@ pub enum JobPart {
 }
 
 impl Difference {
-    /// Whether it is in a side input.
+    /// Returns whether a side input differs.
     pub fn is_of_side_input(&self) -> bool {
         matches!(self, Self::Changed(part) | Self::New(part) | Self::Missing(part) if matches!(part, JobPart::SideInput(_)))
     }
@@ -114,16 +115,16 @@ impl fmt::Display for JobPart {
 /// The period in which a job ran, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPeriod {
-    /// Its first moment.
+    /// The first moment.
     pub from: u64,
-    /// Its last.
+    /// The last moment, inclusive.
     pub to: u64,
-    /// It has a result, which may be reused.
+    /// Whether the job has a result, which may be reused.
     pub has_finished: bool,
 }
 
 impl Identity {
-    /// Returns the identity of a job with these arguments, and whether files beside its script were left out because
+    /// Returns the identity of a job with these arguments, and whether it leaves out files beside the script because
     /// there are too many.
     pub fn of(
         spec: &JobSpec,
@@ -234,7 +235,7 @@ fn model_of(file: &str) -> &str {
     file.split_once('/').map_or(file, |(model, _)| model)
 }
 
-/// Finds new, missing and changed entries. `is_fine(name, value now)` excuses an addition or a change.
+/// Finds new, missing and changed entries. `is_fine(name, value now)` permits an addition or a change.
 fn compare<T: PartialEq>(
     now: &BTreeMap<String, T>,
     earlier: &BTreeMap<String, T>,
@@ -271,7 +272,7 @@ fn compare_settings(
     }
 }
 
-/// Splits settings whose parts are keys of their own.
+/// Splits settings whose parts are separate keys.
 fn flat(settings: &Map<String, Value>) -> BTreeMap<String, Value> {
     let mut flat = BTreeMap::new();
     for (name, value) in settings {
@@ -314,7 +315,7 @@ fn settings_of_output(spec: &JobSpec) -> Map<String, Value> {
         Value::Object(settings) => settings,
         _ => unreachable!("a specification is an object"),
     };
-    // Of these two, fingerprints have the default of the job file.
+    // Fingerprints have the job file's defaults of these two, which differ from those of an empty job.
     let empty = json(&JobSpec {
         allow_reuse: true,
         concurrency: DEFAULT_CONCURRENCY,

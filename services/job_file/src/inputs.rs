@@ -23,7 +23,7 @@ use mltable::Expanded;
 const INPUTS_ALLOWED: &str =
     "a list of inputs, or a mapping of names to inputs; an input is a mapping with type and path";
 
-/// Reads `inputs` into `job`. An invalid input is left out, so that the others decide keys that depend on all of them.
+/// Reads `inputs` into `job`. Leaves out invalid inputs, so that the others decide keys that depend on all of them.
 pub fn read_inputs(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) -> Vec<InputLocations> {
     let mut locations = Vec::new();
     let Some(node) = top.get("inputs") else { return locations };
@@ -127,7 +127,7 @@ fn read_input(
     let kinds = [InputKind::File, InputKind::Tabular].map(|kind| (kind_name(kind), kind));
     let kind = section.read("type", |node| choice(node, &kinds));
     let item_paths = read_paths(&section, paths);
-    // Kept even if it is invalid, so that `partition_keys` are not reported as well.
+    // An invalid format is kept, so that `partition_keys` cause no second message.
     let partition_format = section.get("partition_format").and_then(|node| text(node).ok());
     section.value("partition_format", |node| {
         PartitionFormat::parse(&word(node)?).map_err(|error| {
@@ -178,7 +178,7 @@ fn read_paths(section: &Section<'_>, paths: &Paths) -> Vec<ItemPath> {
     found
 }
 
-/// The paths so far, each as the files are found there, with its name in the document. There may be many thousands.
+/// The places of the paths so far, with their names in the document. There may be many thousands.
 #[derive(Default)]
 struct Earlier(BTreeMap<PathBuf, String>);
 
@@ -187,10 +187,10 @@ impl Earlier {
         self.0.entry(place.path).or_insert(place.shown);
     }
 
-    /// Names the earlier path that has the files of this one too.
+    /// Returns a warning if an earlier path contains files of this one, or the other way round.
     fn read_twice(&self, Place { path, shown, is_url }: &Place) -> Option<String> {
         let above = || path.ancestors().find_map(|folder| self.0.get(folder)).filter(|_| !is_url);
-        // In the order of paths, what a folder contains follows it.
+        // In the order of paths, the content of a folder follows the folder.
         let below = || {
             let next = self.0.range::<Path, _>((Bound::Included(&**path), Bound::Unbounded)).next();
             next.filter(|(other, _)| !is_url && other.starts_with(path)).map(|(_, other)| other)
@@ -213,7 +213,7 @@ struct Place {
 }
 
 impl Place {
-    /// Patterns have no place: they are not compared.
+    /// Returns the place of a path. `None`: a pattern, which is not compared.
     fn of(path: &ItemPath) -> Option<Self> {
         let (shown, is_url) = (path.display(), path.is_url());
         let path = match glob_folder(path.as_path()) {
@@ -225,7 +225,7 @@ impl Place {
     }
 }
 
-/// A local path must exist; for a glob, the folder in front of its first wildcard.
+/// Checks that a local path exists, or the folder before the first wildcard of a glob.
 fn exists_or_matches(node: &Node, path: ItemPath, paths: &Paths) -> Result<ItemPath, Fault> {
     match glob_folder(path.as_path()) {
         Some(folder) if !path.is_url() => paths.exists(node, ItemPath::from(folder)).map(|_| path),
@@ -246,8 +246,8 @@ fn read_table(
         .rows()
         .filter(|key| section.get(key.name).is_some() && !key.applies.to(is_file, format))
     {
-        let what = if is_file { "an input of type file" } else { "this format" };
-        section.warn(key.name, format!("has no effect on {what}"));
+        let object = if is_file { "an input of type file" } else { "this format" };
+        section.warn(key.name, format!("has no effect on {object}"));
     }
     // Without the key, the files decide; they are read later.
     let by_name = format.is_none() && !is_file;
@@ -266,7 +266,7 @@ fn read_table(
     };
     table.format = format.unwrap_or(table.format);
     section.fill(&mut table, |read| if let Read::Table(set) = read { Some(set) } else { None });
-    // As pandas reads each file. The planner reads all of a file for it, which a URL makes expensive.
+    // As pandas reads each file. The planner must read whole files for this, which is expensive for URLs.
     let is_as_pandas = table.types == TypeRules::Pandas && is_local;
     table.support_multi_line |= is_as_pandas && section.get("support_multi_line").is_none();
     table.header = match (section.get("header").is_some(), table.names.is_empty()) {
@@ -314,7 +314,7 @@ impl InputLocations {
     }
 
     pub fn refuse_column(&self, missing: &MissingColumn, problems: &Problems) {
-        /// More than a person reads, and fewer than some files have.
+        /// Maximum number of columns in a message. Some files have thousands.
         const SHOWN_MAX: usize = 50;
         let MissingColumn { name, there, .. } = missing;
         let mut allowed = there[..there.len().min(SHOWN_MAX)].join(", ");

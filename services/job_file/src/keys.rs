@@ -1,16 +1,15 @@
 //! The table of keys. A key of the job file, or an option of the engine among `arguments`, is declared in one row.
 //!
-//! [`job`], [`input`] and [`option`] hold the rows. From them come: which keys are known and which one a wrong name was
-//! probably meant to be, parsing, defaults, `--set` and its completion, the arguments that the script gets and the names
-//! that are reserved for them, the fingerprint, and the tables of `REFERENCE.md`.
+//! [`job`], [`input`] and [`option`] hold the rows. The rows decide: known keys and suggestions for unknown ones,
+//! parsing, defaults, `--set` and its completion, the arguments that the script gets and their reserved names, the
+//! fingerprint, and the tables of `REFERENCE.md`.
 //!
-//! A key that one field of the job or of a table holds is complete with its row. Where several keys depend on each other,
-//! the module of their topic reads them: [`Read::Topic`].
+//! A row completely declares a key that sets one field of the job or of a table. Where keys depend on each other, the
+//! module of their topic reads them: [`Read::Topic`].
 //!
 //! To add a key, write its row, the field of the specification, and the code that uses the field.
-//! `left_out` in the row says that a key does not affect the output. Tests compare rows, fields and
-//! the reference, which `UPDATE_REFERENCE=1 cargo nextest run --workspace -E
-//! 'test(reference_has_the_rows_of_the_table)'` writes.
+//! `left_out` in the row declares that a key does not affect the output. Tests compare rows, fields and the reference,
+//! which `UPDATE_REFERENCE=1 cargo nextest run --workspace -E 'test(reference_has_the_rows_of_the_table)'` writes.
 
 mod input;
 mod job;
@@ -25,7 +24,7 @@ use crate::{Fault, Location, Node, Scalar, azure, nearest};
 pub type Setter<T> = fn(&mut T, &Node) -> Result<(), Fault>;
 
 pub struct Key {
-    /// Name; of an option, without `--`.
+    /// Name of the key, or of the option without `--`.
     pub name: &'static str,
     /// Allowed values, for the reference.
     pub values: &'static str,
@@ -38,14 +37,14 @@ pub struct Key {
     pub read: Read,
     /// The option by which the script gets the value. Its name is then reserved.
     pub argument: Option<Argument>,
-    /// It has no influence on the output, so every job has the same value in its fingerprint.
+    /// Whether it has no influence on the output, so that fingerprints leave it out.
     pub is_left_out: bool,
     /// Path in the JSON of a [`JobSpec`], if it differs from the name.
     pub setting: &'static str,
-    /// `--set KEY.NAME=VALUE` changes a part of the value.
+    /// Whether `--set KEY.NAME=VALUE` changes a part of the value.
     pub has_parts: bool,
     pub applies: Applies,
-    /// The value is checked and has no effect.
+    /// Whether the value is checked but has no effect.
     pub is_ignored: bool,
 }
 
@@ -76,7 +75,7 @@ pub enum Applies {
 }
 
 impl Applies {
-    /// Whether the key has an effect on files, or on tables of this format. An unknown format may be any.
+    /// Returns whether the key has an effect on files, or on tables of this format. An unknown format may be any.
     pub fn to(self, is_file: bool, format: Option<TableFormat>) -> bool {
         match self {
             Self::Everything => true,
@@ -88,7 +87,7 @@ impl Applies {
     }
 }
 
-/// Declares a key that is read by the module of its topic, until a method says more.
+/// Declares a key that the module of its topic reads, unless a method below gives it a setter.
 const fn key(name: &'static str, values: &'static str, default_in_words: &'static str) -> Key {
     Key {
         name,
@@ -154,8 +153,8 @@ impl Key {
         Self { is_ignored: true, ..self }
     }
 
-    /// Returns the node that counts where the key is absent, if there is one: the default, or null for a required key,
-    /// which its parser rejects.
+    /// Returns the node to read where the key is absent, if any: the default, or null for a required key, which its
+    /// parser rejects.
     pub fn absent(&self, location: Location) -> Option<Node> {
         match self.default {
             Some(default) => Some(Node::plain(location, default)),
@@ -164,7 +163,7 @@ impl Key {
     }
 }
 
-/// Some rows that the reference shows together.
+/// Rows that the reference shows together.
 pub struct Table {
     /// Name in the markers of the reference.
     pub name: &'static str,
@@ -204,8 +203,7 @@ impl Keys {
         self.rows().find(|key| key.name == name)
     }
 
-    /// Returns the fault of a key that has no row, with the key that was probably meant. `list` may shorten the list of
-    /// all names.
+    /// Returns the fault of a key that has no row, with a similar key. `list` may shorten the list of all names.
     pub fn unknown(self, name: &str, list: impl FnOnce(String) -> String) -> Fault {
         let option = || {
             OPTIONS
@@ -245,7 +243,7 @@ pub fn name_of_setting(setting: &str) -> Option<String> {
     named(JOB).or_else(|| named(OPTIONS)).map(|(prefix, name)| format!("{prefix}{name}"))
 }
 
-/// Returns what `--set` and its completion take in front of the `=`, each with its allowed values.
+/// Returns the keys that `--set` and its completion take before the `=`, each with its allowed values.
 pub fn settable() -> impl Iterator<Item = (String, &'static str)> {
     let parts = |of: &'static str, keys: Keys| {
         keys.rows().map(move |key| (format!("{of}.{}", key.name), key.values))

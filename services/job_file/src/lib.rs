@@ -1,20 +1,20 @@
 //! Reads documents that people write into the specification of a job: the job file, YAML with the keys of
 //! `ParallelRunConfig` and `ParallelRunStep`, and documents of Azure ML, each step of which becomes a job file.
 //!
-//! [`load()`] finds all mistakes at once, each as a [`Problem`] with its line, the value found and the values allowed. It
-//! never reads the environment of the process: the caller passes a [`Context`]. `JOB_FILE.md` is the guide for users,
-//! and `REFERENCE.md` has all keys and rules.
+//! [`load()`] finds all mistakes at once, each as a [`Problem`] with its line, the value found and the values allowed.
+//! It never reads the environment of the process: the caller passes a [`Context`]. `JOB_FILE.md` is the guide for
+//! users, and `REFERENCE.md` has all keys and rules.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `tree`, `yaml` | a document with the line of every key and value |
 //! | `problem` | mistakes and warnings |
-//! | `context` | what the meaning of a job file depends on beside its text |
+//! | `context` | the surroundings on which the meaning of a job file depends |
 //! | `keys` | the table of keys; `values` and the files below `keys/` parse single values |
 //! | `section` | reads one mapping by the table |
 //! | `overrides` | `--set key=value` |
 //! | `script`, `inputs`, `mini_batches`, `output`, `result_schema`, `environment`, `limits`, `requires`, `arguments`, `options` | keys that depend on others |
-//! | `requirements` | what pip would refuse |
+//! | `requirements` | finds lines that pip would refuse |
 //! | `paths`, `destination` | paths and URLs; where results may go |
 //! | `argv` | the argument list of the script |
 //! | `identity`, `snapshot`, `words` | whether two jobs are the same |
@@ -24,8 +24,9 @@
 //! | `other` | further files that a document refers to |
 //! | `written` | entries as YAML |
 //!
-//! A value parser returns a value or a `Fault`, and the collector `Problems` knows the location. Another kind of document
-//! becomes another reader in front of `load`: it turns its entries into entries of a job file that keep their locations.
+//! A value parser returns a value or a `Fault`, and the collector `Problems` knows the location. Another kind of
+//! document becomes another reader in front of `load`: it turns its entries into entries of a job file that keep their
+//! locations.
 
 mod arguments;
 mod argv;

@@ -1,4 +1,4 @@
-//! `limits`: what all processes of a job together may ask of a service.
+//! `limits`: the rates at which all processes of a job together may call a service.
 
 use protocol::RateLimits;
 

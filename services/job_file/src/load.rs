@@ -24,28 +24,28 @@ use crate::{
 pub struct Parsed {
     /// The job. `job_id` is empty; `output.folder` is empty if the file names none (`summary_only`).
     pub spec: JobSpec,
-    /// Its identity among jobs.
+    /// Its identity, to compare it with other jobs.
     pub identity: Identity,
     /// Settings that work, but probably not as intended.
     pub warnings: Vec<Problem>,
     /// Name of the compute target, if the file names one.
     pub compute_target: Option<String>,
-    /// The job runs on nodes that may be other machines.
+    /// Whether the job runs on nodes that may be other machines.
     pub elsewhere: bool,
-    /// Outputs that are registered once the job has completed.
+    /// Outputs to register once the job has completed.
     pub assets: Vec<Asset>,
-    /// Folders of outputs that only runs of this step write: the document names no others.
+    /// Folders of outputs that only runs of this step write, because the document names none.
     pub own_folders: Vec<PathBuf>,
     /// The file, as the user named it.
     pub(crate) file: String,
     /// One for each input.
     pub(crate) inputs: Vec<InputLocations>,
-    /// Listings of the inputs that a check has begun, for the plan to continue.
+    /// Listings of the inputs that a check has begun and that the plan continues.
     pub listings: Inputs,
 }
 
 impl Parsed {
-    /// Completes the inputs with what their files are. Returns warnings, or every reason why the job cannot process them.
+    /// Sets the formats of inputs from their files. Returns warnings, or every reason why the job cannot process them.
     pub fn settle_inputs(
         &mut self,
         surveys: &[partitioner::Result<Option<Survey>>],
@@ -71,7 +71,7 @@ impl Parsed {
         problems.finish()
     }
 
-    /// Returns a problem with the value of a key that the file alone does not show.
+    /// Returns a problem with the value of a key that this crate cannot find by itself.
     pub fn problem(&self, key: &str, message: String) -> Problem {
         Problem { field: key.to_owned(), ..Problem::of_file(Path::new(&self.file), message) }
     }
@@ -130,13 +130,13 @@ pub fn load(
     Ok(Parsed { warnings, ..parsed })
 }
 
-/// Whether the code of a job has changed since the job was created.
+/// Returns whether the code of a job has changed since the job was created.
 pub fn script_has_changed(spec: &JobSpec) -> bool {
     let now = snapshot::beside(spec, Path::new(&spec.job_file), std::iter::empty());
     !now.is_ok_and(|now| snapshot::digest_of(&now.code) == spec.snapshot_digest)
 }
 
-/// Takes the code of a job as it is now for that of the job.
+/// Makes the current code beside the script the code of the job.
 pub fn renew_script(spec: &mut JobSpec) {
     if let Ok(now) = snapshot::beside(spec, Path::new(&spec.job_file), std::iter::empty()) {
         spec.snapshot_digest = snapshot::digest_of(&now.code);
@@ -164,7 +164,7 @@ pub struct DocumentContext {
 }
 
 impl DocumentContext {
-    /// `None`: its folder cannot be used, which is recorded.
+    /// Returns the place of a document. `None`: its folder cannot be used, which is recorded.
     pub fn of(path: &Path, context: &Context, problems: &Problems) -> Option<Self> {
         let job_file = clean(&context.working_directory.join(path));
         let folder = job_file.parent().unwrap_or(Path::new("/")).to_owned();

@@ -1,4 +1,4 @@
-//! `mini_batch_size` and `partition_keys`: how inputs are cut into mini-batches.
+//! `mini_batch_size` and `partition_keys`: the division of inputs into mini-batches.
 
 use partitioner::PartitionFormat;
 use protocol::{InputKind, Isolate, JobSpec, MiniBatchSize, OutputAction, TableFormat};
@@ -14,8 +14,8 @@ const KEYS: &str = "partition_keys";
 const ISOLATE: &str = "isolate";
 const KEYS_ALLOWED: &str = "a list of texts, each once: [store, brand]";
 
-/// Reads both keys, and settles `isolate`, which may not divide what these keep together. The inputs and `output_action`
-/// must have been read.
+/// Reads both keys, and settles `isolate`, which may not divide the items that `partition_keys` keep together. The
+/// inputs and `output_action` must have been read.
 pub fn read_mini_batches(top: &Section<'_>, job: &mut JobSpec) {
     let size = top.read(SIZE, size);
     job.mini_batch_size = resolve(size, job, top);
@@ -79,7 +79,7 @@ fn size(node: &Node) -> Result<Size, Fault> {
         "gb" => (1024 * 1024 * 1024, Size::Bytes),
         _ => return Err(fault()),
     };
-    // Signed 64 bits, because offsets in files are.
+    // Signed 64 bits, like offsets in files.
     let count = count
         .checked_mul(factor)
         .filter(|count| *count <= i64::MAX as u64)

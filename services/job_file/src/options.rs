@@ -1,4 +1,4 @@
-//! Options of the engine inside `arguments` (`--task_overhead_timeout 60`), read by the rules of the original's driver:
+//! Options of the engine inside `arguments` (`--task_overhead_timeout 60`), read by the rules of Azure ML's driver:
 //! `--x v` and `--x=v`, the last one wins, no abbreviations, and the script keeps unknown options.
 
 use protocol::JobSpec;
@@ -7,7 +7,7 @@ use crate::arguments::Token;
 use crate::keys::{self, JOB, Key, OPTIONS, Read, SCORE_RUN_TIMEOUT};
 use crate::{Fault, Location, Node, Section};
 
-/// Reads the options among the arguments into `job`; warns about names that nearly are one.
+/// Reads the options among the arguments into `job`. Warns of names that resemble one.
 pub fn read_options(tokens: &[Token], top: &Section<'_>, job: &mut JobSpec) {
     for key in OPTIONS.rows() {
         if let (Some(default), Read::Job(set)) = (key.absent(Location::File), key.read) {
@@ -72,7 +72,7 @@ const READ_BY_PROCESSES: [&str; 5] = [
     "amlbi_pf_run_mode",
 ];
 
-/// Returns why an option of the original has no effect, as the end of a sentence; `None` for every other name.
+/// Returns the reason why an option of Azure ML has no effect, as the end of a sentence. `None`: another name.
 fn without_effect(name: &str) -> Option<&'static str> {
     match name {
         "append_row_safe_output" => Some(": every row is written once, and whole"),
@@ -99,12 +99,12 @@ fn set(
     set(job, value).map(|()| key.is_ignored.then_some("has no effect here"))
 }
 
-/// As `argparse` sees it: a negative number follows as a value, an option does not.
+/// Returns whether a text is a value by the rules of `argparse`: a negative number is, an option is not.
 fn is_value(text: &str) -> bool {
     !text.starts_with('-') || text == "-" || text.parse::<f64>().is_ok()
 }
 
-/// Returns the option or key that a misspelt name was probably meant to be. Short names are too near to those of scripts.
+/// Returns a suggestion for a misspelt name. Skips short names, which resemble those of scripts.
 fn near_miss(name: &str) -> Option<String> {
     const NAME_LENGTH_MIN: usize = 10;
     const DISTANCE_MAX: usize = 2;

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{Entry, Fault, Location, Problems, yaml};
 
 /// Returns the entries of the file, with locations in it. `None`: a mistake, which is recorded. `at`: the reference;
-/// `example`: a key and its value, as such a file has them.
+/// `example`: a typical key and value of such a file.
 pub fn read(
     path: &Path,
     at: Location,

@@ -1,4 +1,4 @@
-//! `output`, `outputs`, `append_row_file_name`, `output_format`: where results go, and how they become text.
+//! `output`, `outputs`, `append_row_file_name`, `output_format`: the place of results, and their format.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::values::{choice, key_name, word};
 use crate::{Fault, Location, Node, Paths, Problems, Section};
 
 const FILE_NAME: &str = "append_row_file_name";
-/// Longest name that common file systems take.
+/// Longest file name that common file systems allow.
 const FILE_NAME_BYTES_MAX: usize = 255;
 /// Longest name of an output beside which `.NAME.schema.json` fits.
 const SCHEMA_OF_BYTES_MAX: usize = FILE_NAME_BYTES_MAX - ".".len() - ".schema.json".len();
@@ -36,7 +36,7 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
         folder(&entry.node, paths)
     });
 
-    // Without a file its name does not matter, as in the original.
+    // Without an output file, its name is not checked, as in Azure ML.
     let name = if is_appended { top.value(FILE_NAME, file_name) } else { None };
     output.file_name = name.unwrap_or_else(|| default_file_name().unwrap_or_default().to_owned());
     let is_native =
@@ -86,7 +86,7 @@ fn folder(node: &Node, paths: &Paths) -> Result<ItemPath, Fault> {
         return Err(Fault::new(node, allowed)
             .saying("it holds a placeholder, which would become a folder of this name"));
     }
-    // A path, for the checks of outputs and the locks that keep two jobs from writing one file.
+    // The checks of outputs, and the locks that keep two jobs from writing one file, need a path.
     let path = without_file_scheme(paths.path_or_url(node)?);
     // `metadata` follows links. Gristmill makes a folder that does not exist.
     match !path.is_url() && path.as_path().metadata().is_ok_and(|metadata| !metadata.is_dir()) {
@@ -117,7 +117,7 @@ fn file_name(node: &Node) -> Result<String, Fault> {
     }
 }
 
-/// File in `source_directory` that changes how DataFrames become text.
+/// File in `source_directory` with settings for writing DataFrames as text.
 pub const SETTINGS_FILE: &str = "parallel_run_step.settings.json";
 
 /// Keyword arguments of `to_csv` that make sense for one stream of text.
@@ -125,7 +125,8 @@ const TO_CSV_ARGUMENTS: &str = "sep, na_rep, float_format, columns, header, inde
                                 quotechar, lineterminator, line_terminator, chunksize, date_format, doublequote, \
                                 escapechar, decimal, errors";
 
-/// Reads `{"append_row": {"pandas.DataFrame.to_csv": {…}}}` from the settings file. Without a file there are no arguments.
+/// Reads `{"append_row": {"pandas.DataFrame.to_csv": {…}}}` from the settings file. Without a file, returns no
+/// arguments.
 pub fn read_to_csv_arguments(source_directory: &Path, problems: &Problems) -> Map<String, Json> {
     let path = source_directory.join(SETTINGS_FILE);
     let allowed = r#"{"append_row": {"pandas.DataFrame.to_csv": {"sep": ","}}}"#;

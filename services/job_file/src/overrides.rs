@@ -1,4 +1,4 @@
-//! `--set key=value`: values of the command line take the place of those of the file.
+//! `--set key=value`: values of the command line replace those of the file.
 
 use crate::keys::JOB;
 use crate::{Entry, Fault, Location, Node, Problems, Value, find, yaml};
@@ -69,7 +69,7 @@ fn set_label(requires: &mut Vec<Entry>, label: &str, node: Node) {
     }
 }
 
-/// Sets a key of an input, which is given by its name or its position.
+/// Sets a key of an input. `path`: the name or position of the input, a dot, and the key.
 fn set_in_input(inputs: &mut Value, path: &str, node: Node) -> Result<(), Fault> {
     let named: Vec<(String, &mut Node)> = match inputs {
         Value::Mapping(entries) => {

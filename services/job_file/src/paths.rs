@@ -8,7 +8,7 @@ use url::Url;
 use crate::values::word;
 use crate::{Fault, Node};
 
-/// The rule for URLs: they become part of the job, which nodes, logs and reports show, so they hold no secret.
+/// The rule for URLs: they become part of the job, which nodes, logs and reports show, so they must not hold a secret.
 const KEPT: &str = "a URL without user, password, query and fragment, since anyone who sees the job can read it: give \
                     the nodes credentials for the store, or copy the object of a signed URL into one (in a name, `?` \
                     is %3F and `#` is %23)";
@@ -20,7 +20,7 @@ const SCHEMES: [&str; 11] =
 /// The base of relative paths in a job file.
 pub struct Paths {
     pub folder: PathBuf,
-    /// The folder that `~` means.
+    /// The folder that `~` stands for.
     pub home: Option<PathBuf>,
     /// Paths that earlier steps of a pipeline make. They need not exist.
     pub made_earlier: Vec<PathBuf>,
@@ -50,12 +50,12 @@ impl Paths {
             return Ok(ItemPath::from(self.resolve(&text)));
         }
         match not_kept(&text) {
-            Some(what) => Err(Fault::of(what, KEPT)),
+            Some(found) => Err(Fault::of(found, KEPT)),
             None => Ok(ItemPath::from(lower_case_scheme(&text).as_str())),
         }
     }
 
-    /// A value that is a local path, whether or not it exists.
+    /// Returns a local path, which need not exist.
     pub fn local(&self, node: &Node) -> Result<PathBuf, Fault> {
         let text = word(node)?;
         if is_url(&text) {
@@ -128,7 +128,7 @@ pub fn below(folder: &Path, path: &Path) -> Option<PathBuf> {
     (!relative.as_os_str().is_empty()).then_some(relative)
 }
 
-/// Whether a text is a URL (`s3://…`) rather than a local path.
+/// Returns whether a text is a URL (`s3://…`) rather than a local path.
 pub fn is_url(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| {
         !scheme.is_empty()
@@ -138,7 +138,7 @@ pub fn is_url(text: &str) -> bool {
     })
 }
 
-/// Returns a URL with its scheme as everyone writes it: `S3://` is `s3://`.
+/// Returns a URL with its scheme in lower case: `s3://` for `S3://`.
 fn lower_case_scheme(url: &str) -> String {
     url.split_once("://").map_or_else(
         || url.to_owned(),
@@ -149,14 +149,14 @@ fn lower_case_scheme(url: &str) -> String {
 /// Rejects a misspelt URL (`s3:/bucket`, `http//host`), which would name a folder of this machine.
 fn not_a_misspelt_url(text: &str, node: &Node) -> Result<(), Fault> {
     let Some(meant) = meant_url(text) else { return Ok(()) };
-    if let Some(what) = not_kept(&meant) {
-        return Err(Fault::of(what, KEPT));
+    if let Some(found) = not_kept(&meant) {
+        return Err(Fault::of(found, KEPT));
     }
     let allowed = format!("a URL with `://`, or a path; a folder of this name is written ./{text}");
-    Err(Fault::new(node, allowed).saying(format!("this is no URL: did you mean {meant:?}?")))
+    Err(Fault::new(node, allowed).saying(format!("this is not a URL; did you mean {meant:?}?")))
 }
 
-/// Returns the URL that was probably meant, if a text begins with the scheme of a URL but is not one.
+/// Returns the URL that the user probably meant, if a text begins with the scheme of a URL but is not one.
 fn meant_url(text: &str) -> Option<String> {
     let scheme_end = text.find(|character: char| !character.is_ascii_alphanumeric())?;
     let (scheme, rest) = text.split_at(scheme_end);
@@ -177,7 +177,7 @@ pub fn without_file_scheme(path: ItemPath) -> ItemPath {
     local.map_or(path, |local| ItemPath::from(clean(&local)))
 }
 
-/// Returns the part of a URL that no job may keep, if there is one. The message never repeats it.
+/// Describes the part of a URL that a job may not keep, because it may be a secret. The description does not repeat it.
 pub fn not_kept(text: &str) -> Option<&'static str> {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     // A URL that cannot be parsed may hold a secret as well.
@@ -185,7 +185,7 @@ pub fn not_kept(text: &str) -> Option<&'static str> {
     let is_web = text.get(..4).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http"));
     let user = authority.rsplit_once('@').map(|(user, _)| user);
     match user {
-        // Azure names a file system where other URLs have a user: abfss://container@account.dfs.core.windows.net/.
+        // URLs of Azure have a file system in the place of the user: abfss://container@account.dfs.core.windows.net/.
         Some(user) if is_web || user.contains(':') => Some("a URL with a user or password"),
         _ if rest.contains('?') => Some("a URL with a query"),
         _ if rest.contains('#') => Some("a URL with a fragment"),
@@ -193,7 +193,7 @@ pub fn not_kept(text: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the folder in front of the first wildcard, if there is a wildcard and no file has this very name.
+/// Returns the folder before the first wildcard, if there is a wildcard and no file has this exact name.
 pub fn glob_folder(path: &Path) -> Option<PathBuf> {
     let is_wild = |component: &Component<'_>| {
         component.as_os_str().to_string_lossy().contains(['*', '?', '[', '{'])
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn misspelt_url_names_the_one_that_was_meant() {
+    fn misspelt_url_gets_a_suggestion() {
         for (text, meant) in [
             ("s3:/bucket/x", "s3://bucket/x"),
             ("s3:bucket/x", "s3://bucket/x"),
@@ -251,8 +251,8 @@ mod tests {
             "s3://key:s3cr3t@bucket/a.csv",
             "s3://bucket/a.csv#s3cr3t",
         ] {
-            let what = not_kept(text).expect(text);
-            assert!(!what.contains("s3cr3t"), "{what}");
+            let found = not_kept(text).expect(text);
+            assert!(!found.contains("s3cr3t"), "{found}");
         }
         for text in [
             "s3://bucket/a@b:c.csv",

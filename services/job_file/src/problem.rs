@@ -1,4 +1,4 @@
-//! The mistakes in a document: a [`Problem`] each, all of them at once, in the order of the lines.
+//! All mistakes in a document, each as a [`Problem`], in the order of the lines.
 //!
 //! Parsers of single values know no files and no lines. They return a [`Fault`]; [`Problems`] adds the location.
 
@@ -10,25 +10,25 @@ use serde::Serialize;
 
 use crate::{Location, Node, Value};
 
-/// A mistake, or a warning, with its location. Its text is made here alone, by `Display`.
+/// A mistake, or a warning, with its location. Only its `Display` composes its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The file, as the user named it.
     pub file: String,
     /// Line, counted from 1. `None`: the file as a whole, or the command line.
     pub line: Option<usize>,
-    /// The key, nested ones with their path: `inputs[0].path`. `--set <key>` for the command line.
+    /// The key; a nested one with its path: `inputs[0].path`. `--set <key>` for the command line.
     pub field: String,
     /// The problem. Empty if "found" and "allowed" describe it.
     pub message: String,
-    /// The value that was found; empty where the message says it.
+    /// The value that was found; empty if the message names it.
     pub found: String,
-    /// The values that are allowed; empty where the message says it.
+    /// The allowed values; empty if the message names them.
     pub allowed: String,
 }
 
 impl Problem {
-    /// A mistake that its message describes alone.
+    /// Creates a mistake that its message describes completely.
     pub fn of_file(file: &Path, message: String) -> Self {
         let (field, found, allowed) = Default::default();
         Self { file: shown(file), line: None, field, message, found, allowed }
@@ -40,7 +40,7 @@ pub fn shown(file: &Path) -> String {
     if file == Path::new(STDIN) { "standard input".to_owned() } else { file.display().to_string() }
 }
 
-/// The name by which a job file is read from the standard input.
+/// The name of a job file that stands for the standard input.
 pub const STDIN: &str = "-";
 
 impl fmt::Display for Problem {
@@ -76,22 +76,22 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// The value is not one of those allowed.
+    /// Creates the fault of a value that is not allowed.
     pub fn new(node: &Node, allowed: impl Into<String>) -> Self {
         Self::of(describe(node), allowed)
     }
 
-    /// Like [`Fault::new`], with a description of what was found.
+    /// Works like [`Fault::new`], with a description of the value.
     pub fn of(found: impl Into<String>, allowed: impl Into<String>) -> Self {
         Self { message: String::new(), found: found.into(), allowed: allowed.into() }
     }
 
-    /// There is no value.
+    /// Creates the fault of an absent value.
     pub fn missing(allowed: impl Into<String>) -> Self {
         Self::of(NOTHING, allowed)
     }
 
-    /// A fault that its message describes alone.
+    /// Creates a fault that its message describes completely.
     pub fn only(message: impl Into<String>) -> Self {
         Self::default().saying(message)
     }
@@ -110,7 +110,7 @@ impl Fault {
         Self { message: format!("{context}: {}", self.message), ..self }
     }
 
-    /// Describes what was found by other words.
+    /// Replaces the description of the value.
     pub fn finding(self, found: impl Into<String>) -> Self {
         Self { found: found.into(), ..self }
     }
@@ -122,14 +122,14 @@ pub struct Problems {
     file: String,
     found: RefCell<Vec<(Location, Problem)>>,
     warnings: RefCell<Vec<(Location, Problem)>>,
-    /// Lists of keys that a problem has named already.
+    /// Lists of keys that earlier problems name.
     listed: RefCell<Vec<String>>,
     /// Further files that the document refers to, as the user finds them.
     others: RefCell<Vec<String>>,
 }
 
 impl Problems {
-    /// `file` as the user named it.
+    /// Returns an empty collection. `file`: as the user named it.
     pub fn new(file: String) -> Self {
         Self { file, ..Self::default() }
     }
@@ -148,7 +148,7 @@ impl Problems {
         self.add_to_file(self.file_of(location), location, field, fault);
     }
 
-    /// Returns a value that was read, or records why it cannot be used.
+    /// Returns a value, or records the fault in it.
     pub fn accept<T>(&self, location: Location, field: &str, read: Result<T, Fault>) -> Option<T> {
         read.map_err(|fault| self.add(location, field, fault)).ok()
     }
@@ -180,14 +180,13 @@ impl Problems {
         self.others.borrow().clone()
     }
 
-    /// Adds what another collection has found.
+    /// Adds the mistakes and warnings of another collection.
     pub fn take(&self, other: Self) {
         self.found.borrow_mut().extend(other.found.into_inner());
         self.warnings.borrow_mut().extend(other.warnings.into_inner());
     }
 
-    /// Forgets the mistakes without a line. Of a document with mistakes, keys are
-    /// absent that it would give otherwise.
+    /// Forgets the mistakes without a line. In a document with mistakes, keys may be absent only because of them.
     pub fn forget_absent(&self) {
         self.found.borrow_mut().retain(|(location, _)| *location != Location::File);
     }
@@ -206,7 +205,7 @@ impl Problems {
         self.found.borrow_mut().push((location, problem(file, location, field, fault)));
     }
 
-    /// Records something that works, but hardly as intended.
+    /// Records a setting that works, but probably not as intended.
     pub fn warn(&self, location: Location, field: &str, message: impl Into<String>) {
         self.warnings.borrow_mut().push((
             location,
@@ -214,7 +213,7 @@ impl Problems {
         ));
     }
 
-    /// Whether no mistake was found so far.
+    /// Returns whether no mistake was found so far.
     pub fn is_empty(&self) -> bool {
         self.found.borrow().is_empty()
     }
@@ -256,7 +255,7 @@ fn order(location: Location) -> (usize, usize) {
 
 /// Describes a value in a few words, on one line.
 fn describe(node: &Node) -> String {
-    /// Longer texts say no more.
+    /// Longer texts are cut.
     const CHARACTERS_MAX: usize = 80;
     match &node.value {
         Value::Scalar(scalar) if scalar.is_null() => NOTHING.to_owned(),
@@ -270,9 +269,9 @@ fn describe(node: &Node) -> String {
     }
 }
 
-/// Returns the candidate that `word` was probably meant to be.
+/// Returns the candidate most similar to `word`, if any is similar enough.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    /// Below this share of equal letters a guess confuses more than it helps.
+    /// Suggestions below this similarity (0 to 1) confuse more than they help.
     const SIMILARITY_MIN: f64 = 0.6;
     let plain = |name: &str| name.to_lowercase().replace(['-', ' '], "_");
     let word = plain(word);
@@ -286,7 +285,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns the end of a message: the candidate that `word` was probably meant to be, or nothing.
+/// Returns the end of a message: a suggestion for `word`, or an empty text.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map_or_else(String::new, |near| format!("; did you mean {near:?}?"))
 }

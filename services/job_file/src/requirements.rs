@@ -1,9 +1,9 @@
-//! Finds what pip would refuse in a list of requirements, before anything is installed: lines that are not requirements,
+//! Finds lines of requirements that pip would refuse, before the installation begins: lines that are not requirements,
 //! files that do not exist, and names of modules in place of packages.
 
 use std::path::Path;
 
-/// Modules whose packages have another name, under which pip finds none that works.
+/// Modules whose package has another name. pip finds no working package under the name of the module.
 const PACKAGES: &[(&str, &str)] = &[
     ("cv2", "opencv-python"),
     ("pil", "pillow"),
@@ -12,10 +12,10 @@ const PACKAGES: &[(&str, &str)] = &[
 ];
 const FILE_OPTIONS: &[&str] = &["-r", "--requirement", "-c", "--constraint"];
 const EDITABLE: &[&str] = &["-e", "--editable"];
-/// Files that name other files.
+/// Maximum nesting of files that refer to other files.
 const DEPTH_MAX: usize = 10;
 
-/// Returns what is wrong with a requirements file, or with those that it names: file, line and reason.
+/// Returns the first fault in a requirements file, or in those that it names: file, line and reason.
 pub fn fault_of_file(path: &Path) -> Option<String> {
     fault_at_depth(path, 0)
 }
@@ -52,7 +52,7 @@ fn fault_at_depth(path: &Path, depth: usize) -> Option<String> {
     None
 }
 
-/// Returns what is wrong with one requirement. `folder`: the base of paths in it.
+/// Returns the fault of one requirement. `folder`: the base of paths in it.
 pub fn fault_of_line(line: &str, folder: &Path) -> Option<String> {
     let comment = line.find(" #").unwrap_or(line.len());
     let line = line[..comment].trim();
@@ -77,7 +77,7 @@ pub fn fault_of_line(line: &str, folder: &Path) -> Option<String> {
         || !rest.trim_start().is_empty()
             && !rest.trim_start().starts_with(['=', '<', '>', '!', '~', '[', ';', '@', '(', '-'])
     {
-        return Some(format!("{wanted:?} is no requirement, such as `pandas==2.2`"));
+        return Some(format!("{wanted:?} is not a requirement, such as `pandas==2.2`"));
     }
     let package = PACKAGES
         .iter()
@@ -88,7 +88,7 @@ pub fn fault_of_line(line: &str, folder: &Path) -> Option<String> {
     })
 }
 
-/// Returns an option and its value, which stand in one word or in two.
+/// Splits a line into an option and its value, which a blank or `=` separates.
 fn option_of(line: &str) -> (&str, &str) {
     let line = line.trim();
     let (option, value) = line.split_once([' ', '=']).unwrap_or((line, ""));
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pip_installs_has_no_fault() {
+    fn valid_requirements_have_no_fault() {
         let folder = tempfile::tempdir().expect("temporary folder");
         std::fs::write(folder.path().join("more.txt"), "tqdm\n").expect("writable");
         std::fs::write(folder.path().join("own-1.0-py3-none-any.whl"), "").expect("writable");
@@ -125,8 +125,8 @@ mod tests {
             ("-r none.txt", "there is no file "),
             ("./none.whl", "there is no "),
             ("-e none", "there is no "),
-            ("dependencies:", "\"dependencies:\" is no requirement"),
-            ("two words", "\"two words\" is no requirement"),
+            ("dependencies:", "\"dependencies:\" is not a requirement"),
+            ("two words", "\"two words\" is not a requirement"),
             ("sklearn", "sklearn is the name of a module: write scikit-learn"),
             ("PIL==1.1.7", "PIL is the name of a module: write pillow"),
         ] {
@@ -140,7 +140,7 @@ mod tests {
         std::fs::write(folder.path().join("more.txt"), "\n\na b\n").expect("writable");
         std::fs::write(&file, "-r more.txt\n").expect("writable");
         let fault = fault_of_file(&file).expect("the other file");
-        assert!(fault.contains("more.txt:3: \"a b\" is no requirement"), "{fault}");
+        assert!(fault.contains("more.txt:3: \"a b\" is not a requirement"), "{fault}");
         std::fs::write(&file, [b'a', 0xff]).expect("writable");
         assert!(fault_of_file(&file).expect("no text").contains("cannot be read"));
         assert!(fault_of_file(Path::new("/no/such")).expect("no file").contains("cannot be read"));

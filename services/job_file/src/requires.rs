@@ -1,4 +1,4 @@
-//! `requires`: what each node of the job must have.
+//! `requires`: the hardware and labels that each node of the job must have.
 
 use protocol::{LABEL_ALLOWED, Requirements, is_label};
 
@@ -29,7 +29,7 @@ pub fn read_requires(top: &Section<'_>) -> Requirements {
     }
 }
 
-/// A name or a value of a label. Of a number or a truth value: its text.
+/// Parses the name or value of a label. Takes numbers and truth values as text.
 fn label(node: &Node) -> Result<String, Fault> {
     let text = node.scalar().filter(|scalar| !scalar.is_null()).map(|scalar| scalar.text.clone());
     text.filter(|text| is_label(text)).ok_or_else(|| Fault::new(node, LABEL_ALLOWED))

@@ -1,4 +1,4 @@
-//! `result_schema`: what each row of the results must be. Columns with types, or a JSON Schema, inline or in a file.
+//! `result_schema`: the schema of each row of the results. Columns with types, or a JSON Schema, inline or in a file.
 
 use protocol::{ColumnKind, JobSpec, OutputAction, ResultColumn, ResultSchema};
 use row_schema::RowSchema;
@@ -11,7 +11,7 @@ use crate::{Entry, Fault, Location, Node, Paths, Scalar, ScalarKind, Section, Va
 const KEY: &str = "result_schema";
 const COLUMNS: &str = "columns";
 const ALLOWED: &str = "columns: {total: number, note: string?}, a JSON Schema, or the path of a file with one of them";
-/// Further words for types that people know.
+/// Other common words for types.
 const SYNONYMS: [(&str, ColumnKind); 9] = [
     ("str", ColumnKind::String),
     ("text", ColumnKind::String),
@@ -127,7 +127,7 @@ fn json_schema(top: &Section<'_>, location: Location, entries: &[Entry]) -> Opti
     None
 }
 
-/// Returns the location of the deepest part of the schema on this way.
+/// Returns the location of the deepest part of the schema on the path `place`.
 fn location_of(entries: &[Entry], place: &[String]) -> Option<Location> {
     let (first, rest) = place.split_first()?;
     let entry = entries.iter().find(|entry| entry.key == *first)?;

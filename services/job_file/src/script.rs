@@ -30,7 +30,7 @@ pub fn read_script(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
         None => top.read(SCRIPT, |node| beside_job_file(node, paths)),
         Some(_) => match top.value(FOLDER, |node| source_directory(node, paths)) {
             Some(folder) => top.read(SCRIPT, |node| in_folder(node, &folder, paths)),
-            // Where the script should be is unknown; that the key is required is not.
+            // Without a folder the script cannot be found, but its key is still required.
             None => return drop(top.read(SCRIPT, written)),
         },
     };

@@ -1,6 +1,6 @@
-//! Reading one mapping of a document by the table of its keys.
+//! Reads one mapping of a document by the table of its keys.
 //!
-//! A key without a value (`description:`) counts as absent, as `None` did in the original.
+//! A key without a value (`description:`) counts as absent, like `None` in Azure ML.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::{Entry, Fault, Location, Node, Problems, find};
 
 /// A mapping of the document.
 pub struct Section<'a> {
-    /// Its path with a dot behind it, `inputs[0].`; empty at the top.
+    /// Its path with a trailing dot, `inputs[0].`; empty at the top.
     prefix: String,
     /// Its location, which stands in for absent keys.
     pub location: Location,
@@ -28,7 +28,7 @@ impl<'a> Section<'a> {
         section
     }
 
-    /// A mapping inside the document. Unknown keys of it are problems.
+    /// Returns the section of a mapping inside the document. Records its unknown keys as problems.
     pub fn nested(keys: Keys, path: &str, node: &'a Node, problems: &'a Problems) -> Self {
         let (prefix, entries) = (format!("{path}."), node.entries());
         let section = Self { prefix, location: node.location, entries, keys, problems };
@@ -36,7 +36,8 @@ impl<'a> Section<'a> {
         section
     }
 
-    /// The mapping that is the value of a key. `None`: the key is absent, or has another value, which is a problem.
+    /// Returns the mapping that is the value of a key. `None`: the key is absent, or has another value, which is
+    /// recorded.
     pub fn below(&self, key: &str, keys: Keys, allowed: &str) -> Option<Self> {
         let node = self.get(key)?;
         self.accept(key, node.location, mapping(node, allowed))?;
@@ -53,7 +54,7 @@ impl<'a> Section<'a> {
         self.problems.accept(location, &self.path(key), read)
     }
 
-    /// Records that a key works, but hardly as intended.
+    /// Records that a key works, but probably not as intended.
     pub fn warn(&self, key: &str, message: impl Into<String>) {
         self.problems.warn(self.location_of(key), &self.path(key), message);
     }
@@ -82,8 +83,8 @@ impl<'a> Section<'a> {
         given.map(|entry| (entry.key.clone(), entry.node.location)).collect()
     }
 
-    /// Parses the value of a key; of an absent key, its default or, if it is required, null. Returns `None` without a
-    /// value and for an invalid one, which is recorded as a problem.
+    /// Parses the value of a key. For an absent key, parses its default or, if it is required, null. Returns `None` if
+    /// there is no value, or an invalid one, which is recorded.
     pub fn read<T>(
         &self,
         key: &str,
@@ -94,7 +95,7 @@ impl<'a> Section<'a> {
         Some((node.location, self.accept(key, node.location, parse(&node))?))
     }
 
-    /// Like [`Section::read`], without the location.
+    /// Works like [`Section::read`], without the location.
     pub fn value<T>(&self, key: &str, parse: impl FnOnce(&Node) -> Result<T, Fault>) -> Option<T> {
         self.read(key, parse).map(|(_, value)| value)
     }
@@ -108,7 +109,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads a mapping of names to values. Each problem with a name or a value is recorded; the rest is returned.
+    /// Reads a mapping of names to values. Records each problem with a name or value, and returns the others.
     pub fn named<T>(
         &self,
         key: &str,

@@ -1,8 +1,8 @@
 //! The files that the script depends on: its code, compared by content, and data, compared by names, sizes and times.
 //!
-//! [`storage::snapshot`] lists the files beside the script. The job file, the outputs and the inputs are not part of the
-//! script, wherever they are. Code is what Python can import. Data beside the script counts if something asks for it: see
-//! [`Words`].
+//! [`storage::snapshot`] lists the files beside the script. The job file, the outputs and the inputs are not part of
+//! the script, wherever they are. Code is what Python can import. Data beside the script counts if code, arguments or
+//! variables mention it: see [`Words`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,9 +21,9 @@ use storage::{Error, Source, snapshot};
 use crate::paths::{below, glob_folder};
 use crate::words::Words;
 
-/// The number of files of reference data whose names, sizes and times are compared.
+/// Maximum number of files of reference data whose names, sizes and times are compared.
 const SIDE_INPUT_FILES_MAX: usize = 100_000;
-/// The number of files of models, and of data beside the script, that are compared.
+/// Maximum number of files of models, and of data beside the script, that are compared.
 const STAMPS_MAX: usize = 10_000;
 
 /// Size and time of a file, which tell its versions apart without reading it.
@@ -41,17 +41,17 @@ pub type Stamps = BTreeMap<String, Stamp>;
 pub struct AdjacentFiles {
     /// Digest of each file that Python can import.
     pub code: BTreeMap<String, String>,
-    /// Data that something asks for.
+    /// Data that code or other texts mention.
     pub data: Stamps,
-    /// Some files were left out, because there are too many.
+    /// Whether files were left out, because there are too many.
     pub is_partial: bool,
 }
 
-/// Reads the files beside the script. `asking`: texts that may name files, in addition to the code.
+/// Reads the files beside the script. `texts`: texts that may mention files, in addition to the code.
 pub fn beside<'a>(
     spec: &JobSpec,
     job_file: &Path,
-    asking: impl Iterator<Item = &'a str>,
+    texts: impl Iterator<Item = &'a str>,
 ) -> Result<AdjacentFiles, Error> {
     let Listing { files, is_partial } = list(spec, job_file)?;
     let (code, others): (Vec<_>, Vec<_>) = files.into_iter().partition(SnapshotFile::is_code);
@@ -62,10 +62,10 @@ pub fn beside<'a>(
         .collect();
     let mut data = Stamps::new();
     if let Some(words) = &mut words {
-        asking.for_each(|text| words.add(text.as_bytes()));
-        let asked_for = others.iter().filter(|file| words.mention(&file.name)).take(STAMPS_MAX);
+        texts.for_each(|text| words.add(text.as_bytes()));
+        let mentioned = others.iter().filter(|file| words.mention(&file.name)).take(STAMPS_MAX);
         data.extend(
-            asked_for
+            mentioned
                 .filter_map(|file| Some((shown(&file.name), stamp(&file.path.metadata().ok()?)))),
         );
     }
@@ -82,7 +82,8 @@ pub fn digest_of(code: &BTreeMap<String, String>) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Packs the files of a job's script that travel into the file `archive`. Blocks. Returns a warning if files are left out.
+/// Packs the files of a job's script that travel into the file `archive`. Blocks. Returns a warning if it leaves out
+/// files.
 pub fn pack_script(
     spec: &JobSpec,
     archive: &Path,
@@ -127,8 +128,8 @@ impl fmt::Display for Incomplete {
         match self {
             Self::LeftOut { folder, files } => write!(
                 f,
-                "{folder} holds more than can travel with a job, so these files, which nothing asks for, stay behind: \
-                 {files}; name files that the script needs in side_inputs, and the others in .amlignore"
+                "{folder} holds more than can travel with a job, so these files, which the script does not mention, stay \
+                 behind: {files}; name files that the script needs in side_inputs, and the others in .amlignore"
             ),
             Self::TooManyFiles { folder } => write!(
                 f,
@@ -180,7 +181,8 @@ fn escape(literal: &str) -> String {
         .collect()
 }
 
-/// Returns digests of reference data by name: of names, sizes and modification times of its files; of a URL, its text.
+/// Returns digests of reference data by name. A digest covers names, sizes and modification times of files, or the text
+/// of a URL.
 pub fn digest_side_inputs(side_inputs: &BTreeMap<String, ItemPath>) -> BTreeMap<String, String> {
     let digests = side_inputs.iter().map(|(name, path)| {
         let mut hasher = Hasher::new();
@@ -229,8 +231,8 @@ fn shown(name: &Path) -> String {
     }
 }
 
-/// Returns the digest of a file that Python can import; of an unreadable one, which Python cannot import either, the error.
-/// Adds the words of source code to `words`.
+/// Returns the digest of a file that Python can import, or the error of an unreadable one, which Python cannot import
+/// either. Adds the words of source code to `words`.
 fn digest_code(path: &Path, words: Option<&mut Words>) -> String {
     let is_source = path.extension().is_some_and(|extension| extension == "py");
     let digest = match words {
@@ -249,7 +251,7 @@ pub fn digest_file(path: &Path) -> std::io::Result<blake3::Hash> {
     Ok(hasher.finalize())
 }
 
-/// Adds a text with its length in front, so that two different lists of texts never give the same bytes.
+/// Adds a text after its length, so that two different lists of texts never give the same bytes.
 fn add_text(hasher: &mut Hasher, text: &[u8]) {
     hasher.update(&(text.len() as u64).to_le_bytes());
     hasher.update(text);

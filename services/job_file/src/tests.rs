@@ -110,8 +110,8 @@ impl Workplace {
     }
 }
 
-/// Keys of `changes` replace those of [`BASE`]; `key: null` takes one away. `TABLE` and `FILE` stand for the type and the path
-/// of an input.
+/// Keys of `changes` replace those of [`BASE`]; `key: null` takes one away. `TABLE` and `FILE` stand for the type and
+/// the path of an input.
 fn base_with(changes: &str) -> String {
     let changes = changes
         .replace("TABLE", "type: tabular, path: tables")

@@ -6,7 +6,7 @@ use saphyr_parser::Tag;
 /// The place where a key or a value was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// The file as a whole, for what is absent from it.
+    /// The file as a whole, for absent keys.
     File,
     /// A line of the file, counted from 1.
     Line(usize),
@@ -78,7 +78,7 @@ impl Scalar {
 }
 
 impl Node {
-    /// A scalar of the type that its text has without quotes.
+    /// Creates a scalar of the type that its text has without quotes.
     pub fn plain(location: Location, text: &str) -> Self {
         let typed = Scalar::new(text, ScalarStyle::Plain, None);
         typed.map_or_else(
@@ -87,7 +87,7 @@ impl Node {
         )
     }
 
-    /// A scalar that is text even if it looks like a number.
+    /// Creates a scalar that is text even if it looks like a number.
     pub fn text(location: Location, text: &str) -> Self {
         Self {
             location,
@@ -100,12 +100,12 @@ impl Node {
         if let Value::Scalar(scalar) = &self.value { Some(scalar) } else { None }
     }
 
-    /// Returns the text of a scalar as written; of anything else, an empty text.
+    /// Returns the text of a scalar as written, or an empty text for any other value.
     pub fn written(&self) -> &str {
         self.scalar().map_or("", |scalar| &scalar.text)
     }
 
-    /// Returns the entries of a mapping; of anything else, none.
+    /// Returns the entries of a mapping, or no entries for any other value.
     pub fn entries(&self) -> &[Entry] {
         if let Value::Mapping(entries) = &self.value { entries } else { &[] }
     }
@@ -147,7 +147,7 @@ impl Node {
 }
 
 impl Entry {
-    /// A key with a value that has been made for it.
+    /// Creates an entry at the location of its value.
     pub fn new(key: &str, node: Node) -> Self {
         Self { key: key.to_owned(), location: node.location, node }
     }

@@ -1,13 +1,13 @@
-//! Parsers of single values. Each returns the value, or a [`Fault`] that says what is allowed.
+//! Parsers of single values. Each returns the value, or a [`Fault`] with the allowed values.
 
 use crate::{Entry, Fault, Node, ScalarKind, Value};
 
-/// Any text, on one or more lines.
+/// Parses any text, on one or more lines.
 pub fn text(node: &Node) -> Result<String, Fault> {
     node.scalar().map(|scalar| scalar.text.clone()).ok_or_else(|| Fault::new(node, "a text"))
 }
 
-/// A text of at least one character, without blanks around it.
+/// Parses a text of at least one character, and removes blanks around it.
 pub fn word(node: &Node) -> Result<String, Fault> {
     match text(node)?.trim() {
         "" => Err(Fault::new(node, "a text that is not empty")),
@@ -22,7 +22,7 @@ pub fn boolean(node: &Node) -> Result<bool, Fault> {
     }
 }
 
-/// A whole number within bounds, both of which `T` can hold.
+/// Parses an integer within inclusive bounds, both of which `T` can hold.
 pub fn integer<T: TryFrom<i64>>(node: &Node, least: i64, most: i64) -> Result<T, Fault> {
     let fault = || Fault::new(node, format!("an integer from {least} to {most}, without quotes"));
     match node.scalar().map(|scalar| scalar.kind) {
@@ -34,7 +34,7 @@ pub fn integer<T: TryFrom<i64>>(node: &Node, least: i64, most: i64) -> Result<T,
     }
 }
 
-/// An amount of memory with its unit, a multiple of 1024: `500MB`, `1.5 GB`.
+/// Parses an amount of memory in bytes, with its unit, a multiple of 1024: `500MB`, `1.5 GB`.
 pub fn memory(node: &Node) -> Result<u64, Fault> {
     let fault = || Fault::new(node, "a size with its unit: \"500MB\", \"1.5GB\"");
     let text =
@@ -49,11 +49,11 @@ pub fn memory(node: &Node) -> Result<u64, Fault> {
     };
     let count: f64 = digits.trim_end().parse().map_err(|_| fault())?;
     let bytes = count * factor as f64;
-    // Signed 64 bits, like every number of JSON that other software reads.
+    // Signed 64 bits, because other software reads numbers of JSON so.
     if (1.0..i64::MAX as f64).contains(&bytes) { Ok(bytes as u64) } else { Err(fault()) }
 }
 
-/// One of a few names, in any case of letters; `names` are lower case.
+/// Parses one of a few names, in upper or lower case. `names` are lower case.
 pub fn choice<T: Copy>(node: &Node, names: &[(&str, T)]) -> Result<T, Fault> {
     let text = node.scalar().map(|scalar| scalar.text.trim().to_lowercase());
     match names.iter().find(|(name, _)| text.as_deref() == Some(*name)) {
@@ -77,7 +77,7 @@ pub fn mapping<'a>(node: &'a Node, allowed: &str) -> Result<&'a [Entry], Fault> 
     }
 }
 
-/// A name that can stand in `${{inputs.NAME}}` and on a command line.
+/// Parses a name that can be part of `${{inputs.NAME}}` and of a command line.
 pub fn name(node: &Node) -> Result<String, Fault> {
     let name = text(node)?;
     let legal = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
@@ -92,7 +92,7 @@ pub fn name(node: &Node) -> Result<String, Fault> {
     }
 }
 
-/// The key of an entry as a [`name`].
+/// Parses the key of an entry as a [`name`].
 pub fn key_name(entry: &Entry) -> Result<String, Fault> {
     name(&Node::text(entry.location, &entry.key))
 }

@@ -1,9 +1,9 @@
-//! Decides whether code or settings ask for a file beside the script.
+//! Decides whether code or settings mention a file beside the script.
 //!
-//! A script names the files that it reads: `open("labels.txt")`, `glob("prompts/*.md")`, `f"{name}.npy"`, `--model small.bin`.
-//! So a file counts if its name, the name of a folder above it, or its extension behind a wildcard is among the words of
-//! the code, the arguments or the environment variables. A word too many only makes a job run again that could have been
-//! reused; no word names data that is there by chance.
+//! A script names the files that it reads: `open("labels.txt")`, `glob("prompts/*.md")`, `f"{name}.npy"`,
+//! `--model small.bin`. So a file counts if its name, the name of a folder above it, or its extension after a wildcard
+//! is among the words of the code, the arguments or the environment variables. An accidental match at worst runs a job
+//! that could have been reused.
 
 use std::collections::HashSet;
 use std::path::{Component, Path};
@@ -31,7 +31,7 @@ impl Words {
         }
     }
 
-    /// Whether the words ask for the file of this relative path.
+    /// Returns whether the words mention the file of this relative path.
     pub fn mention(&self, path: &Path) -> bool {
         if self.bytes > BYTES_MAX {
             return true;

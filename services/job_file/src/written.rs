@@ -18,7 +18,7 @@ fn mapping(entries: &[Entry], depth: usize, text: &mut String) {
     }
 }
 
-/// Writes a value behind a key or a dash.
+/// Writes a value after a key or a dash.
 fn below(node: &Node, depth: usize, text: &mut String) {
     match &node.value {
         Value::Scalar(value) => {

@@ -11,9 +11,9 @@ use saphyr_parser::{Event, Marker, Parser, ScanError, StrInput};
 
 use crate::{Entry, Fault, Location, Node, Problems, Scalar, Value};
 
-/// Deeper than any job file; prevents a hostile one from exhausting the stack.
+/// Maximum nesting. Prevents a hostile job file from exhausting the stack.
 const DEPTH_MAX: usize = 32;
-/// More values than any job file has, aliases expanded; prevents a hostile one from exhausting memory.
+/// Maximum number of values, aliases expanded. Prevents a hostile job file from exhausting memory.
 const NODES_MAX: usize = 100_000;
 
 /// Reads a value of the command line. A list, a mapping or a quoted text is YAML; anything else is one plain value, so
@@ -36,8 +36,8 @@ pub fn read_value(text: &str) -> Result<Node, Fault> {
     Ok(node)
 }
 
-/// Reads the keys of the one document in `text`. Duplicate keys go to `problems`. So does text that is not YAML, or not
-/// a mapping; the result is then `None`.
+/// Reads the keys of the one document in `text`. Records duplicate keys in `problems`. Returns `None` if the text is
+/// not YAML, or not a mapping, which it also records.
 pub fn read(text: &str, problems: &Problems) -> Option<Vec<Entry>> {
     read_like("name: my-job", text, problems)
 }

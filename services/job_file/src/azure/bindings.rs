@@ -20,7 +20,7 @@ pub enum BoundInput {
 }
 
 impl BoundInput {
-    /// The value of an input with a recorded mistake: its uses are not mistakes as well.
+    /// Returns the value of an input whose mistake is recorded, so that its uses are no further mistakes.
     pub fn refused() -> Self {
         Self::Literal(Node::text(Location::File, "-"))
     }
@@ -50,14 +50,14 @@ pub struct Target {
     pub file: Option<String>,
     pub kind: String,
     pub location: Location,
-    /// The document gives the path.
+    /// Whether the document gives the path.
     pub is_given: bool,
     /// Name and version under which it is registered.
     pub registered: Option<(String, Option<String>)>,
 }
 
 impl Target {
-    /// An output that goes to a folder.
+    /// Returns an output that goes to a folder.
     pub fn at(folder: String, kind: String) -> Self {
         Self {
             folder,
@@ -69,7 +69,7 @@ impl Target {
         }
     }
 
-    /// Returns what is registered once its step has completed.
+    /// Returns the asset to register once the step has completed.
     pub fn asset(&self) -> Option<Asset> {
         let (name, version) = self.registered.clone()?;
         let kind = if self.kind.is_empty() { "uri_folder".to_owned() } else { self.kind.clone() };
@@ -112,7 +112,7 @@ pub struct UnboundInput<'a> {
 }
 
 impl Reader<'_> {
-    /// Returns what an input stands for. `None`: it has a mistake, which is recorded.
+    /// Returns the value of an input. `None`: it has a mistake, which is recorded.
     pub fn bind(&self, input: &UnboundInput<'_>, outer: &Outer<'_>) -> Option<BoundInput> {
         for (entry, _) in input.given.iter().chain(&input.declared) {
             if let Value::Mapping(entries) = &entry.node.value {
@@ -190,7 +190,7 @@ impl Reader<'_> {
                 bound => Ok(bound),
             };
         }
-        let is_wish = input.overridden.is_some();
+        let is_overridden = input.overridden.is_some();
         let has_path = find(own, "path").is_some() || find(declared, "path").is_some();
         let is_literal = input.given.is_some_and(|(entry, _)| {
             let text =
@@ -202,7 +202,7 @@ impl Reader<'_> {
             text.contains("://") || text.starts_with("azureml:") || folder.join(text).exists()
         };
         let is_data = DATA.contains(&kind.as_str())
-            || kind.is_empty() && (has_path || is_wish && !is_literal && names_data());
+            || kind.is_empty() && (has_path || is_overridden && !is_literal && names_data());
         let mut value = |name: &str| match outer(name)? {
             BoundInput::Literal(node) => Ok(Some(node.written().to_owned())),
             BoundInput::Data(data) => Ok(Some(data.text)),
@@ -239,7 +239,8 @@ impl Reader<'_> {
         Ok(BoundInput::Data(Data { text, location: node.location, kind, mode, made_by: None }))
     }
 
-    /// Returns the asset of an earlier step of this document that an address means, unless `gristmill.toml` has the name.
+    /// Returns the asset that an address names, and the earlier step of this document that makes it, unless
+    /// `gristmill.toml` has the name.
     fn announced(&self, address: &str, table: NameTable) -> Option<(String, Asset)> {
         let wanted = Versioned::of_address(address, table)?;
         let is_it = |(_, asset): &&(String, Asset)| {
@@ -276,7 +277,7 @@ impl Reader<'_> {
         plain("name").map(|name| (name, version))
     }
 
-    /// Returns where an output goes. `default`: its folder if the document names none; `known`: the values of
+    /// Returns the destination of an output. `default`: its folder if the document names none; `known`: the values of
     /// `${{name}}` and others in its path.
     pub fn target(
         &self,
@@ -324,7 +325,8 @@ impl Reader<'_> {
         Some(Target { folder, file, kind, location: node.location, is_given: true, registered })
     }
 
-    /// A path of the workspace's own store goes to the folder of outputs, unless `gristmill.toml` knows this store.
+    /// Returns the place of a path of the workspace's own store: below the folder of outputs, unless `gristmill.toml`
+    /// has this store.
     fn in_default_store(&self, text: &str) -> Option<String> {
         let (_, rest) =
             text.strip_prefix("azureml:").and_then(|rest| rest.split_once("datastores/"))?;

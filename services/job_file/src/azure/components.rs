@@ -6,9 +6,9 @@ use super::reader::Reader;
 use super::versioned::{NameTable, Versioned, version_order};
 use crate::{Fault, Node, Problems, find, yaml};
 
-/// More files than a folder of components has.
+/// Maximum number of files to read. No folder of components has more.
 const FILES_MAX: usize = 5_000;
-/// More than any component has.
+/// Maximum size of a file. No component is larger.
 const BYTES_MAX: u64 = 1 << 20;
 
 impl Reader<'_> {

@@ -1,5 +1,5 @@
-//! `--set` with the keys of a document, as `az ml job create --set` has them: `jobs.STEP.inputs.NAME=…`, `settings.…=…`,
-//! `inputs.NAME.path=…`. All other keys are those of the job files of its steps.
+//! `--set` with the keys of a document, as `az ml job create --set` takes them: `jobs.STEP.inputs.NAME=…`,
+//! `settings.…=…`, `inputs.NAME.path=…`. All other keys are those of the job files of its steps.
 
 use super::kind::DocumentKind;
 use super::known::{self, KnownKeys};
@@ -36,7 +36,7 @@ pub fn apply(
     others
 }
 
-/// Whether a key is one of the document. `STEP.KEY` and keys of job files are not.
+/// Returns whether a key belongs to the document. `STEP.KEY` and keys of job files do not.
 fn is_of_document(entries: &[Entry], kind: DocumentKind, path: &[&str]) -> bool {
     let tables: &[KnownKeys] = match kind {
         DocumentKind::Pipeline => &[known::COMMON, known::JOB, known::PIPELINE],
@@ -67,7 +67,7 @@ fn is_of_document(entries: &[Entry], kind: DocumentKind, path: &[&str]) -> bool 
             (own.is_some() || of_component)
                 && rest.first().is_none_or(|key| is_binding(key) || has_key(key))
         }
-        // Which script runs a model depends on it.
+        // The model decides which script runs.
         ["model", ..] => kind == DocumentKind::Deployment,
         [first, ..] => {
             JOB.find(first).is_none() && known::keys(tables).any(|(known, _)| known == *first)

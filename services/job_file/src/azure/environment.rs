@@ -19,7 +19,7 @@ const KEYS: KnownKeys = &[
 ];
 /// The files that MLflow writes beside `MLmodel`, the first of which counts.
 const MODEL_FILES: [&str; 2] = ["requirements.txt", "conda.yaml"];
-/// The same, for a model that has none of them.
+/// The file that MLflow writes for a model without any of these.
 const PYTHON_ENV: &str = "python_env.yaml";
 const REPLACE: &str = "--set environment=PATH names an interpreter or a requirements file";
 
@@ -148,7 +148,7 @@ impl Reader<'_> {
         let text = written::yaml(entries);
         let digest = blake3::hash(text.as_bytes()).to_hex();
         let path = self.context.files.join(format!("{}.yml", &digest[..16]));
-        // A clean-up removes files that no job names and nothing has used for a while.
+        // `gristmill clean` removes files that no job names and that have been unused for a while.
         let now = FileTimes::new().set_accessed(SystemTime::now());
         let touched = |path: &Path| File::options().append(true).open(path)?.set_times(now);
         if !std::fs::read_to_string(&path).is_ok_and(|there| there == text)
@@ -193,7 +193,7 @@ impl Reader<'_> {
                 }
             };
         }
-        let (what, name) = match (entry("image"), entry("build")) {
+        let (key, name) = match (entry("image"), entry("build")) {
             (Some(image), _) => ("image", image.node.written().to_owned()),
             (None, Some(_)) => ("build", "a Dockerfile".to_owned()),
             (None, None) => {
@@ -202,7 +202,7 @@ impl Reader<'_> {
         };
         let message =
             format!("{name} is not used; the script runs with the default interpreter; {REPLACE}");
-        self.problems.warn(at.location, &format!("{field}.{what}"), message);
+        self.problems.warn(at.location, &format!("{field}.{key}"), message);
         None
     }
 }

@@ -90,12 +90,12 @@ fn joined(
     Ok(Ok(text))
 }
 
-/// Splits arguments as a shell would, and replaces their names; a value with blanks stays one argument.
+/// Splits arguments as a shell would, and replaces their names. A value with blanks stays one argument.
 pub fn split(
     text: &str,
     value: &mut dyn FnMut(&str) -> Result<Option<String>, Fault>,
 ) -> Result<Vec<String>, Fault> {
-    /// Stands around the number of a value. No document has this character, which has no meaning of its own.
+    /// Encloses the index of a value. No document contains this private-use character.
     const MARK: char = '\u{f8ff}';
     let mut values: Vec<String> = Vec::new();
     let marked = replace(text, &mut |name| {

@@ -13,7 +13,7 @@ pub enum DocumentKind {
 const ALLOWED: &str = "a job file (its keys are in REFERENCE.md), or one of these documents of Azure ML: a pipeline job, a \
                        parallel component, a batch deployment";
 
-/// A document that Gristmill does not run: what it is, and what to run instead.
+/// A document that Gristmill does not run: its kind, and what to run instead.
 type Other = (&'static str, &'static str);
 
 const COMMAND: Other = (
@@ -129,8 +129,8 @@ pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static 
         let found = text(key).map_or_else(|| format!("the key {key}"), |text| format!("{text:?}"));
         Some(Err((at(key), key, Fault::of(found, ALLOWED).saying(message))))
     };
-    let other = |key: &'static str, (what, instead): Other| {
-        refused(key, format!("this is {what}, which Gristmill does not run: {instead}"))
+    let other = |key: &'static str, (kind, instead): Other| {
+        refused(key, format!("this is {kind}, which Gristmill does not run: {instead}"))
     };
     let schema = text("$schema").map(str::to_lowercase).filter(|schema| schema.contains("azureml"));
     let schema_has = |part: &str| schema.as_deref().is_some_and(|schema| schema.contains(part));
@@ -160,8 +160,8 @@ pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static 
         }
         Some(kind) if BY_TYPE.iter().any(|(known, _)| *known == kind.to_lowercase()) => {
             let found = BY_TYPE.iter().find(|(known, _)| *known == kind.to_lowercase());
-            let what = if has("paths") { MLTABLE } else { found.expect("just found").1 };
-            other("type", what)
+            let kind = if has("paths") { MLTABLE } else { found.expect("just found").1 };
+            other("type", kind)
         }
         None if jobs || schema_has("pipelinejob") || schema_has("pipelinecomponent") => {
             Some(Ok(DocumentKind::Pipeline))
@@ -173,12 +173,12 @@ pub fn of(entries: &[Entry]) -> Option<Result<DocumentKind, (Location, &'static 
         ),
         None if is_deployment => Some(Ok(DocumentKind::Deployment)),
         _ => match BY_SCHEMA.iter().find(|(part, _)| schema_has(part)) {
-            Some((_, what)) => other("$schema", *what),
+            Some((_, kind)) => other("$schema", *kind),
             None if schema.is_some() => refused(
                 "$schema",
                 "this is a document of Azure ML that Gristmill does not run".to_owned(),
             ),
-            None => by_keys(entries).and_then(|(key, what)| other(key, what)),
+            None => by_keys(entries).and_then(|(key, kind)| other(key, kind)),
         },
     }
 }
@@ -193,7 +193,7 @@ const ONLINE_KEYS: [&str; 6] = [
     "app_insights_enabled",
 ];
 
-/// Returns what a document without type and schema is, by a key that no job file has. `None`: it may be a job file.
+/// Returns the kind of a document without type and schema, by a key that no job file has. `None`: it may be a job file.
 fn by_keys(entries: &[Entry]) -> Option<(&'static str, Other)> {
     let find = |key: &str| find(entries, key);
     let is_list = |key: &str| find(key).is_some_and(|node| matches!(node.value, Value::List(_)));

@@ -7,13 +7,13 @@ use crate::{Entry, Fault, Problems};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     Read,
-    /// None, for this reason.
+    /// No effect, for this reason.
     None(&'static str),
 }
 
 use Effect::Read;
 
-/// The keys of a mapping by what they do, separated by commas.
+/// The keys of a mapping by effect, separated by commas.
 pub type KnownKeys = &'static [(Effect, &'static str)];
 
 const MACHINES: Effect =

@@ -74,7 +74,7 @@ fn flatten(entry: Entry, flat: &mut Vec<Entry>) {
     }
 }
 
-/// Mappings that stand for one, in order of precedence.
+/// Mappings that are read as one, in order of precedence.
 #[derive(Clone, Debug)]
 pub struct Layers(pub Vec<Layer>);
 
@@ -111,7 +111,7 @@ impl Layers {
         merged
     }
 
-    /// Returns the location of the first of these keys that there is, else of the first key of all.
+    /// Returns the location of the first of these keys that is present, else of the first key of all.
     pub fn location_of(&self, keys: &[&str]) -> Location {
         let all = || self.0.iter().flat_map(|layer| &layer.entries);
         let named = keys.iter().find_map(|key| all().find(|entry| entry.key == *key));

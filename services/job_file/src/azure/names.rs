@@ -33,7 +33,8 @@ impl AzureNames {
     /// The variable in which scripts look names up on machines without `gristmill.toml`.
     pub const VARIABLE: &str = "GRISTMILL_AZUREML_NAMES";
 
-    /// Returns the value of this variable, without URLs that have a query, which may be a secret. `None`: no name is known.
+    /// Returns the value of this variable, without URLs that have a query, which may be a secret. `None`: no name is
+    /// known.
     pub fn for_scripts(&self) -> Option<String> {
         let of = |table: &BTreeMap<String, String>| -> serde_json::Map<String, serde_json::Value> {
             let is_public =
@@ -150,7 +151,7 @@ impl AzureNames {
         found.or_else(|| if wanted.version.is_none() { newest() } else { None }).cloned()
     }
 
-    /// The text after `azureml://`.
+    /// Returns the place of an address. `address`: the text after `azureml://`.
     fn long_address(&self, address: &str, table: NameTable) -> Result<String, Fault> {
         let parts: Vec<&str> = address.split('/').collect();
         if let Some(position) = parts.iter().position(|part| *part == "datastores")
@@ -185,7 +186,7 @@ impl AzureNames {
         Err(Fault::only(format!("azureml://{address} is neither {what}")))
     }
 
-    /// Returns what to add to `gristmill.toml`.
+    /// Returns the remedy: a line to add to `gristmill.toml`.
     fn missing(&self, table: &str, name: &str, what: &str) -> String {
         let is_bare = name
             .chars()

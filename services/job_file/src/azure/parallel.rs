@@ -154,9 +154,9 @@ impl Reader<'_> {
             let field = format!("{prefix}task.model");
             self.put_model(found, &field, job);
             if layers.find(&["task", "entry_script"]).is_none() {
-                let names_one = layers.find(&["task", "environment"]).is_some();
+                let names_environment = layers.find(&["task", "environment"]).is_some();
                 self.check_mlflow_model(found.node, &field, job);
-                if !names_one {
+                if !names_environment {
                     self.put_model_environment(
                         step,
                         &format!("{prefix}task.environment"),
@@ -231,7 +231,7 @@ impl Reader<'_> {
         let name = self.problems.accept(node.location, &field, reference(node, "inputs"))?;
         let fault = match scope.inputs.get(&name) {
             Some(BoundInput::Data(_)) => return Some(name),
-            // Its mistake is recorded already.
+            // Its mistake is already recorded.
             Some(BoundInput::Literal(node)) if node.location == Location::File => return None,
             Some(BoundInput::Literal(_)) => {
                 Fault::new(node, "an input with a path").saying("this input is a literal")
@@ -279,7 +279,7 @@ impl Reader<'_> {
             keys.push(Entry::new("format", Node::text(location, format)));
         }
         if !is_mltable && format.is_some_and(|format| format != TableFormat::Parquet.word()) {
-            // As there: a file MLTable says so itself.
+            // As in Azure ML. An MLTable file states it itself.
             keys.push(Entry::new("on_type_mismatch", Node::text(location, "missing")));
         }
         let input = Entry::new(name, Node { location, value: Value::Mapping(keys) });

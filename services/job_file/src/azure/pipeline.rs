@@ -1,4 +1,4 @@
-//! A pipeline as steps: which step reads what another one writes, and the order in which they run.
+//! A pipeline as steps: their dependencies on each other's outputs, and their order.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ enum StepKind {
 #[derive(Default)]
 struct StepOutputs {
     outputs: BTreeMap<String, Target>,
-    /// There may be more.
+    /// Whether there may be more.
     is_partial: bool,
 }
 
@@ -55,8 +55,8 @@ struct Frame<'f> {
     prefix: String,
     layers: &'f Layers,
     inputs: Inputs,
-    /// The mistakes of inputs, for the first step that uses one.
-    late: RefCell<BTreeMap<String, Problems>>,
+    /// The mistakes of each input, reported with the first step that uses it.
+    deferred: RefCell<BTreeMap<String, Problems>>,
     targets: BTreeMap<String, Target>,
     /// The folder of outputs without a path.
     root: PathBuf,
@@ -65,22 +65,22 @@ struct Frame<'f> {
 }
 
 impl Reader<'_> {
-    /// Returns the steps of a pipeline in the order in which they run, or that of `--step`.
+    /// Returns the steps of a pipeline in the order in which they run, or only those of `--step`.
     pub fn pipeline(&self, entries: Vec<Entry>, stem: &str) -> Vec<Step> {
         let layers = self.layers(entries, &self.folder, "");
         if layers.0.len() == 1 && find(&layers.0[0].entries, "component").is_some() {
-            // Its component could not be read, which is a mistake already.
+            // Its component could not be read, which is already recorded as a mistake.
             return Vec::new();
         }
         let store = self.default_store(&layers, "", DEFAULT_STORE);
         let only = self.overrides.step.as_deref();
-        let (inputs, late) = self.pipeline_inputs(&layers, only.is_some());
+        let (inputs, deferred) = self.pipeline_inputs(&layers, only.is_some());
         let frame = Frame {
             names: String::new(),
             prefix: String::new(),
             layers: &layers,
             inputs,
-            late: RefCell::new(late),
+            deferred: RefCell::new(deferred),
             targets: self.pipeline_outputs(&layers, stem, &store),
             root: self.root.clone(),
             store,
@@ -104,7 +104,7 @@ impl Reader<'_> {
         steps
     }
 
-    /// Whether a step runs, or contains or belongs to one that does.
+    /// Returns whether a step runs, or contains or belongs to one that does.
     fn is_wanted(&self, name: &str) -> bool {
         let only = self.overrides.step.as_deref();
         !self.is_quiet
@@ -171,7 +171,7 @@ impl Reader<'_> {
                     outputs: frame.root.join(&raw.name),
                     default_store: &frame.store,
                     target: &target,
-                    takes_wishes: is_wanted && only == Some(name.as_str()),
+                    takes_overrides: is_wanted && only == Some(name.as_str()),
                 };
                 reader.step(raw, &around, frame, steps)
             };
@@ -271,7 +271,7 @@ impl Reader<'_> {
             prefix: around.prefix.to_owned(),
             layers: &raw.layers,
             inputs: scope.inputs,
-            late: RefCell::default(),
+            deferred: RefCell::default(),
             targets: scope.outputs,
             root: around.outputs.clone(),
             store,
@@ -281,13 +281,13 @@ impl Reader<'_> {
     }
 
     /// Returns the inputs of a pipeline, and the mistakes of those that only matter if a step uses them.
-    /// `has_other_wishes`: one step runs, and `--input` belongs to it.
+    /// `is_single_step`: one step runs, and `--input` belongs to it.
     fn pipeline_inputs(
         &self,
         layers: &Layers,
-        has_other_wishes: bool,
+        is_single_step: bool,
     ) -> (Inputs, BTreeMap<String, Problems>) {
-        let (mut inputs, mut late) = (Inputs::new(), BTreeMap::new());
+        let (mut inputs, mut deferred) = (Inputs::new(), BTreeMap::new());
         let of_layer = |index: usize| -> Vec<(&Entry, &Path)> {
             layers.0.get(index).map_or_else(Vec::new, |layer| layer.entries_of("inputs").collect())
         };
@@ -299,7 +299,7 @@ impl Reader<'_> {
         let lacks_value = |name: &&str| with_value().all(|(entry, _)| entry.key != *name);
         let without: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
         let alone = alone(&names, &without);
-        if !has_other_wishes {
+        if !is_single_step {
             self.check_overrides(&names, alone.is_some());
         }
         let no_outer = |name: &str| {
@@ -321,11 +321,11 @@ impl Reader<'_> {
                 self.problems.add(entry.location, &format!("inputs.{name}"), fault);
                 continue;
             }
-            if has_other_wishes && without.contains(&name) {
+            if is_single_step && without.contains(&name) {
                 inputs.insert(name.to_owned(), BoundInput::Absent);
                 continue;
             }
-            let overridden = if has_other_wishes {
+            let overridden = if is_single_step {
                 None
             } else {
                 self.overridden(name, alone == Some(name), &names)
@@ -337,17 +337,17 @@ impl Reader<'_> {
                 given: own,
                 overridden,
             };
-            let bound = match has_other_wishes {
+            let bound = match is_single_step {
                 true => {
                     let (bound, found) = self.aside(false, |reader| reader.bind(&input, &no_outer));
-                    late.insert(name.to_owned(), found);
+                    deferred.insert(name.to_owned(), found);
                     bound
                 }
                 false => self.bind(&input, &no_outer),
             };
             inputs.insert(name.to_owned(), bound.unwrap_or_else(BoundInput::refused));
         }
-        (inputs, late)
+        (inputs, deferred)
     }
 
     fn pipeline_outputs(
@@ -423,7 +423,7 @@ impl Reader<'_> {
         let component =
             layers.0.get(1).and_then(|layer| find(&layer.entries, "type")).map(Node::written);
         let kind = component.filter(|component| !component.is_empty()).unwrap_or(&kind);
-        // A component that could not be read is a mistake already.
+        // A component that could not be read is already recorded as a mistake.
         let is_unread = layers.0.len() == 1 && find(&layers.0[0].entries, "component").is_some();
         // Another kind of document in the place of a component.
         let is_other = |layer: &&Layer| {
@@ -469,8 +469,8 @@ impl Reader<'_> {
         Some(RawStep { name: entry.key.clone(), location: entry.location, layers, kind })
     }
 
-    /// Returns the indices of the steps, each after the steps whose outputs it names. A cycle is a mistake; its steps are
-    /// last.
+    /// Returns the indices of the steps, each after the steps whose outputs it names. A cycle is a mistake; its steps
+    /// are last.
     fn order(&self, raws: &[RawStep], frame: &Frame<'_>) -> Vec<usize> {
         let needs: Vec<Vec<usize>> = raws
             .iter()
@@ -512,7 +512,7 @@ impl Reader<'_> {
     }
 }
 
-/// Whether a step belongs to the step `pipeline`.
+/// Returns whether a step belongs to the step `pipeline`.
 fn is_part_of(step: &str, pipeline: &str) -> bool {
     step.strip_prefix(pipeline).is_some_and(|rest| rest.starts_with('.'))
 }
@@ -555,9 +555,9 @@ fn outer(
 ) -> Result<BoundInput, Fault> {
     if let Some(input) = name.strip_prefix("parent.inputs.") {
         if !reader.is_quiet
-            && let Some(late) = frame.late.borrow_mut().remove(input)
+            && let Some(deferred) = frame.deferred.borrow_mut().remove(input)
         {
-            reader.problems.take(late);
+            reader.problems.take(deferred);
         }
         let inputs = &frame.inputs;
         return inputs
@@ -594,7 +594,7 @@ fn outer(
             let group = format!("parent.jobs.{step}.outputs");
             Err(unknown(name, &group, made.outputs.keys()).within("no step writes this output"))
         }
-        // A mistake in this step is recorded already. Its outputs are not mistakes as well.
+        // A mistake in this step is already recorded. Uses of its outputs are no further mistakes.
         (None, None) => {
             let text = frame.root.join(step).join(output).display().to_string();
             let (kind, mode) = Default::default();

@@ -13,7 +13,7 @@ use crate::paths::is_url;
 use crate::problem::did_you_mean;
 use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
 
-/// Everything that is the same for all steps of a document.
+/// The state that all steps of a document share.
 pub struct Reader<'a> {
     pub context: &'a Context,
     pub problems: &'a Problems,
@@ -22,17 +22,17 @@ pub struct Reader<'a> {
     pub folder: PathBuf,
     /// The folder of outputs for which the document names no other.
     pub root: PathBuf,
-    /// The text after which jobs of its steps are named.
+    /// The first part of the names of its steps' jobs.
     pub document: String,
     pub without: RefCell<WithoutEffect>,
     /// Assets of the steps so far, with the step that makes each.
     pub announced: RefCell<Vec<(String, Asset)>>,
-    /// Reads steps that do not run, of which only the outputs matter.
+    /// Whether it reads steps that do not run, of which only the outputs matter.
     pub is_quiet: bool,
 }
 
 impl Reader<'_> {
-    /// Calls a function with a reader of its own, and returns the mistakes that this one has found.
+    /// Calls a function with a separate reader, and returns the mistakes that this reader has found.
     pub fn aside<T>(&self, is_quiet: bool, read: impl FnOnce(&Reader<'_>) -> T) -> (T, Problems) {
         let found = self.problems.aside();
         let reader = Reader {
@@ -47,7 +47,7 @@ impl Reader<'_> {
             is_quiet,
         };
         let value = read(&reader);
-        // What it returns may name these files.
+        // Locations in the value may refer to these files.
         self.problems.set_others(found.others());
         (value, found)
     }
@@ -74,7 +74,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks the keys of the mapping `key`, of which the original tolerates unknown ones.
+    /// Checks the keys of the mapping `key`, in which Azure ML tolerates unknown ones.
     pub fn warn_of_unknown(&self, entries: &[Entry], key: &str, prefix: &str, known: KnownKeys) {
         let names: Vec<&str> = known::keys(&[known]).map(|(name, _)| name).collect();
         let Some(node) = crate::find(entries, key) else { return };
@@ -172,25 +172,25 @@ impl Reader<'_> {
         Some(Layer { entries, folder: path.parent().unwrap_or(Path::new("/")).to_owned() })
     }
 
-    /// Returns what `--input NAME=VALUE` gives for an input. `alone`: it is the one that `--input VALUE` means; `names`:
-    /// all inputs.
+    /// Returns the value that `--input NAME=VALUE` gives an input. `alone`: it also takes `--input VALUE`; `names`: all
+    /// inputs.
     pub fn overridden(&self, name: &str, alone: bool, names: &[&str]) -> Option<Node> {
-        let split = |wish: &'_ String| {
-            let (key, value) = wish.split_once('=')?;
+        let split = |argument: &'_ String| {
+            let (key, value) = argument.split_once('=')?;
             let key = names.iter().find(|name| **name == key.trim())?;
             Some(((*key).to_owned(), value.trim().to_owned()))
         };
-        let value = self.overrides.inputs.iter().rev().find_map(|wish| match split(wish) {
+        let value = self.overrides.inputs.iter().rev().find_map(|argument| match split(argument) {
             Some((key, value)) => (key == name).then_some(value),
-            None => alone.then(|| wish.trim().to_owned()),
+            None => alone.then(|| argument.trim().to_owned()),
         });
         value.map(|value| Node::text(Location::Input, &value))
     }
 
     /// Refuses values of `--input` that no input takes. `takes_any`: one input takes values without a name.
     pub fn check_overrides(&self, names: &[&str], takes_any: bool) {
-        for wish in &self.overrides.inputs {
-            let name = wish.split_once('=').map(|(name, _)| name.trim());
+        for argument in &self.overrides.inputs {
+            let name = argument.split_once('=').map(|(name, _)| name.trim());
             if takes_any || name.is_some_and(|name| names.contains(&name)) {
                 continue;
             }
@@ -205,12 +205,12 @@ impl Reader<'_> {
             self.problems.add(
                 Location::File,
                 "--input",
-                Fault::of(format!("{wish:?}"), allowed).saying(message),
+                Fault::of(format!("{argument:?}"), allowed).saying(message),
             );
         }
     }
 
-    /// Whether `--set` replaces a key of a step.
+    /// Returns whether `--set` replaces a key of a step.
     pub fn is_replaced(&self, step: &str, key: &str) -> bool {
         self.overrides.overrides.iter().any(|(name, _)| {
             let name =
@@ -262,10 +262,10 @@ impl JobFile {
 
 const NAME_LENGTH_MAX: usize = 32;
 
-/// Makes the name of a step's job of the names of document and step. What is cut off may be what tells two jobs apart, so
-/// a digest of the whole takes its place.
+/// Returns the name of a step's job, from the names of document and step. If it must be cut, a digest of the whole
+/// distinguishes jobs whose names differ only in the part that is lost.
 pub fn step_name(document: &str, step: &str) -> String {
-    /// Less of a document says nothing.
+    /// A shorter part of a document's name means nothing to people.
     const DOCUMENT_LENGTH_MIN: usize = 12;
     let (document, step) = (job_name(document), words(step));
     let whole = format!("{document}-{step}");
@@ -298,7 +298,7 @@ fn words(text: &str) -> String {
     name
 }
 
-/// Makes a job's name of any text: 3 to 32 lower-case letters, digits and `-`.
+/// Turns any text into the name of a job: 3 to 32 lower-case letters, digits and `-`.
 pub fn job_name(text: &str) -> String {
     let mut name = words(text);
     if !name.starts_with(|first: char| first.is_ascii_lowercase()) || name.len() < 3 {
@@ -309,12 +309,12 @@ pub fn job_name(text: &str) -> String {
     if name.len() < 3 { "job".to_owned() } else { name.to_owned() }
 }
 
-/// A whole number, perhaps as text.
+/// Returns an integer, which may be written as text.
 pub fn number(node: &Node) -> Result<i64, Fault> {
     node.written().trim().parse().map_err(|_| Fault::new(node, "an integer"))
 }
 
-/// The name in `${{inputs.NAME}}` or `${{outputs.NAME}}`; `group`: the word in front of the dot.
+/// Returns the name in `${{inputs.NAME}}` or `${{outputs.NAME}}`. `group`: the word before the dot.
 pub fn reference(node: &Node, group: &str) -> Result<String, Fault> {
     let name = expression::only_name(node.written());
     let name = name.and_then(|name| Some(name.strip_prefix(group)?.strip_prefix('.')?.to_owned()));

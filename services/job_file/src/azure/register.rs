@@ -1,7 +1,7 @@
 //! The register of assets: outputs with a `name`, which later steps and jobs read as `azureml:NAME:VERSION`.
 //!
-//! Each version is a file `data/NAME/VERSION.json` or `models/NAME/VERSION.json` with `path`, `type` and `job_id`. A version
-//! names a place and copies nothing.
+//! Each version is a file `data/NAME/VERSION.json` or `models/NAME/VERSION.json` with `path`, `type` and `job_id`. A
+//! version names a place and copies nothing.
 
 use std::fs::Permissions;
 use std::io::{Error, ErrorKind, Result};
@@ -16,7 +16,6 @@ use crate::Fault;
 /// An output of a step that a register keeps once the step has completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asset {
-    /// The name.
     pub name: String,
     /// `None`: one more than the newest.
     pub version: Option<String>,
@@ -47,7 +46,8 @@ impl Register {
         Self(Some(folder))
     }
 
-    /// Returns the path or URL of a registered name. Fails if its file is damaged: another version is not what was asked for.
+    /// Returns the path or URL of a registered name. Fails if its file is damaged, since another version would be other
+    /// data.
     pub fn find(
         &self,
         table: NameTable,
@@ -73,12 +73,16 @@ impl Register {
         }
     }
 
-    /// Adds an asset that a job has written. Returns its version: the newest again if it is what this job has registered
-    /// before.
+    /// Adds an asset that a job has written, and returns its version. If the same job has registered the newest
+    /// version, it returns that one.
     pub fn add(&self, asset: &Asset, job_id: &str) -> Result<String> {
         let table = NameTable::of_type(&asset.kind);
         let no_name = || {
-            Error::new(ErrorKind::InvalidInput, format!("{} is no name of an asset", asset.name))
+            let message = format!(
+                "{:?} cannot name an asset; use letters, digits, `-`, `_` and `.`, and do not begin with `.`",
+                asset.name
+            );
+            Error::new(ErrorKind::InvalidInput, message)
         };
         let folder = self.folder(table, &asset.name).ok_or_else(no_name)?;
         let Asset { path, kind, .. } = asset.clone();
@@ -90,7 +94,7 @@ impl Register {
             return Ok(newest.clone());
         }
         std::fs::create_dir_all(&folder)?;
-        // Others may be reading it.
+        // Other processes may be reading it.
         let mode = Permissions::from_mode(0o644);
         let mut new = tempfile::Builder::new().permissions(mode).tempfile_in(&folder)?;
         serde_json::to_writer(&mut new, &record)?;
@@ -103,7 +107,7 @@ impl Register {
             number = number.saturating_add(1);
             match new.persist_noclobber(file_of(&folder, &number.to_string())) {
                 Ok(_) => return Ok(number.to_string()),
-                // Another job has registered at the same time.
+                // Another job has taken this version in the meantime.
                 Err(taken)
                     if taken.error.kind() == ErrorKind::AlreadyExists && number < u64::MAX =>
                 {
@@ -136,7 +140,7 @@ impl Register {
     }
 }
 
-/// Whether a text can be a name or a version of an asset, which become names of files.
+/// Returns whether a text can be the name or version of an asset, which become file names.
 pub fn is_plain(text: &str) -> bool {
     let is_known = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     !text.is_empty() && !text.starts_with('.') && text.chars().all(is_known)
@@ -194,7 +198,7 @@ mod tests {
         let text =
             std::fs::read_to_string(folder.path().join("assets/data/rows/10.json")).expect("there");
         assert_eq!(text, r#"{"path":"/c","type":"uri_folder","job_id":"job-4"}"#);
-        // What another program writes.
+        // As another program writes it.
         std::fs::write(
             folder.path().join("assets/data/rows/11.json"),
             r#"{"path": "/e", "type": "x"}"#,
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_register_at_the_same_time_have_versions_of_their_own() {
+    fn concurrent_registrations_get_distinct_versions() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let register = Register::new(folder.path().to_owned());
         let add = |job: usize| {

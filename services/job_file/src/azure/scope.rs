@@ -1,4 +1,4 @@
-//! The names that a step can use, and what the job file writes for them.
+//! The names that a step can use, and their texts in the job file.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,8 +25,8 @@ pub struct Scope<'a> {
     /// The output that rows are appended to.
     pub appended: Option<String>,
     outer: &'a Outer<'a>,
-    /// Data that the step names without an input of its own.
-    also: RefCell<BTreeMap<String, Data>>,
+    /// Data that the step names without declaring an input.
+    undeclared: RefCell<BTreeMap<String, Data>>,
 }
 
 /// The context of a step.
@@ -42,8 +42,8 @@ pub struct StepContext<'a> {
     pub default_store: &'a str,
     /// The destination of an output of the pipeline.
     pub target: &'a dyn Fn(&str) -> Option<Target>,
-    /// `--input` gives inputs of this step.
-    pub takes_wishes: bool,
+    /// Whether `--input` gives inputs of this step.
+    pub takes_overrides: bool,
 }
 
 impl<'a> Scope<'a> {
@@ -63,7 +63,7 @@ impl<'a> Scope<'a> {
         let lacks_value = |name: &&str| with_value().all(|(entry, _)| entry.key != *name);
         let without_value: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
         let alone = alone(&names, &without_value);
-        if around.takes_wishes {
+        if around.takes_overrides {
             reader.check_overrides(&names, alone.is_some());
         }
         for name in &names {
@@ -79,7 +79,7 @@ impl<'a> Scope<'a> {
                 reader.problems.add(entry.location, &field, fault);
                 continue;
             }
-            let overridden = if around.takes_wishes {
+            let overridden = if around.takes_overrides {
                 reader.overridden(name, alone == Some(name), &names)
             } else {
                 None
@@ -101,7 +101,7 @@ impl<'a> Scope<'a> {
             main,
             appended,
             outer: *outer,
-            also: RefCell::default(),
+            undeclared: RefCell::default(),
         }
     }
 
@@ -127,7 +127,7 @@ impl<'a> Scope<'a> {
                 _ => find(node.entries(), "path"),
             });
             let default = || around.outputs.join(name);
-            // Where its mistake is recorded, its uses are not mistakes as well.
+            // Its mistake is recorded, so its uses are no further mistakes.
             let refused = || Target::at(default().display().to_string(), kind.to_owned());
             // An output of the pipeline.
             if let Some(node) = path
@@ -181,7 +181,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// Returns what the job file writes for a name; `None`: an optional input that is absent.
+    /// Returns the text of a name in the job file. `None`: an optional input that is absent.
     pub fn text(&self, name: &str) -> Result<Option<String>, Fault> {
         if let Some(input) = name.strip_prefix("inputs.") {
             return match self.inputs.get(input) {
@@ -225,13 +225,13 @@ impl<'a> Scope<'a> {
             BoundInput::Data(data) => {
                 let own = name.replace('.', "_");
                 let text = format!("${{{{side_inputs.{own}}}}}");
-                self.also.borrow_mut().insert(own, data);
+                self.undeclared.borrow_mut().insert(own, data);
                 Ok(Some(text))
             }
         }
     }
 
-    /// Returns a value with its expressions replaced, as the number or text that it then is.
+    /// Returns a value with its expressions replaced, parsed again as a number or text.
     pub fn plain(&self, reader: &Reader<'_>, node: &Node, field: &str) -> Option<Node> {
         if !node.written().contains("${{") {
             return Some(node.clone());
@@ -268,7 +268,7 @@ impl<'a> Scope<'a> {
             }
             _ => None,
         });
-        let all = own.chain(self.also.borrow().clone());
+        let all = own.chain(self.undeclared.borrow().clone());
         let entries = all.map(|(name, data)| {
             Entry::new(&name, Node::text(data.location, &reader.written(&data.text)))
         });
@@ -284,7 +284,7 @@ impl<'a> Scope<'a> {
         job.put_mapping("outputs", location, entries.collect());
     }
 
-    /// Returns what is registered once the step has completed.
+    /// Returns the assets to register once the step has completed.
     pub fn assets(&self) -> Vec<Asset> {
         self.outputs.values().filter_map(Target::asset).collect()
     }
@@ -302,13 +302,13 @@ impl<'a> Scope<'a> {
         let own = self.inputs.values().filter_map(|bound| {
             if let BoundInput::Data(data) = bound { Some(data.clone()) } else { None }
         });
-        let also = self.also.borrow().clone();
-        let all = own.chain(also.into_values());
+        let undeclared = self.undeclared.borrow().clone();
+        let all = own.chain(undeclared.into_values());
         all.filter_map(|data| Some((data.made_by?, PathBuf::from(data.text)))).collect()
     }
 }
 
-/// Returns the input that `--input VALUE` means.
+/// Returns the input that `--input VALUE`, without a name, gives.
 pub fn alone<'n>(names: &[&'n str], without_value: &[&'n str]) -> Option<&'n str> {
     match (without_value, names) {
         ([name], _) | ([], [name]) => Some(name),
@@ -316,7 +316,7 @@ pub fn alone<'n>(names: &[&'n str], without_value: &[&'n str]) -> Option<&'n str
     }
 }
 
-/// Whether an input has a value of its own, or needs none.
+/// Returns whether an input has a value, or needs none.
 pub fn has_value(node: &Node) -> bool {
     match &node.value {
         Value::Scalar(scalar) => !scalar.is_null(),

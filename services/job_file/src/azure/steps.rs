@@ -17,7 +17,7 @@ use crate::{
     yaml,
 };
 
-/// Stands for the id of the job in the paths that it writes.
+/// The placeholder for the id of a job, in the paths that the job writes.
 pub const RUN_ID: &str = "{run-id}";
 
 /// One step of a document.
@@ -37,12 +37,12 @@ pub struct Step {
     pub(super) default_folders: Vec<PathBuf>,
     /// The paths with `{run-id}` that it writes, as job files write them.
     pub(super) run_paths: Vec<String>,
-    /// It runs a command on this machine.
+    /// Whether it runs a command on this machine.
     pub is_command: bool,
 }
 
 impl Step {
-    /// The only step of a document.
+    /// Creates the only step of a document.
     fn alone(name: String, job: JobFile, scope: Option<&Scope<'_>>) -> Self {
         let (needs, made_earlier, run_paths) = Default::default();
         let (assets, default_folders) =
@@ -70,7 +70,7 @@ pub struct Steps {
     /// Further files that the document refers to.
     others: Vec<String>,
     overrides: DocumentOverrides,
-    /// The changes of the command line, in words of a command.
+    /// The changes of the command line, as arguments of a command.
     changes: Vec<String>,
     /// Settings that work, but probably not as intended.
     pub warnings: Vec<Problem>,
@@ -87,7 +87,7 @@ impl Steps {
         let problems = Problems::new(shown(path));
         let Some(mut entries) = yaml::read(text, &Problems::default()) else { return Ok(None) };
         let Some(kind) = kind::of(&entries) else { return Ok(None) };
-        // Again, for duplicate keys.
+        // The first reading has dropped its problems, such as duplicate keys.
         yaml::read(text, &problems);
         let changes = overrides.words(context);
         let mut overrides = overrides.clone();
@@ -114,7 +114,7 @@ impl Steps {
             warnings: Vec::new(),
         };
         if !problems.is_empty() {
-            // The mistakes of the job files as well, except for what is absent only because of a mistake above.
+            // Adds the mistakes of the job files, except for keys that are absent only because of a mistake above.
             for step in &steps.steps {
                 let inner = Problems::with_others(shown(path), problems.others());
                 steps.load_into(step, context, &inner);
@@ -131,7 +131,7 @@ impl Steps {
         &self.steps
     }
 
-    /// Returns the job of a step. `is_first`: earlier steps have not run yet, so what they make need not exist.
+    /// Returns the job of a step. `is_first`: earlier steps have not run yet, so their outputs need not exist.
     pub fn load(
         &self,
         index: usize,
@@ -145,7 +145,7 @@ impl Steps {
         self.load_step(step, context)
     }
 
-    /// Returns the job of a step after these jobs of earlier steps, in their order: it reads what they have written.
+    /// Returns the job of the step that follows these jobs of earlier steps, in their order, and reads their outputs.
     pub fn load_after(&self, jobs: &[&str], context: &Context) -> Result<Parsed, Vec<Problem>> {
         let mut step = Step { made_earlier: Vec::new(), ..self.steps[jobs.len()].clone() };
         for (earlier, job_id) in self.steps.iter().zip(jobs) {
@@ -200,8 +200,8 @@ impl Steps {
         Ok(written::yaml(&entries))
     }
 
-    /// Returns the part of `--set` that concerns a step. Of several steps, a key without a step concerns all parallel
-    /// ones, and `environment` all.
+    /// Returns the part of `--set` that concerns a step. If there are several steps, a key without a step concerns all
+    /// parallel ones, and `environment` concerns all.
     fn overrides_of(&self, step: &Step) -> Vec<(String, String)> {
         let own = |key: &str| {
             let mut names = self.steps.iter().map(|step| step.name.as_str());
@@ -222,7 +222,7 @@ impl Steps {
     }
 }
 
-/// The name of a document without its ending.
+/// Returns the file name of a document without its extension.
 fn stem(path: &Path) -> &str {
     path.file_stem()
         .and_then(|stem| stem.to_str())
@@ -230,8 +230,8 @@ fn stem(path: &Path) -> &str {
         .unwrap_or("gristmill")
 }
 
-/// Returns what the jobs of a pipeline are named after: its name, that of its file, or that of its folder, where the file
-/// has a name that many have.
+/// Returns the text that names of a pipeline's jobs begin with: its name, that of its file, or, if this is a common
+/// name of files, that of its folder.
 fn document_name(entries: &[Entry], stem: &str, folder: &Path) -> String {
     const COMMON: &[&str] = &["pipeline", "pipeline-job", "pipeline_job", "job"];
     let name = find(entries, "name").map_or(stem, Node::written);
@@ -293,7 +293,7 @@ fn translate(
                 outputs: reader.root.clone(),
                 default_store: super::bindings::DEFAULT_STORE,
                 target: &|_| None,
-                takes_wishes: true,
+                takes_overrides: true,
             };
             let (job, scope) = reader.parallel(&layers, &around);
             vec![Step::alone(name.clone(), job, Some(&scope))]

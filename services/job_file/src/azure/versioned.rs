@@ -1,8 +1,8 @@
-//! Names with versions, and what they are looked up for.
+//! Names with versions, and the tables in which they are looked up.
 
 use crate::paths::is_url;
 
-/// The id of anything in a workspace, `/subscriptions/ID/resourceGroups/…`, begins with it.
+/// The beginning of the id of everything in a workspace: `/subscriptions/ID/resourceGroups/…`.
 pub const SUBSCRIPTIONS: &str = "/subscriptions/";
 
 /// The kind of a name to look up.
@@ -39,8 +39,8 @@ pub struct Versioned<'a> {
 }
 
 impl<'a> Versioned<'a> {
-    /// Reads `azureml:NAME:VERSION`, `azureml:NAME@latest`, `azureml://…/data/NAME/versions/VERSION` and the id of an asset
-    /// in a subscription. `None`: another address.
+    /// Reads `azureml:NAME:VERSION`, `azureml:NAME@latest`, `azureml://…/data/NAME/versions/VERSION` and the id of an
+    /// asset in a subscription. `None`: another address.
     pub fn of_address(text: &'a str, table: NameTable) -> Option<Self> {
         let named = text.strip_prefix("azureml:").unwrap_or(text);
         if let Some(address) =
@@ -62,8 +62,8 @@ impl<'a> Versioned<'a> {
         Self { name, version: version.filter(|version| *version != "latest") }
     }
 
-    /// Reads what follows `azureml://` or `/subscriptions/`: `…/data/NAME/versions/VERSION`, `…/data/NAME/labels/latest`.
-    /// `None`: a path of a data store, or the address of something else.
+    /// Reads what follows `azureml://` or `/subscriptions/`: `…/data/NAME/versions/VERSION`,
+    /// `…/data/NAME/labels/latest`. `None`: a path of a data store, or the address of something else.
     pub fn of_long_address(address: &'a str, table: NameTable) -> Option<Self> {
         if address.split('/').any(|part| part == "datastores") {
             return None;

@@ -19,7 +19,7 @@ pub struct Columns {
 }
 
 /// Reads `columns`: a list of the columns to read, some perhaps with their types, or the types of some columns by name.
-/// Whether the files have these columns is checked later, with the files.
+/// A later check compares them with the columns of the files.
 pub fn read_columns(
     section: &Section<'_>,
     kind: Option<InputKind>,
@@ -76,7 +76,7 @@ fn typed(entry: &Entry) -> Item<'_> {
     Ok((&entry.key, entry.location, Some(&entry.node)))
 }
 
-/// The columns that an element of a list names.
+/// Returns the columns that an element of a list names.
 fn items(element: &Node) -> Vec<Item<'_>> {
     match &element.value {
         Value::Scalar(scalar) if !scalar.is_null() && !scalar.text.is_empty() => {
@@ -87,7 +87,7 @@ fn items(element: &Node) -> Vec<Item<'_>> {
     }
 }
 
-/// One of the types that columns can have; if the format is known, in files of this format.
+/// Parses the type of a column. If the format is known, the type must be possible in files of this format.
 fn column_type(node: &Node, format: Option<TableFormat>) -> Result<ColumnType, Fault> {
     let is_possible = |named: ColumnType| format.is_none_or(|format| named.is_possible_in(format));
     let names: Vec<_> =

@@ -23,17 +23,17 @@ const KNOWN: &str = "read_delimited, read_json_lines, read_parquet, extract_colu
 /// The column of `include_path_column` without `path_column`.
 const PATH_COLUMN: &str = "Path";
 
-/// The type that the key `format` gives an input.
+/// An input after the expansion of `format: mltable`.
 pub enum Expanded {
-    /// It names no MLTable.
+    /// The input names no MLTable.
     No,
     /// The input with the keys of the MLTable.
     Into(Node),
-    /// It cannot be read: a recorded mistake, or a file that an earlier step makes.
+    /// The MLTable cannot be read: its mistake is recorded, or an earlier step makes it.
     Unknown,
 }
 
-/// Replaces `format: mltable` by what the file says.
+/// Replaces `format: mltable` by the keys that the file describes.
 pub fn expand(field: &str, input: &Node, paths: &Paths, problems: &Problems) -> Expanded {
     let given = input.entries();
     if find(given, "format")
@@ -105,7 +105,7 @@ fn read(
         .columns(problems)
         .map_err(|(location, fault)| Some((location, FILE.to_owned(), fault)))?;
     let path_name = table.path_column().to_owned();
-    // Keys of the input itself take precedence, as anywhere.
+    // Keys of the input itself take precedence.
     let own =
         given.iter().filter(|entry| !["path", "format"].contains(&entry.key.as_str())).cloned();
     let mut all: Vec<Entry> = own.collect();
@@ -156,16 +156,16 @@ struct MlTable {
     partition_format: Option<(String, Location)>,
     /// Options of the format, as keys of an input.
     keys: Vec<Entry>,
-    /// Where `include_path_column` asks for the column of paths.
+    /// Location of the `include_path_column` that asks for the column of paths.
     has_paths: Option<Location>,
     path_column: Option<String>,
     dropped: Vec<String>,
     kept: Option<Vec<String>>,
     types: BTreeMap<String, (&'static str, Location)>,
-    /// Where the columns are chosen.
+    /// Location of the transformation that chooses columns.
     chosen_at: Option<Location>,
     rows: Option<Rows>,
-    /// Where `true_values`, `false_values` or `mismatch_as` stand.
+    /// Location of `true_values`, `false_values` or `mismatch_as`.
     without_effect: Option<Location>,
 }
 
@@ -208,7 +208,7 @@ impl MlTable {
                 let fault = Fault::new(&entry.node, "a local path, https://, abfss://, s3://, …");
                 return Err((
                     entry.location,
-                    fault.saying("an MLTable here names no data of a workspace"),
+                    fault.saying("an MLTable cannot name data of a workspace here"),
                 ));
             }
             let path = match is_url(&path) {
@@ -250,7 +250,7 @@ impl MlTable {
             "extract_columns_from_partition_format" => {
                 let format = find(options.entries(), "partition_format").unwrap_or(options);
                 let text = at(format, word(format))?;
-                // The format begins at the folder of the table, and here at any folder above the file.
+                // In Azure ML the format begins at the folder of the table, here at any folder above the file.
                 self.partition_format = Some((
                     text.trim_start_matches("./").trim_start_matches('/').to_owned(),
                     location,
@@ -281,7 +281,7 @@ impl MlTable {
         }
     }
 
-    /// Reads `take: 5`, `skip: 5` or `take: {count: 5}`; each counts the rows that the ones before it leave.
+    /// Reads `take: 5`, `skip: 5` or `take: {count: 5}`. Each counts the rows that the ones before it leave.
     fn limit(&mut self, is_take: bool, location: Location, options: &Node) -> Checked {
         if self.format.is_none() && !self.is_file {
             let readers = READERS.map(|(reader, _)| reader).join(", ");
@@ -331,7 +331,7 @@ impl MlTable {
                 self.has_paths = at(node, boolean(node))?.then_some(node.location)
             }
             "path_column" => self.path_column = (!node.is_null()).then(|| written.to_owned()),
-            // A line that cannot be read is a rejected item, whatever this says.
+            // A line that cannot be read is a rejected item in any case.
             "invalid_lines" | "partition_size" => {}
             key => {
                 let allowed = "delimiter, encoding, header, infer_column_types, support_multi_line, empty_as_string, \
@@ -345,7 +345,7 @@ impl MlTable {
         Ok(())
     }
 
-    /// Reads `infer_column_types: {column_type_overrides: {a: string}}`. Gristmill has its own size of samples.
+    /// Reads `infer_column_types: {column_type_overrides: {a: string}}`. Ignores `sample_size`: Gristmill chooses it.
     fn infer(&mut self, entries: &[Entry]) -> Checked {
         for entry in entries {
             match entry.key.as_str() {
@@ -393,7 +393,7 @@ impl MlTable {
         Ok(())
     }
 
-    /// Returns the key `columns`, and leaves out columns of the path.
+    /// Returns the key `columns`, and removes columns that are not chosen from the path columns.
     fn columns(&mut self, problems: &Problems) -> Result<Option<Entry>, (Location, Fault)> {
         let location =
             self.chosen_at.or_else(|| self.types.values().next().map(|(_, location)| *location));
@@ -436,19 +436,20 @@ impl MlTable {
             }
             (None, dropped) if dropped.is_empty() => Vec::new(),
             (None, dropped) => {
-                let there = self.there().map_err(|fault| (location, fault))?;
-                if let Some(unknown) = dropped.iter().find(|name| !there.contains(name)) {
-                    let fault = Fault::of(format!("{unknown:?}"), there.join(", "));
+                let existing = self.existing_columns().map_err(|fault| (location, fault))?;
+                if let Some(unknown) = dropped.iter().find(|name| !existing.contains(name)) {
+                    let fault = Fault::of(format!("{unknown:?}"), existing.join(", "));
                     return Err((
                         location,
                         fault.saying("drop_columns names a column that the files do not have"),
                     ));
                 }
-                there.into_iter().filter(|name| !dropped.contains(name)).collect()
+                existing.into_iter().filter(|name| !dropped.contains(name)).collect()
             }
         };
         if selected.is_empty() && (kept.is_some() || !of_files(&dropped).is_empty()) {
-            let message = "keep_columns and drop_columns leave no column of the files; keep one of them at least";
+            let message =
+                "keep_columns and drop_columns leave no column of the files; keep at least one";
             return Err((location, Fault::only(message)));
         }
         let typed = |name: &String| {
@@ -470,7 +471,7 @@ impl MlTable {
     }
 
     /// Returns the columns of the first file.
-    fn there(&self) -> Result<Vec<String>, Fault> {
+    fn existing_columns(&self) -> Result<Vec<String>, Fault> {
         let mut table = TableOptions {
             format: self.format.unwrap_or(TableFormat::Csv),
             ..TableOptions::default()
@@ -494,7 +495,7 @@ impl MlTable {
     }
 }
 
-/// Whether a format of `datetime: {formats: ['%d/%m/%Y']}` puts the day before the month.
+/// Returns whether a format of `datetime: {formats: ['%d/%m/%Y']}` puts the day before the month.
 fn is_day_first(node: &Node) -> bool {
     let details = node.entries().first().map(|entry| &entry.node);
     let formats = details.and_then(|details| find(details.entries(), "formats"));
@@ -533,7 +534,7 @@ fn names(node: &Node) -> Result<Vec<String>, (Location, Fault)> {
     }
 }
 
-/// Whether a local pattern whose folder exists matches no file. Only the beginning of a walk is needed.
+/// Returns whether a local pattern whose folder exists matches no file. Walks only to the first match.
 fn matches_nothing(pattern: &str) -> bool {
     let input = Input {
         name: FILE.to_owned(),

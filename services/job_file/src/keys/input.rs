@@ -95,7 +95,7 @@ const OF_INPUT: &[Key] = &[
             let rules = [("original", TypeRules::Original), ("pandas", TypeRules::Pandas)];
             choice(node, &rules).map(|rules| table.types = rules)
         })
-        // Of Parquet, too: a caller need not know the format.
+        // Has no effect on Parquet, but a caller need not know the format.
         .only(Applies::Tables),
     key_with_default("infer_column_types", BOOLEAN, "true")
         .meaning("`false`: every column is text, except where `columns` gives a type.")
@@ -191,7 +191,7 @@ fn delimiter(node: &Node) -> Result<u8, Fault> {
     }
 }
 
-/// A label that `tables` knows.
+/// Parses a label that `tables` knows.
 fn encoding(node: &Node) -> Result<String, Fault> {
     let label = word(node)?.to_ascii_lowercase();
     match partitioner::encoding_for(&label) {

@@ -393,7 +393,7 @@ const NODES: &[Key] = &[
         .left_out(),
 ];
 
-/// `^[a-z]([-a-z0-9]*[a-z0-9])?$`, 3 to 32 characters.
+/// Parses the name of a job: `^[a-z]([-a-z0-9]*[a-z0-9])?$`, 3 to 32 characters.
 fn name(node: &Node) -> Result<String, Fault> {
     let name = text(node)?;
     let legal = |character: char| {
@@ -457,8 +457,8 @@ fn count(key: &str, node: &Node) -> Result<i64, Fault> {
 }
 
 fn percent(node: &Node) -> Result<f64, Fault> {
-    let fault = |what: &str| {
-        let message = format!("allowed_failed_percent '{}' is not {what}.", node.written());
+    let fault = |expected: &str| {
+        let message = format!("allowed_failed_percent '{}' is not {expected}.", node.written());
         Fault::new(node, "a number from 0 to 100 (any share)").saying(message)
     };
     let value = match node.scalar().map(|scalar| scalar.kind) {
@@ -469,7 +469,7 @@ fn percent(node: &Node) -> Result<f64, Fault> {
     if (0.0..=100.0).contains(&value) { Ok(value) } else { Err(fault("between 0 and 100")) }
 }
 
-/// As Python's `json.dumps` separates it.
+/// Returns a JSON list with the separators of Python's `json.dumps`.
 fn json_list(texts: &[String]) -> String {
     let quoted: Vec<String> =
         texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string()).collect();

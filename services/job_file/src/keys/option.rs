@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::{Key, Table, key, key_with_default};
 use crate::{Fault, Node};
 
-/// Longest timeout that the original takes: three days.
+/// Longest timeout that Azure ML allows: three days.
 pub const TIMEOUT_SECONDS_MAX: u64 = 259_200;
 const TIMEOUT: &str = "1 to 259200 s";
 const BOOLEAN: &str = "`True`, `False`";

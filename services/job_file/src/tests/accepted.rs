@@ -329,7 +329,7 @@ fn files_decide_format_and_delimiter() {
     for (given, expected) in [
         ("path: tables", "its files are of several formats: csv ("),
         ("paths: [tables/a.parquet, tables/a.csv]", "parquet ("),
-        ("path: tables/a.csv, format: parquet", "a.csv is no Parquet file"),
+        ("path: tables/a.csv, format: parquet", "a.csv is not a Parquet file"),
         ("path: tables/part-0, format: csv", "part-0 is a Parquet file; set `format: parquet`"),
         ("path: 'tables/*.orc'", "matches no file"),
     ] {

@@ -1,4 +1,5 @@
-//! Pipelines: components by name, one step alone, steps that are refused, assets, and `--set` with the keys of a document.
+//! Pipelines: components by name, one step alone, steps that are refused, assets, and `--set` with the keys of a
+//! document.
 
 use std::path::Path;
 

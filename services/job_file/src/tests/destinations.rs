@@ -4,8 +4,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::Workplace;
 
-/// Changes to a valid job, and a part of the expected problem; empty if the change is allowed. `READ` stands for an input
-/// of files at this path.
+/// Changes to a valid job, and a part of the expected problem; empty if the change is allowed. `READ` stands for an
+/// input of files at this path.
 const DESTINATIONS: &[(&str, &str)] = &[
     // Inputs that are folders.
     ("output: data", "output: the output lies in input data"),
@@ -104,17 +104,17 @@ const DESTINATIONS: &[(&str, &str)] = &[
     ("READ S3://b/in\noutput: s3://b/in", "output: the output lies in input input_0"),
     (
         "output: s3:/b/x",
-        "output: this is no URL: did you mean \"s3://b/x\"? (found \"s3:/b/x\"; allowed: ",
+        "output: this is not a URL; did you mean \"s3://b/x\"? (found \"s3:/b/x\"; allowed: ",
     ),
-    ("outputs: {more: http//h/x}", "outputs.more: this is no URL: did you mean \"http://h/x\"?"),
-    ("READ gs:/b/in", "inputs[0].path: this is no URL: did you mean \"gs://b/in\"?"),
+    ("outputs: {more: http//h/x}", "outputs.more: this is not a URL; did you mean \"http://h/x\"?"),
+    ("READ gs:/b/in", "inputs[0].path: this is not a URL; did you mean \"gs://b/in\"?"),
     (
         "side_inputs: {l: 's3:b/l.txt'}",
-        "side_inputs.l: this is no URL: did you mean \"s3://b/l.txt\"?",
+        "side_inputs.l: this is not a URL; did you mean \"s3://b/l.txt\"?",
     ),
     (
         "source_directory: file:/code",
-        "source_directory: this is no URL: did you mean \"file:///code\"?",
+        "source_directory: this is not a URL; did you mean \"file:///code\"?",
     ),
     ("output: https:/user:s3cr3t@h/x", "output: found a URL with a user or password"),
     ("output: ./s3:/b/x", ""),
