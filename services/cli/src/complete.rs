@@ -1,7 +1,7 @@
 //! Shell completion beyond commands and flags: ids of jobs, keys of `--set`, names of targets.
 //!
-//! The shell runs this command with the words that were typed (`clap_complete`), so nothing here may be slow, print, or
-//! fail.
+//! The shell runs this command with the typed words (`clap_complete`), so these functions are fast, print nothing, and
+//! never fail.
 
 use std::ffi::OsStr;
 
@@ -12,7 +12,7 @@ use crate::{Settings, TargetFlags};
 use engine::newest_first;
 use engine::targets::LOCAL;
 
-/// The variable by which a shell asks for completions.
+/// The variable through which a shell requests completions.
 pub const VARIABLE: &str = "GRISTMILL_COMPLETE";
 const JOBS_MAX: usize = 50;
 

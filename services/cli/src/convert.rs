@@ -1,4 +1,4 @@
-//! `gristmill convert`: prints the job file that each step of a document amounts to.
+//! `gristmill convert`: prints the job file of each step of a document.
 
 use anyhow::Result;
 

@@ -29,7 +29,7 @@ pub struct CostArguments {
     prices: Vec<Price>,
 }
 
-/// Sets one of the prices, and the dollars that the user gives.
+/// A setter of one price, and the dollars that the user gives.
 type Price = (fn(&mut Prices, f64), f64);
 
 fn price(text: &str) -> Result<Price> {

@@ -6,7 +6,7 @@ use indicatif::HumanBytes;
 use partitioner::Sketch;
 use protocol::HeaderMode;
 
-/// The largest widths of the table of columns.
+/// Maximum widths in the table of columns, in characters.
 const NAME_WIDTH_MAX: usize = 32;
 const TYPE_WIDTH_MAX: usize = 20;
 const SAMPLES_WIDTH_MAX: usize = 48;

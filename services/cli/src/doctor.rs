@@ -20,7 +20,7 @@ pub struct DoctorArguments {
     /// Check for this job: its Python, or, on a target, its time limits.
     #[arg(long, value_name = "JOB_FILE")]
     job: Option<PathBuf>,
-    /// The longest time that a job may take, which the queues must be able to keep messages for.
+    /// The longest time that a job may take. The queues must keep messages for as long.
     #[arg(long, value_name = "HOURS", default_value_t = 24)]
     hours: u32,
     /// Print one JSON object.

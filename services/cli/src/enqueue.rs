@@ -23,8 +23,8 @@ pub struct EnqueueArguments {
     /// Reject the job, with exit status 75, if the quotas of the target would make it wait.
     #[arg(long)]
     refuse_when_full: bool,
-    /// Print one JSON object, and nothing else, on standard output: the job id at once, or with --wait the result at the
-    /// end.
+    /// Print one JSON object, and nothing else, on standard output: the job id at once, or with --wait the result at
+    /// the end.
     #[arg(long)]
     pub json: bool,
     /// With --json: before the result, print one JSON object for each event: `job`, `step`, `warning` and `note`.
@@ -38,7 +38,7 @@ pub struct EnqueueArguments {
 }
 
 pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result<Exit> {
-    // Each step needs the output of the one before, so this follows them to their ends.
+    // Each step needs the output of the one before, so the command waits for every step.
     let several = Show::during(async |events| {
         let Some(several) =
             StepsDocument::read(&arguments.job, Some(&arguments.target), settings, events)?
@@ -76,8 +76,8 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
             Ok(Exit::Done)
         }
         Ok(Submitted::New(submission, target, _signals)) => {
-            let wish = FollowMode { wait: arguments.wait, json: arguments.json, stopped };
-            wish.fulfil(&submission, &target, events, show).await
+            let mode = FollowMode { wait: arguments.wait, json: arguments.json, stopped };
+            mode.plan_and_follow(&submission, &target, events, show).await
         }
         Err(error) => {
             show.finish(events).await;

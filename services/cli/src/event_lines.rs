@@ -1,12 +1,11 @@
-//! The events of a command as lines of JSON on standard output (`--events`), for programs that run
-//! commands.
+//! The events of a command as lines of JSON on standard output (`--events`), for programs that run commands.
 
 use engine::{Event, Notice};
 use serde_json::{Value, json};
 
 use crate::notices;
 
-/// Returns the objects of an event. Progress has none: `gristmill status --json` shows it when it is asked for.
+/// Returns the objects of an event. Progress has none, because `gristmill status --json` shows it.
 pub fn objects(event: &Event) -> Vec<Value> {
     let job = |job_id: &str| json!({ "event": "job", "job_id": job_id });
     match event {
@@ -16,10 +15,10 @@ pub fn objects(event: &Event) -> Vec<Value> {
         Event::Job(job_id) | Event::Reused(job_id) => vec![job(job_id)],
         Event::Notice(notice) => {
             let kind = if notices::is_doubt(notice) { "warning" } else { "note" };
-            let said = json!({ "event": kind, "text": notices::sentence(notice) });
+            let line = json!({ "event": kind, "text": notices::sentence(notice) });
             match notice {
-                Notice::Continuing(continuation) => vec![job(&continuation.job_id), said],
-                _ => vec![said],
+                Notice::Continuing(continuation) => vec![job(&continuation.job_id), line],
+                _ => vec![line],
             }
         }
         Event::Progress { .. } | Event::ProgressEnded => Vec::new(),

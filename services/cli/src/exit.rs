@@ -95,7 +95,7 @@ impl Exit {
         self.because_of(message, None, json)
     }
 
-    /// The same, where another job is the reason.
+    /// Works like [`Exit::because`], where another job is the reason.
     pub fn because_of(self, message: &str, job_id: Option<&str>, json: bool) -> Self {
         say!(err, "{message}");
         self.print_object(message, job_id, json);

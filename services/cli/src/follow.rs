@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::outcome::report;
 use crate::{Exit, Show, remedies, watch_for_stop};
 
-/// Publishes what `retry` found to do, and follows the job if requested.
+/// Publishes the work that `retry` has found, and follows the job if requested.
 pub async fn publish(
     retry: Retry,
     (wait, json): (bool, bool),
@@ -27,10 +27,10 @@ pub async fn publish(
         Retry::InFlight(submission) => {
             let stopped = CancellationToken::new();
             let _signals = watch_for_stop(stopped.clone());
-            let wish = FollowMode { wait, json, stopped };
-            wish.name(&submission, target, &events);
-            match wish.wait {
-                true => wish.follow(&submission, target, events, show).await,
+            let mode = FollowMode { wait, json, stopped };
+            mode.print_id(&submission, target, &events);
+            match mode.wait {
+                true => mode.follow(&submission, target, events, show).await,
                 false => {
                     show.finish(events).await;
                     Ok(Exit::Done)
@@ -40,8 +40,8 @@ pub async fn publish(
         Retry::Submission(submission) => {
             let stopped = CancellationToken::new();
             let _signals = watch_for_stop(stopped.clone());
-            let wish = FollowMode { wait, json, stopped };
-            wish.fulfil(&submission, target, events, show).await
+            let mode = FollowMode { wait, json, stopped };
+            mode.plan_and_follow(&submission, target, events, show).await
         }
     }
 }
@@ -55,14 +55,14 @@ pub struct FollowMode {
 
 impl FollowMode {
     /// Prints the id of a job, plans the job, and follows it if requested.
-    pub async fn fulfil(
+    pub async fn plan_and_follow(
         &self,
         submission: &Submission,
         target: &Target,
         events: Events,
         show: Show,
     ) -> Result<Exit> {
-        self.name(submission, target, &events);
+        self.print_id(submission, target, &events);
         let job_id = submission.job_id();
         let planned = tokio::select! {
             planned = submission.plan() => planned?,
@@ -84,13 +84,13 @@ impl FollowMode {
                 show.finish(events).await;
                 return Ok(Exit::Failed.because(&format!("job {job_id} fails: {cause}"), self.json));
             }
-            // The reducer says the same.
+            // The reducer reports the same.
             PlannedJob::All(_) | PlannedJob::Never(_) => {}
         }
         self.follow(submission, target, events, show).await
     }
 
-    fn name(&self, submission: &Submission, target: &Target, events: &Events) {
+    fn print_id(&self, submission: &Submission, target: &Target, events: &Events) {
         let job_id = submission.job_id();
         match (self.wait, self.json) {
             (true, _) => events.send(Event::Job(job_id.to_owned())),

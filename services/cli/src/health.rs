@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::Exit;
 
 const ANSWER_TIME: Duration = Duration::from_secs(4);
-/// The longest answer, which is one line.
+/// Maximum size of an answer, which is one line.
 const ANSWER_BYTES_MAX: u64 = 8 * 1024;
 
 pub async fn health(address: SocketAddr) -> Exit {

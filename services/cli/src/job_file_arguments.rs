@@ -15,7 +15,7 @@ use storage::StoreOptions;
 use crate::priority::PRIORITIES;
 use crate::{Exit, Settings, Show, TargetFlags, complete, remedies};
 
-/// More than any job file has, and little enough for every machine.
+/// Maximum size of a job file, which fits in the memory of every machine.
 const JOB_FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -37,7 +37,7 @@ pub struct JobFileArguments {
     /// Run only this step of a pipeline.
     #[arg(long, value_name = "NAME")]
     step: Option<String>,
-    /// Its text, once it has been read: the standard input can be read only once.
+    /// The text of the job file, kept because the standard input can be read only once.
     #[arg(skip)]
     text: OnceLock<String>,
 }
@@ -65,7 +65,7 @@ impl JobFileArguments {
         settings.engine.read(&self.document(target, settings)?, events)
     }
 
-    /// Returns the document with everything that the command line says about it.
+    /// Returns the document with the options of the command line.
     pub fn document(
         &self,
         target: Option<&TargetFlags>,
@@ -161,7 +161,7 @@ fn read(job_file: &Path) -> std::io::Result<String> {
     })
 }
 
-/// Prints why a job was not started, on standard error and, with `json`, as one object on standard output.
+/// Prints the reason why a job was not started, on standard error and, with `json`, as one object on standard output.
 pub fn refuse(error: Error, json: bool) -> anyhow::Result<Exit> {
     match error {
         Error::Invalid(problems) => {

@@ -1,4 +1,4 @@
-//! `gristmill jobs`: lists jobs, newest first. Reads only the jobs that it shows, because ids hold the time.
+//! `gristmill jobs`: lists jobs, newest first. Reads only the jobs that it shows, because ids contain the time.
 
 use anyhow::Result;
 use chrono::Utc;
@@ -27,7 +27,7 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     let (selection, json) = (arguments.filter.selection(), arguments.json);
     let limit = if arguments.limit == 0 { usize::MAX } else { arguments.limit };
     let mut ids = if selection.is_open() { jobs.open_ids().await? } else { jobs.ids().await? };
-    let there_are_any = !ids.is_empty();
+    let has_jobs = !ids.is_empty();
     ids.retain(|id| selection.has_name(id));
     let width = ids.iter().take(limit).map(String::len).max().unwrap_or(0).max(3);
     let open = jobs.open_jobs().await?;
@@ -60,7 +60,7 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     if json {
         say!(out, "{}", serde_json::to_string(&shown).expect("plain data always serialises"));
     } else if shown.is_empty() {
-        match there_are_any {
+        match has_jobs {
             true => say!(err, "these flags select no job in {}", jobs.place()),
             false => say!(err, "there are no jobs in {}", jobs.place()),
         }
@@ -73,7 +73,7 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Returns jobs in the order of their ids. The unfinished ones have been read.
+/// Returns jobs in the order of their ids. `unfinished`: the ones that have already been read.
 async fn read(
     jobs: &Jobs,
     ids: &[String],
@@ -124,8 +124,8 @@ fn line(row: &Summary, width: usize, of_target: bool) -> String {
     format!("{:<width$}  {:<11}  {place}{age:>12}  {took:>12}  {rest}", row.job_id, row.state)
 }
 
-/// Returns owner and priority, and the place of an unfinished job: its processes and their part of all, how long it waited
-/// for the first one, and the time that is left.
+/// Returns the columns of a job on a target: owner, priority, processes and their share, the wait for the first
+/// process, and the remaining time.
 fn placed(row: &Summary) -> String {
     let (owner, priority) = (row.owner.as_deref().unwrap_or("-"), row.priority.word());
     let activity = row.activity.as_ref();
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn job_of_a_target_has_its_place() {
+    fn job_of_a_target_has_columns_of_the_target() {
         let activity = Activity {
             waited_seconds: Some(192.0),
             processes: 3,

@@ -1,5 +1,5 @@
-//! `gristmill logs`: lists the log tree of a job, prints or follows its files, and shows its first error. From the store
-//! alone.
+//! `gristmill logs`: lists the log tree of a job, prints or follows its files, and shows its first error. Reads only
+//! the store.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -38,7 +38,7 @@ pub async fn logs(arguments: &LogsArguments, jobs: &Jobs) -> Result<Exit> {
     }
 }
 
-/// Returns the beginning of the names of the files below `logs/` that a path means.
+/// Returns the beginning of the names of the files below `logs/` that a path selects.
 fn beginning(path: &Path, job: &FoundJob) -> Result<String> {
     if path
         .components()
@@ -70,7 +70,7 @@ async fn list(job: &FoundJob) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Prints the file with this name, or the only one whose name begins with it; else lists these.
+/// Prints the file with this name, or the only one whose name begins with it. If there are several, lists them.
 async fn print(jobs: &Jobs, job: &FoundJob, beginning: &str) -> Result<Exit> {
     let files = job.store.logs().await?;
     let exact = files.iter().find(|file| file.path == beginning);
@@ -89,7 +89,8 @@ async fn print(jobs: &Jobs, job: &FoundJob, beginning: &str) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// Prints lines that are added to files until the job has ended; if there may be several files, with the file's name.
+/// Prints lines that are added to files, until the job has ended. Puts the file's name before each line if there may be
+/// several files.
 async fn follow(jobs: &Jobs, job: &FoundJob, beginning: Option<String>) -> Result<Exit> {
     let mut tail = Tail::new(beginning);
     loop {
@@ -117,7 +118,7 @@ async fn follow(jobs: &Jobs, job: &FoundJob, beginning: Option<String>) -> Resul
     }
 }
 
-/// Prints the first error that any process has logged, else why the job failed.
+/// Prints the first error that any process has logged, else the cause of the job's failure.
 async fn first_error(job: &FoundJob) -> Result<Exit> {
     let cause = job.result.as_ref().and_then(|result| result.cause.as_ref());
     match (job.first_error().await?, cause) {

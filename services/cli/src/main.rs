@@ -135,8 +135,8 @@ enum Command {
     /// Run one worker of a compute target. Start any number of them, on any machine, at any time.
     #[command(mut_arg("target", without_default))]
     Worker(worker::WorkerArguments),
-    /// Run a reducer of a compute target: it decides which worker runs which job, publishes jobs, commits their results and
-    /// writes their outputs. Without one, nothing begins.
+    /// Run a reducer of a compute target: it decides which worker runs which job, publishes jobs, commits their results
+    /// and writes their outputs. Without one, nothing begins.
     #[command(mut_arg("target", without_default))]
     Reducer(reducer::ReducerArguments),
     /// Check that the local worker or reducer is making progress; exit status 0 if it is.
@@ -179,8 +179,8 @@ enum Command {
     Priority(priority::PriorityArguments),
     /// Remove old jobs of this machine or of a compute target, but never a running job.
     Clean(clean::CleanArguments),
-    /// Run what the output of a job lacks, with the script as it is now: unfinished and failed mini-batches and rejected
-    /// items, each in its place. Or run one mini-batch alone.
+    /// Run what the output of a job lacks, with the script as it is now: unfinished and failed mini-batches and
+    /// rejected items, each in its place. Or run one mini-batch alone.
     #[command(visible_alias = "replay", after_help = RETRY_EXAMPLES)]
     Retry(retry::RetryArguments),
     /// Check whether this machine, or a compute target, can run jobs. Each line says ok or names one thing to fix.
@@ -188,8 +188,8 @@ enum Command {
     /// List the compute targets of gristmill.toml, import one from Terraform, or set its quotas.
     #[command(subcommand)]
     Target(target::TargetCommand),
-    /// List the messages that no worker or reducer of a compute target could read, with the reasons; send them again, or
-    /// delete them.
+    /// List the messages that no worker or reducer of a compute target could read, with the reasons; send them again,
+    /// or delete them.
     #[command(mut_arg("target", without_default))]
     DeadLetters(dead_letters::DeadLetterArguments),
     /// Print a script that completes this command in a shell: `. <(gristmill completions bash)`.
@@ -202,13 +202,13 @@ enum Command {
     CrashPoints,
 }
 
-/// The help of `--target` where a command needs a compute target.
+/// Sets the help of `--target` for commands that need a compute target.
 fn without_default(target: clap::Arg) -> clap::Arg {
     target.help("Compute target: a table [targets.NAME] of gristmill.toml")
 }
 
 impl Command {
-    /// Whether the command prints one JSON object, even if it fails.
+    /// Returns whether the command prints one JSON object, even if it fails.
     fn prints_one_object(&self) -> bool {
         match self {
             Self::Run(arguments) => arguments.json,
@@ -219,7 +219,7 @@ impl Command {
         }
     }
 
-    /// Returns the document that the command is about.
+    /// Returns the path of the command's job file or document.
     fn document(&self) -> Option<&Path> {
         let job = match self {
             Self::Run(arguments) => &arguments.job,
@@ -232,7 +232,7 @@ impl Command {
         Some(&job.job_file)
     }
 
-    /// Whether the command prints events as JSON.
+    /// Returns whether the command prints events as JSON.
     fn streams_events(&self) -> bool {
         match self {
             Self::Run(arguments) => arguments.events,
@@ -281,8 +281,8 @@ fn main() -> ExitCode {
                 None => Ok(status),
             }
         });
-        // The command ends even if a thread still blocks, on a dead disk for example; and tasks that still run must not
-        // report their end.
+        // The command ends even if a thread still blocks, for example on a dead disk, and running tasks must not report
+        // their end.
         std::mem::forget(runtime);
         status
     });
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn only_flags_of_a_target_stand_under_its_heading() {
+    fn heading_of_targets_has_only_flags_of_targets() {
         for command in Arguments::command().get_subcommands() {
             let of_target = command
                 .get_arguments()

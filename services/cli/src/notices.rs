@@ -17,7 +17,7 @@ pub fn text(notice: &Notice) -> String {
     }
 }
 
-/// Whether a notice says that something may not be as people intend it.
+/// Returns whether a notice warns of something that may not be as the user intends it.
 pub fn is_doubt(notice: &Notice) -> bool {
     let is_news = matches!(
         notice,
@@ -92,11 +92,11 @@ pub fn sentence(notice: &Notice) -> String {
             )
         }
         Notice::ChangedWhileRunning { script, differences } => {
-            let what = match script {
+            let subject = match script {
                 true => "the script, or a module beside it, was changed".to_owned(),
                 false => named(differences),
             };
-            format!("{what} while the job ran: rows may come from either version")
+            format!("{subject} while the job ran: rows may come from either version")
         }
         Notice::LedgerMended(segments) => {
             let (plural, are) = if *segments == 1 { ("", "is") } else { ("s", "are") };
@@ -146,7 +146,7 @@ fn nothing_to_do(job_id: &str, (failed, rejected): (u64, u64), unnamed: u64) -> 
     let left: Vec<_> = [(failed, "failed mini-batch"), (rejected, "rejected item")]
         .into_iter()
         .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| counted(count, what))
+        .map(|(count, noun)| counted(count, noun))
         .collect();
     match (left.is_empty(), unnamed) {
         (false, _) => format!(

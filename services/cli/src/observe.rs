@@ -1,5 +1,5 @@
-//! Observability of a running role: its log (`logs`) and its HTTP endpoints (`server`). `OBSERVABILITY.md` is the reference
-//! for users.
+//! Observability of a running role: its log (`logs`) and its HTTP endpoints (`server`). `OBSERVABILITY.md` is the
+//! reference for users.
 
 mod cloudwatch;
 mod logs;
@@ -29,9 +29,9 @@ pub use logs::{LIFE, LogFormat, is_json, report_failure, start_logging};
 pub use otlp::start as start_traces;
 use server::RoleState;
 
-/// Between two observations of the dead letters by a reducer.
+/// Period of a reducer's observations of the dead letters.
 const DEPTH_PERIOD: Duration = Duration::from_secs(15);
-/// Pause between two of them, as a multiple of the time that one takes.
+/// Minimum pause between two observations, as a multiple of the time that one takes.
 const DEPTH_PAUSE_MIN: u32 = 100;
 
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -42,7 +42,7 @@ pub struct ListenFlag {
 }
 
 impl ListenFlag {
-    /// Returns the address of flag or variable, if there is one.
+    /// Returns the address in the flag or the variable, if there is one.
     pub fn find(&self, settings: &Settings) -> Result<Option<SocketAddr>> {
         let Some(text) = self.listen.as_ref().or(settings.listen.as_ref()) else { return Ok(None) };
         let address = text.parse().with_context(|| {
@@ -51,7 +51,7 @@ impl ListenFlag {
         Ok(Some(address))
     }
 
-    /// Like [`find`](Self::find), for commands that need it.
+    /// Works like [`find`](Self::find), for commands that need an address.
     pub fn address(&self, settings: &Settings) -> Result<SocketAddr> {
         match self.find(settings)? {
             Some(address) => Ok(address),
@@ -119,15 +119,15 @@ impl ObservedRole {
         queues.control = observe(queues.control.clone(), CONTROL);
         queues.broker =
             Arc::new(ObservedBroker { broker: queues.broker.clone(), health: self.health.clone() });
-        // One role is enough, and there is at least one reducer.
+        // Observation by one role is enough, and every target has a reducer.
         if self.role == Role::Reducer {
             let observing = observe_depth(queues.dead_letters.clone());
             self.observing.push(AbortOnDropHandle::new(tokio::spawn(observing)));
         }
     }
 
-    /// Prints what is worth a look about the target, and where the endpoints are.
-    pub fn tell_where(&self) {
+    /// Prints a note if the queues are new, and the address of the endpoints.
+    pub fn print_address(&self) {
         if self.queues_are_new {
             life!(
                 "created the queues of this target, which did not exist; if other workers use the target, check its prefix"
@@ -148,7 +148,7 @@ impl ObservedRole {
     }
 }
 
-/// A broker of which every queue is observed.
+/// A broker whose queues are all observed.
 #[derive(Debug)]
 struct ObservedBroker {
     broker: Arc<dyn Broker>,
@@ -193,8 +193,8 @@ impl Broker for ObservedBroker {
     }
 }
 
-/// Updates the metrics of the depth of the dead letters. SQLite counts millions of messages one by one, and does nothing else
-/// meanwhile, so the pauses grow with the time that this takes.
+/// Updates the metrics of the depth of the dead letters. SQLite counts millions of messages one by one and blocks
+/// meanwhile, so the pauses grow with the time of a count.
 async fn observe_depth(dead_letters: Arc<dyn Queue>) {
     loop {
         let began = Instant::now();

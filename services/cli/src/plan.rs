@@ -136,7 +136,7 @@ struct Shown<'a> {
     #[serde(flatten)]
     totals: &'a PlanComplete,
     inputs: &'a [Decisions],
-    /// Most extra runs for one bad item in the largest mini-batch, if the job isolates.
+    /// Maximum number of extra runs for one bad item in the largest mini-batch, if the job isolates.
     #[serde(skip_serializing_if = "Option::is_none")]
     extra_runs_for_one: Option<u64>,
 }

@@ -79,13 +79,13 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
         access,
         words: WORDS,
     };
-    // A token that the user chose is not printed: logs keep what is printed.
+    // A token that the user chose is not printed, because logs keep printed lines.
     let shown = url(address, token.as_ref().filter(|_| !is_chosen));
     say!(out, "{shown}");
     if !arguments.no_open && std::io::stdout().is_terminal() {
         open(&shown, settings);
     }
-    let _noted = (options.target.is_none())
+    let _portal_file = (options.target.is_none())
         .then(|| PortalFile::write(settings.engine.home().portal_file(), &shown));
     let stop = CancellationToken::new();
     let _signals = watch_for_stop(stop.clone());
@@ -93,8 +93,8 @@ pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<E
     Ok(Exit::Done)
 }
 
-/// Serves the page while this process runs one job, or the steps of a document, and prints the address. A thread of its own
-/// opens the store and answers, so that no request delays a job.
+/// Serves the page while this process runs one job, or the steps of a document, and prints the address. A separate
+/// thread opens the store and answers, so that no request delays a job.
 pub fn serve(
     target: Option<Target>,
     settings: &Settings,
@@ -148,13 +148,14 @@ pub fn serve(
     Ok(())
 }
 
-/// The file that tells other programs of this user where the portal is, while it runs: a card in a notebook links to it.
+/// The file with the address of the running portal, for other programs of this user: a card in a notebook links to it.
 struct PortalFile {
     path: PathBuf,
 }
 
 impl PortalFile {
-    /// Writes the file, which only its user may read: the address may have a token. Without it, nothing is linked.
+    /// Writes the file, which only its user may read, because the address may contain a token. If this fails, cards
+    /// have no link.
     fn write(path: PathBuf, address: &str) -> Self {
         let content =
             serde_json::json!({ "address": address, "process": std::process::id() }).to_string();

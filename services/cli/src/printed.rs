@@ -1,10 +1,11 @@
 //! All printing. Every command prints through this file.
 //!
-//! Texts come from elsewhere: names of files, messages of scripts, errors of brokers. Control characters in them would command
-//! the terminal, so all except line break and tab are printed as JSON escapes them. JSON stays the same JSON.
+//! Texts come from elsewhere: names of files, messages of scripts, errors of brokers. Control characters in them could
+//! control the terminal, so all except line break and tab are escaped as in JSON. This keeps the values of JSON output.
 //!
-//! If standard output cannot be written, the command fails at its end ([`failure`]), except for a closed pipe (`| head`).
-//! Before `main`, Rust opens /dev/null in place of a closed standard output (`>&-`), so [`LOOK`] is called even earlier.
+//! If standard output cannot be written, the command fails at its end ([`failure`]), except for a closed pipe (`|
+//! head`). Before `main`, Rust opens /dev/null in place of a closed standard output (`>&-`), so [`CHECK`] runs even
+//! earlier.
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
@@ -18,18 +19,18 @@ static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 /// The loader calls the functions of this section before Rust begins.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOOK: extern "C" fn() = look_at_stdout;
+static CHECK: extern "C" fn() = check_stdout;
 static QUIET: AtomicBool = AtomicBool::new(false);
 static HAS_OUTPUT: AtomicBool = AtomicBool::new(false);
 static STREAMS_EVENTS: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn look_at_stdout() {
+extern "C" fn check_stdout() {
     // SAFETY: this call only reads the flags of a descriptor, which need not be open.
     let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
     WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
 }
 
-/// Prints a line; returns whether anything still reads it.
+/// Prints a line. Returns whether the output still has a reader.
 pub fn out(text: &str) -> bool {
     HAS_OUTPUT.store(true, Ordering::Relaxed);
     line(text)
@@ -51,7 +52,7 @@ pub fn streams_events() -> bool {
     STREAMS_EVENTS.load(Ordering::Relaxed)
 }
 
-/// Prints an event, which is not yet the output of a command.
+/// Prints an event, which does not count as the output of a command.
 pub fn event(event: &serde_json::Value) {
     line(&event.to_string());
 }
@@ -64,7 +65,7 @@ pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Whether only results, warnings and errors are printed.
+/// Returns whether only results, warnings and errors are printed.
 pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
@@ -80,7 +81,7 @@ pub fn err(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", printable(text));
 }
 
-/// Writes the bytes of a file to standard output; to a terminal, in their printable form.
+/// Writes the bytes of a file to standard output. To a terminal, writes their printable form.
 pub fn bytes(bytes: &[u8]) -> bool {
     let mut stdout = io::stdout().lock();
     let written = match io::IsTerminal::is_terminal(&stdout) {
@@ -109,7 +110,8 @@ fn noted(written: io::Result<()>) -> io::Result<()> {
     written
 }
 
-/// Standard output for many lines. Each write must consist of whole characters, as those of `write!` and `serde_json`.
+/// Standard output for many lines. Each write must consist of whole characters, like those of `write!` and
+/// `serde_json`.
 #[derive(Debug)]
 pub struct Lines(BufWriter<StdoutLock<'static>>);
 
@@ -149,15 +151,15 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escaped).collect())
 }
 
-/// Whether a character controls the terminal, breaks a line, or changes the direction of the text around it, which makes one
-/// name look like another.
+/// Returns whether a character controls the terminal, breaks a line, or changes the direction of the text around it,
+/// which makes one name look like another.
 fn is_command(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Standard error for the log. Each write is one event and becomes one line, so that no text in it can look like another
-/// event.
+/// Standard error for the log. Each write is one event and becomes one line, so that no text in it can look like
+/// another event.
 #[derive(Debug)]
 pub struct LogLines;
 
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(printable("one\n\ttwo ä 漢"), "one\n\ttwo ä 漢");
     }
 
-    /// A file that prints by itself would print control characters.
+    /// A file that prints directly may print control characters.
     #[test]
     fn every_other_file_prints_through_this_one() {
         let mut folders = vec![std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_the_same_json() {
+    fn escaping_keeps_the_value_of_json() {
         let value = serde_json::json!({"name": "a\x1b\u{202e}gpj.exe\u{9b}2J\u{7f}\n\u{2028}\"\\"});
         let text = value.to_string();
         let shown = printable(&text);

@@ -14,11 +14,11 @@ use tokio::task::JoinHandle;
 use crate::printed::{is_quiet, printable};
 use crate::remedies;
 
-/// Between two lines without a terminal.
+/// Period of the lines, without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
-/// Between two updates of a bar.
+/// Period of the updates of a bar.
 const BAR_EVERY: Duration = Duration::from_millis(100);
-/// The most lines about slow steps that are shown at a time.
+/// Maximum number of lines about slow steps at a time.
 const WAITS_SHOWN_MAX: usize = 4;
 const BAR_COLUMNS_MIN: usize = 10;
 /// Columns of the spinner, and the last column, which terminals treat differently.
@@ -30,7 +30,7 @@ struct Latest {
 }
 
 impl Latest {
-    /// Returns the progress, and what the job waits for.
+    /// Returns the progress, and the reason why the job waits.
     fn get(&self) -> (Progress, Option<String>) {
         let progress = self.progress.borrow().clone();
         let trouble = || progress.trouble.as_ref().map(|trouble| trouble.reason.clone());
@@ -111,7 +111,7 @@ async fn lines(latest: Latest, print: impl Fn(&str)) {
     }
 }
 
-/// The lines that have been shown already.
+/// The lines that have already been shown.
 #[derive(Default)]
 struct Shown {
     waits_for: Option<String>,
@@ -119,9 +119,9 @@ struct Shown {
 }
 
 impl Shown {
-    /// Returns a line when the job begins to wait, or waits for something else.
+    /// Returns a line when the job begins to wait, or waits for another reason.
     fn waits_for(&mut self, reason: Option<String>) -> Option<String> {
-        // The times in the text change all the time.
+        // The time in the text changes constantly.
         let kind = reason
             .as_ref()
             .map(|reason| reason.split(" since ").next().unwrap_or_default().to_owned());
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn command_that_runs_is_no_mini_batch() {
+    fn running_command_is_shown_in_place_of_mini_batches() {
         let command = Waiting {
             phase: SlotPhase::Command,
             mini_batch: None,

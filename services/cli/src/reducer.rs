@@ -32,7 +32,7 @@ pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result
     let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
     let _signals = AbortOnDropHandle::new(tokio::spawn(watch_signals(stop.clone(), kill.clone())));
     life!("reducer {name} is ready for the jobs of target {} ({})", target.name, store.url());
-    watched.tell_where();
+    watched.print_address();
     let options = ReducingOptions {
         idle_exit: arguments.idle_exit.map(Duration::from_secs),
         tidies: arguments.idle_exit.is_some(),

@@ -1,4 +1,4 @@
-//! `gristmill rejects`: the rejected items of a job, grouped by cause. From the store alone.
+//! `gristmill rejects`: shows the rejected items of a job, grouped by cause. Reads only the store.
 
 use anyhow::Result;
 use engine::words::{clause, counted};

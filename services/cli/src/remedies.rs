@@ -5,7 +5,7 @@ use engine::targets::TargetRef;
 use engine::{Blocker, Busy, Hint, Remedy};
 use protocol::WaitsFor;
 
-/// Returns the flags by which a command finds this target, with a blank in front.
+/// Returns the flags by which a command finds this target, with a leading blank.
 pub fn flags(target: &TargetRef) -> String {
     match target {
         TargetRef::ThisMachine => String::new(),
@@ -18,7 +18,7 @@ pub fn flags(target: &TargetRef) -> String {
     }
 }
 
-/// Returns a remedy as half a sentence.
+/// Returns a remedy as the second half of a sentence.
 pub fn text(remedy: &Remedy) -> String {
     match remedy {
         Remedy::Retry { job_id, target } => {
@@ -62,7 +62,7 @@ pub fn message(error: &Error) -> String {
     }
 }
 
-/// Returns why a job cannot run now, and what to do.
+/// Returns the reason why a job cannot run now, and the remedy.
 pub fn busy(busy: &Busy) -> String {
     match busy {
         Busy::Running(job_id) => format!("{busy}; `gristmill status {job_id}` shows its progress"),
@@ -72,14 +72,14 @@ pub fn busy(busy: &Busy) -> String {
         Busy::SameOutput { job_id: None, .. } => format!("{busy}; wait for it"),
         Busy::Full { target, .. } => {
             format!(
-                "{busy}; enqueue it again later (`gristmill jobs{}` shows who runs what)",
+                "{busy}; enqueue it again later (`gristmill jobs{}` shows all jobs)",
                 flags(target)
             )
         }
     }
 }
 
-/// Returns what a job waits for, and what to do, on one line.
+/// Returns the reason why a job waits, and the remedy, on one line.
 pub fn hint(hint: &Hint) -> String {
     let Hint { job_id, target, blocker } = hint;
     let flags = flags(target);

@@ -1,4 +1,4 @@
-//! `gristmill report`: what the portal shows of a job, as one file.
+//! `gristmill report`: writes the portal's pages of a job to one file.
 
 use std::path::PathBuf;
 

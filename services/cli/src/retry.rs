@@ -16,18 +16,19 @@ pub struct RetryArguments {
     /// Id of a job, the beginning of an id, or a name.
     #[arg(add = complete::jobs())]
     pub job: String,
-    /// Of what has ended, run only this again: rejected items, failed mini-batches, or nothing. Unfinished mini-batches run in
-    /// any case.
+    /// Run only this part of the ended work again: rejected items, failed mini-batches, or nothing. Unfinished
+    /// mini-batches run in any case.
     #[arg(long, value_name = "WHAT")]
     only: Option<OnlyArgument>,
     /// Run the entry script of this folder from now on: a corrected copy of the folder that the job ran.
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     source_directory: Option<PathBuf>,
-    /// Run the rejected items in a job of their own, which writes their rows to a file in its folder; JOB does not change.
+    /// Run the rejected items in a job of their own, which writes their rows to a file in its folder; JOB does not
+    /// change.
     #[arg(long, conflicts_with = "only")]
     separate: bool,
-    /// Run one mini-batch, whether or not it failed, in a job of its own. That job reads the same items, has one try and an
-    /// output of its own; JOB does not change.
+    /// Run one mini-batch, whether or not it failed, in a job of its own. That job reads the same items, has one try
+    /// and an output of its own; JOB does not change.
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["separate", "only"])]
     mini_batch: Option<u64>,
     /// Write the rows of this mini-batch to a new Parquet file, and run nothing. A job on that file gets the same rows
@@ -35,13 +36,13 @@ pub struct RetryArguments {
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath, requires = "mini_batch")]
     #[arg(conflicts_with_all = ["source_directory", "json", "wait"])]
     rows: Option<PathBuf>,
-    /// Write the output in another format: `output_format=csv`, `output_format=jsonl` or `output_format=parquet`. For a job
-    /// whose output is in one of these and could not be written; the file gets the extension of the format.
+    /// Write the output in another format: `output_format=csv`, `output_format=jsonl` or `output_format=parquet`. For a
+    /// job whose output is in one of these and could not be written; the file gets the extension of the format.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = output_format)]
     #[arg(conflicts_with_all = ["separate", "mini_batch"])]
     format: Option<OutputFormat>,
-    /// With a compute target: if the job has not ended, publish every unfinished mini-batch again, because the queue has lost
-    /// its messages. Those that it has not lost may run twice; their rows count once.
+    /// With a compute target: if the job has not ended, publish every unfinished mini-batch again, because the queue
+    /// has lost its messages. Those that it has not lost may run twice; their rows count once.
     #[arg(long, conflicts_with_all = ["separate", "mini_batch"])]
     republish: bool,
     /// Print one JSON object, and nothing else, on standard output.
@@ -127,15 +128,15 @@ pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exi
     }
 }
 
-/// Publishes a job of a target, or prints why it cannot.
+/// Publishes a retry on a target, or prints the reason why it cannot.
 async fn publish(
-    described: engine::Result<Retry>,
+    retried: engine::Result<Retry>,
     arguments: &RetryArguments,
     target: &Target,
     events: Events,
     show: Show,
 ) -> Result<Exit> {
-    match described {
+    match retried {
         Ok(retry) => {
             follow::publish(retry, (arguments.wait, arguments.json), target, events, show).await
         }

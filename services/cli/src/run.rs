@@ -59,7 +59,8 @@ pub async fn run(arguments: RunArguments, settings: &Settings) -> Result<Exit> {
     }
 }
 
-/// Runs the steps of a document. `None`: it has only one, or is a job file. `shown`: a portal shows their jobs meanwhile.
+/// Runs the steps of a document. `None`: it has only one, or is a job file. `shown`: a portal shows their jobs
+/// meanwhile.
 async fn run_steps(
     arguments: &RunArguments,
     settings: &Settings,
@@ -76,7 +77,8 @@ async fn run_steps(
     several.run(target, arguments.fresh, settings, events, shown).await.map(Some)
 }
 
-/// Returns the result, unless the command was stopped before the job ended, and where later commands find the job.
+/// Returns the result, unless the command was stopped before the job ended, and the target where later commands find
+/// it.
 async fn run_job(
     arguments: &RunArguments,
     settings: &Settings,

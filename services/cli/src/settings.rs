@@ -1,7 +1,7 @@
 //! Every environment variable that the command reads, except for `GRISTMILL_COMPLETE`; `COMMANDS.md` explains them.
 //!
-//! Values in `gristmill.toml` may name any other variable as `${NAME}`. Stores and queues read the variables of their vendors.
-//! An empty endpoint (`AWS_ENDPOINT_URL…`) counts as unset.
+//! Values in `gristmill.toml` may name any other variable as `${NAME}`. Stores and queues read the variables of their
+//! vendors. An empty endpoint (`AWS_ENDPOINT_URL…`) counts as unset.
 
 use std::collections::BTreeMap;
 use std::env::{current_dir, current_exe, remove_var, split_paths, var, var_os, vars_os};
@@ -49,7 +49,7 @@ const STALL_SECONDS: u64 = 180;
 const SECRET: [&str; 2] = ["GRISTMILL_QUEUE", "GRISTMILL_PORTAL_TOKEN"];
 
 impl Settings {
-    /// `document_folder`: that of the document that the command is about.
+    /// Reads the variables. `document_folder`: the folder of the command's job file or document.
     pub fn from_environment(document_folder: Option<PathBuf>) -> Self {
         let path = |name: &str| var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         // Without the variable, the folder of the user's account: cron and containers may not set it.
@@ -72,7 +72,7 @@ impl Settings {
                 .map(|seconds| Duration::from_secs(seconds.max(LEASE_SECONDS_MIN))),
             gpu_count: number("AZ_BATCHAI_GPU_COUNT_FOUND")
                 .and_then(|count| u32::try_from(count).ok()),
-            // An empty value hides them all.
+            // An empty value hides all GPUs.
             visible_gpus: var("CUDA_VISIBLE_DEVICES").ok(),
             model_directory: path("AZUREML_MODEL_DIR"),
             sqs_endpoint: text("AWS_ENDPOINT_URL_SQS").or_else(|| text("AWS_ENDPOINT_URL")),
@@ -134,7 +134,7 @@ impl Settings {
             |name: &OsString| name.as_encoded_bytes().starts_with(b"AWS_ENDPOINT_URL");
         let empty = vars_os().filter(|(name, value)| is_endpoint(name) && value.is_empty());
         for (name, _) in empty.collect::<Vec<_>>() {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees that no other thread runs.
             unsafe { remove_var(name) };
         }
     }
@@ -180,7 +180,7 @@ fn on_path() -> Option<PathBuf> {
     split_paths(&path).map(|folder| folder.join("python3")).find(|python| python.is_file())
 }
 
-/// Returns the name of the user where no variable has it, as in containers and services.
+/// Returns the name of the user if no variable has it, as in containers and services.
 fn user_name() -> Option<String> {
     let uid = rustix::process::getuid().as_raw();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();

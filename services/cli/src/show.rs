@@ -1,5 +1,5 @@
-//! Shows the events of the engine while a command runs: notices as lines, progress as a bar or as lines; or all but progress
-//! as JSON.
+//! Shows the events of the engine while a command runs: notices as lines, progress as a bar or as lines; or all but
+//! progress as JSON.
 
 use engine::{Event, Events, Notice};
 use portal::OwnJobs;
@@ -29,7 +29,7 @@ impl Show {
         Self::start_with(OwnJobs::default())
     }
 
-    /// Starts, and stores the id of each job as soon as it is known.
+    /// Starts to show events, and adds the id of each job to `jobs` as soon as it is known.
     pub fn start_with(jobs: OwnJobs) -> (Events, Self) {
         let (events, mut stream) = engine::events();
         let finish = CancellationToken::new();
@@ -81,8 +81,8 @@ impl Show {
         (events, Self { showing, finish })
     }
 
-    /// Waits until everything that was sent is shown, so that nothing follows the next output of the command. Does not wait
-    /// for a thread that still prepares something for a job that has stopped.
+    /// Waits until all sent events are shown, so that none follows the next output of the command. Does not wait for a
+    /// thread that still prepares something for a job that has stopped.
     pub async fn finish(self, events: Events) {
         drop(events);
         self.finish.cancel();

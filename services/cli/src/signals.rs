@@ -5,14 +5,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Stops a job in an orderly way at the first signal, and at once at the second.
+/// Stops a job gracefully at the first signal, and immediately at the second.
 pub fn stop_on_signals() -> (StopRequest, AbortOnDropHandle<()>) {
     let stop = StopRequest::default();
     let signals = watch_signals(stop.cancel.clone(), stop.kill.clone());
     (stop, AbortOnDropHandle::new(tokio::spawn(signals)))
 }
 
-/// Cancels the token at the first signal, which ends a command that only waits for a job, and never the job.
+/// Cancels the token at the first signal. This ends a command that only waits for a job, but not the job.
 pub fn watch_for_stop(stopped: CancellationToken) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let Ok(mut stops) = StopSignals::catch() else { return };
@@ -21,7 +21,7 @@ pub fn watch_for_stop(stopped: CancellationToken) -> AbortOnDropHandle<()> {
     }))
 }
 
-/// Stops in an orderly way at the first signal, and at once at the second. Catches signals from this call on.
+/// Cancels `cancel` at the first signal, and `kill` at the second. Catches signals from this call on.
 pub fn watch_signals(
     cancel: CancellationToken,
     kill: CancellationToken,

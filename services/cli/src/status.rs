@@ -1,4 +1,4 @@
-//! `gristmill status`: the state of a job, what it waits for, or its result. From the store alone.
+//! `gristmill status`: shows the state of a job, the reason why it waits, or its result. Reads only the store.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -53,7 +53,7 @@ async fn watch(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
     let mut look = jobs.look(&arguments.job).await?;
     loop {
         let text = shown(&look.status(jobs).await?, jobs, arguments.json);
-        // A terminal shows the latest status only, other outputs show all of them.
+        // A terminal shows only the latest status. Other outputs keep all of them.
         if redraws {
             printed::clear_screen();
         }
@@ -124,7 +124,7 @@ fn shown(status: &Status, jobs: &Jobs, json: bool) -> String {
         let builds = status.builds.join(", ");
         let flags = remedies::flags(jobs.target());
         lines.push(format!(
-            "  note: several builds are at work: {builds}; `gristmill doctor{flags}` says who runs which"
+            "  note: several builds are at work: {builds}; `gristmill doctor{flags}` shows which node runs which"
         ));
     }
     lines.push(format!("  logs: {}", status.logs));
@@ -170,7 +170,7 @@ fn described(progress: &Progress, state: State) -> Vec<String> {
     if progress.copies != Default::default() {
         lines.push(format!("  speculation: {}", progress.copies.sentence()));
     }
-    // Nothing is known about processes that have ended.
+    // The numbers are outdated once the processes have ended.
     if matches!(state, State::Running | State::Canceling) && progress.silent_since.is_none() {
         let nodes = counted(progress.nodes_at_work, "node");
         let retries = counted(progress.retries, "retry");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn heading_says_what_the_job_waits_for() {
+    fn heading_names_the_reason_of_a_wait() {
         let status = |state, hint| {
             let (job_id, source_directory, logs) = ("a".into(), String::new(), String::new());
             Status {

@@ -18,7 +18,7 @@ pub struct CompletedSteps {
     results: Vec<StepResult>,
     count: usize,
     target: TargetRef,
-    /// The folder of outputs whose place the document leaves open.
+    /// The folder of outputs for which the document names no other.
     outputs: PathBuf,
 }
 

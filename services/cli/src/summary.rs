@@ -9,7 +9,7 @@ use protocol::{Counts, FailedMiniBatch, JobResult, JobState, RoundResult};
 
 use crate::remedies::flags;
 
-/// Returns the summary of a job. `target`: where later commands find it.
+/// Returns the summary of a job. `target`: the target where later commands find it.
 pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     let mut text = String::new();
     let elapsed = took(result.elapsed_seconds, result.worked_seconds);
@@ -24,12 +24,12 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     if let Some(cause) = &result.cause {
         let _ = writeln!(text, "  cause: {cause}");
     }
-    // Where mini-batches failed, `failures` quotes their output.
+    // If mini-batches failed, `failures` quotes their output.
     let start = result
         .failures
         .first()
         .filter(|first| first.mini_batches.is_empty() && result.state == JobState::Failed);
-    it_printed(start.map_or("", |start| &start.printed), &mut text);
+    quote_printed(start.map_or("", |start| &start.printed), &mut text);
     let retrying = match result.retrying {
         0 => String::new(),
         retrying => format!(", {retrying} failed a try and had tries left"),
@@ -60,7 +60,7 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     }
     match result.command {
         // The cause names its error.
-        true => it_printed(
+        true => quote_printed(
             result.failed_mini_batches.first().map_or("", |failed| &failed.printed),
             &mut text,
         ),
@@ -135,7 +135,7 @@ fn failures(result: &JobResult, text: &mut String) {
             "  failed: mini-batch {id} ({detail}){others}: {}{open}",
             clause(&first.error)
         );
-        it_printed(&first.printed, text);
+        quote_printed(&first.printed, text);
     }
     let unnamed =
         result.mini_batches.failed.saturating_sub(result.failed_mini_batches.len() as u64);
@@ -145,7 +145,7 @@ fn failures(result: &JobResult, text: &mut String) {
     }
 }
 
-fn it_printed(lines: &str, text: &mut String) {
+fn quote_printed(lines: &str, text: &mut String) {
     for line in lines.lines() {
         let _ = writeln!(text, "    it printed: {line}");
     }

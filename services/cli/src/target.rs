@@ -1,5 +1,5 @@
-//! `gristmill target`: imports a target from Terraform into `gristmill.toml`, lists the targets of that file, and sets the
-//! quotas of a target.
+//! `gristmill target`: imports a target from Terraform into `gristmill.toml`, lists the targets of that file, and sets
+//! the quotas of a target.
 
 mod quota;
 
@@ -66,7 +66,7 @@ fn import(arguments: &ImportArguments, settings: &Settings) -> Result<Exit> {
     let folder = std::env::current_dir().context("find the current folder")?;
     let named = arguments.config.as_deref().or(settings.targets.config.as_deref());
     let path = folder.join(named.unwrap_or(Path::new(FILE_NAME)));
-    let counted =
+    let in_effect =
         file::find(named, &folder, None, settings.engine.settings().user_folder.as_deref());
     let (text, is_new) = match std::fs::read_to_string(&path) {
         Ok(text) => (text, false),
@@ -86,8 +86,8 @@ fn import(arguments: &ImportArguments, settings: &Settings) -> Result<Exit> {
             say!(out, "wrote target {name} to {}", path.display());
         }
     }
-    if let Some(counted) = counted.filter(|counted| is_new && *counted != path) {
-        say!(out, "in this folder, it now takes precedence over {}", counted.display());
+    if let Some(earlier) = in_effect.filter(|file| is_new && *file != path) {
+        say!(out, "in this folder, it now takes precedence over {}", earlier.display());
     }
     for variable in given.variables.iter().filter(|variable| Settings::variable(variable).is_none())
     {
@@ -120,7 +120,7 @@ fn input(from: Option<&Path>, source: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Replaces the file atomically. A symbolic link to it stays one.
+/// Replaces the file atomically. Keeps a symbolic link to it.
 fn write(path: &Path, text: &str) -> Result<()> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let name = path
@@ -150,7 +150,7 @@ fn list(config: Option<&Path>, settings: &Settings) -> Result<Exit> {
             "there is no {FILE_NAME} in this folder or above it; name one with --config, or create it with `gristmill target import`"
         );
     };
-    // Listing does not need the variables.
+    // A list needs no values of variables.
     let variable = |name: &str| Settings::variable(name).or_else(|| Some(format!("${name}")));
     let TargetsFile { targets, .. } = file::read(&path, variable)?;
     say!(out, "{:<20} {:<44} STORE", "TARGET", "QUEUE");

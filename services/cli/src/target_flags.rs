@@ -8,10 +8,11 @@ use engine::targets::{Target, TargetChoice};
 
 use crate::{Settings, complete, usage};
 
-/// The heading of these flags in the help. Flags that follow them in a command would stand under it, too.
+/// The heading of these flags in the help. Flags that a command declares after them would also appear under it.
 pub const TARGET: &str = "Compute target";
 
-/// Flags that name a target. A flag takes precedence over its environment variable, and the variable over gristmill.toml.
+/// Flags that name a target. A flag takes precedence over its environment variable, and the variable over
+/// gristmill.toml.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = TARGET)]
 pub struct TargetFlags {
@@ -41,7 +42,7 @@ impl TargetFlags {
         }
     }
 
-    /// Returns what names of Azure ML stand for.
+    /// Returns the tables of names of Azure ML.
     pub fn azure_names(&self, settings: &Settings) -> Result<engine::AzureNames> {
         self.choice(settings)
             .azure_names(settings.engine.settings(), Settings::variable)
@@ -52,7 +53,8 @@ impl TargetFlags {
         self.choice(settings).name()
     }
 
-    /// Returns the target that flags, variables or the job file name. `None`: this machine. Errors are ones of wrong usage.
+    /// Returns the target that flags, variables or the job file name. `None`: this machine. Its errors are usage
+    /// errors.
     pub fn find(&self, of_job: Option<&str>, settings: &Settings) -> Result<Option<Target>> {
         self.choice(settings)
             .find(of_job, settings.engine.settings(), Settings::variable)
@@ -67,14 +69,14 @@ impl TargetFlags {
         })
     }
 
-    /// Like [`find`](Self::find), for commands that need a target.
+    /// Works like [`find`](Self::find), for commands that need a target.
     pub fn require(&self, of_job: Option<&str>, settings: &Settings) -> Result<Target> {
         self.choice(settings)
             .require(of_job, settings.engine.settings(), Settings::variable)
             .map_err(usage)
     }
 
-    /// Returns the names of all targets; none if they cannot be read.
+    /// Returns the names of all targets, or no names if they cannot be read.
     pub fn known(&self, settings: &Settings) -> Vec<String> {
         self.choice(settings).known(settings.engine.settings(), Settings::variable)
     }

@@ -15,7 +15,7 @@ use worker::{
 
 use crate::{ListenFlag, ObservedRole, Settings, TargetFlags, life, usage, watch_signals};
 
-/// The period that AWS recommends.
+/// Period of the requests for spot notices, as AWS recommends.
 const SPOT_NOTICE_EVERY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
@@ -29,11 +29,12 @@ pub struct WorkerArguments {
     /// Time for running mini-batches to end when the worker must stop [default: 30].
     #[arg(long, value_name = "SECONDS")]
     grace: Option<u64>,
-    /// Number of Python processes that jobs share, whatever a job sets [default: one for each core or GPU, or as a job sets it].
+    /// Number of Python processes that jobs share, whatever a job sets [default: one for each core or GPU, or as a job
+    /// sets it].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     process_count: Option<u32>,
-    /// Maximum size of the caches of this machine (environments, snapshots, copies of side inputs): `500MB`, `20GB`. What
-    /// jobs use stays even beyond it [default: 20GB, but at most a quarter of the disk].
+    /// Maximum size of the caches of this machine (environments, snapshots, copies of side inputs): `500MB`, `20GB`.
+    /// Entries in use stay even beyond it [default: 20GB, but at most a quarter of the disk].
     #[arg(long, value_name = "SIZE", value_parser = crate::clean::parse_size)]
     cache_size: Option<u64>,
     /// Remove cache entries that no job has used for this long: `12h`, `7d` [default: 30d].
@@ -42,15 +43,16 @@ pub struct WorkerArguments {
     /// A label that jobs may require, for example `zone=a`. May be repeated.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// An environment variable of the worker that scripts get beside the usual ones, for example `HF_TOKEN`; `NAME*`: all
-    /// that begin so. May be repeated.
+    /// An environment variable of the worker that scripts get besides the usual ones, for example `HF_TOKEN`; `NAME*`:
+    /// all with this prefix. May be repeated.
     #[arg(long, value_name = "NAME")]
     pass_environment: Vec<String>,
-    /// Users of which each job gets one of its own, the first and the last id; `none`: scripts run as the user of the worker
-    /// [default: 20000-29999 if that is root, else none].
+    /// Range of user ids, of which each job gets its own; `none`: scripts run as the user of the worker [default:
+    /// 20000-29999 if that is root, else none].
     #[arg(long, value_name = "FIRST-LAST")]
     job_users: Option<String>,
-    /// Stop in time when the cloud announces that it reclaims this spot instance [default URL: the metadata service of AWS].
+    /// Stop in time when the cloud announces that it reclaims this spot instance [default URL: the metadata service of
+    /// AWS].
     #[arg(long, value_name = "URL", num_args = 0..=1, require_equals = true)]
     spot_notice: Option<Option<String>>,
     /// Exit status after a spot notice, for supervisors that restart on a non-zero exit status.
@@ -115,7 +117,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     }));
     life!("worker {name} is ready for the jobs of target {} ({})", target.name, target.queue()?);
     life!("worker {name} offers {}", node.offer());
-    watched.tell_where();
+    watched.print_address();
     let ended = node.run(stopped).await;
     queues.close().await;
     match ended.with_context(|| format!("worker {name} failed"))? {
@@ -132,7 +134,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the users of jobs, as the owner of the worker wants it.
+/// Returns the users of jobs. `wanted`: the value of the flag or the variable.
 fn job_users(wanted: Option<&str>) -> Result<Option<UserRange>> {
     match wanted {
         Some("none") => Ok(None),

@@ -1,5 +1,5 @@
-//! Metrics for scaling and alarms on CloudWatch: lines of the log in its embedded metric format, of
-//! which CloudWatch makes metrics.
+//! Metrics for scaling and alarms on CloudWatch: lines of the log in the embedded metric format, which CloudWatch turns
+//! into metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,41 +9,42 @@ use serde_json::{Value, json};
 use telemetry::metrics;
 use tokio::time::{Instant, sleep};
 
-/// The resolution of metrics that cost nothing extra.
+/// Period of the lines. CloudWatch charges extra for metrics of a finer resolution.
 const EVERY: Duration = Duration::from_mins(1);
 /// A change between zero and more is printed within this time, so that a fleet starts and stops quickly.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Prints lines until it is dropped.
 pub async fn report(namespace: String, target: String) {
-    let mut told: BTreeMap<String, u64> = BTreeMap::new();
-    let mut told_at: Option<Instant> = None;
+    let mut reported: BTreeMap<String, u64> = BTreeMap::new();
+    let mut reported_at: Option<Instant> = None;
     let mut ended_before = 0;
     loop {
         let wanted = metrics().wanted();
-        // Nothing is known before the reducer has looked at the jobs.
-        let is_due = !wanted.is_empty() && told_at.is_none_or(|at| at.elapsed() >= EVERY);
+        // The counts are unknown until the reducer has read the jobs.
+        let is_due = !wanted.is_empty() && reported_at.is_none_or(|at| at.elapsed() >= EVERY);
         let at = milliseconds_since_epoch();
         for (requires, count) in &wanted {
-            if is_due || (told.get(requires).copied().unwrap_or_default() == 0) != (*count == 0) {
+            let before = reported.get(requires).copied().unwrap_or_default();
+            if is_due || (before == 0) != (*count == 0) {
                 let dimensions = [("Target", target.as_str()), ("Requires", requires)];
                 say!(out, "{}", line(&namespace, &dimensions, &[("ProcessesWanted", *count)], at));
             }
         }
         if is_due {
-            told_at = Some(Instant::now());
+            reported_at = Some(Instant::now());
             let ended = metrics().mini_batches_ended();
             let mut totals = vec![
                 ("JobsBlocked", metrics().blocked()),
                 ("MiniBatchesUnfinished", metrics().mini_batches_unfinished.get().max(0) as u64),
                 ("MiniBatchesEnded", ended - ended_before),
             ];
-            // Without them the alarm keeps its state.
+            // Without this count, the alarm keeps its state.
             totals.extend(metrics().dead_letters().map(|letters| ("DeadLetters", letters)));
             say!(out, "{}", line(&namespace, &[("Target", &target)], &totals, at));
             ended_before = ended;
         }
-        told = wanted;
+        reported = wanted;
         sleep(LOOK_EVERY).await;
     }
 }

@@ -55,7 +55,7 @@ pub fn start_logging(flag: Option<LogFormat>, settings: &Settings) -> Result<()>
             let layer = layer
                 .without_time()
                 .with_target(false)
-                .with_filter(filter::filter_fn(|what| what.is_event()));
+                .with_filter(filter::filter_fn(|metadata| metadata.is_event()));
             tracing_subscriber::registry().with(filter).with(layer).init();
         }
         LogFormat::Json => {

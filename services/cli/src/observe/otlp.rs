@@ -1,6 +1,6 @@
-//! Sends traces over OTLP, in builds with the feature `otlp`. The standard variables configure it: nothing is sent unless
-//! `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) names a collector; `OTEL_TRACES_SAMPLER` and
-//! `OTEL_TRACES_SAMPLER_ARG` decide which mini-batches are traced.
+//! Sends traces over OTLP, in builds with the feature `otlp`. The standard variables configure it: nothing is sent
+//! unless `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) names a collector;
+//! `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` decide which mini-batches are traced.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,10 +22,10 @@ use tokio::runtime::Handle;
 
 use crate::Settings;
 
-/// How long the end of the process waits until the last steps are sent.
+/// Maximum time for sending the last steps when the process ends.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
 
-/// Sends steps until it is dropped.
+/// An exporter, which sends steps until it is dropped.
 #[derive(Debug)]
 pub struct Exporting(SdkTracerProvider);
 
@@ -52,13 +52,13 @@ fn exporting(runtime: &Handle) -> Result<(SdkTracerProvider, Recorder)> {
     let exporter = SpanExporter::builder().with_http().with_http_client(client).build();
     let exporter =
         exporter.context("cannot send traces; check the variables OTEL_EXPORTER_OTLP_…")?;
-    let about = Resource::builder()
+    let resource = Resource::builder()
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
-    let about =
-        if Settings::names_service() { about } else { about.with_service_name("gristmill") };
+    let resource =
+        if Settings::names_service() { resource } else { resource.with_service_name("gristmill") };
     let provider = SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
-        .with_resource(about.build())
+        .with_resource(resource.build())
         .build();
     let tracer = provider.tracer("gristmill");
     Ok((provider, Box::new(move |step| record(&tracer, step))))
@@ -195,7 +195,7 @@ mod tests {
             &second.span_id,
         ];
         for part in parts {
-            assert!(holds(&body, part), "{part:?} is not in what arrived");
+            assert!(holds(&body, part), "the export lacks {part:?}");
         }
         let trace_ids = body.windows(16).filter(|window| *window == first.trace_id).count();
         assert_eq!(trace_ids, 2, "one for each step");

@@ -1,7 +1,7 @@
 //! The HTTP endpoints of a role: `/healthz`, `/readyz`, `/metrics`.
 //!
-//! A separate thread serves them, so that they answer even when the role hangs. Their clients are scrapers and probes: each
-//! connection carries one request, within bounds.
+//! A separate thread serves them, so that they answer even when the role hangs. Their clients are scrapers and probes:
+//! each connection carries one request, within bounds.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ async fn answer(State(state): State<Arc<RoleState>>, method: Method, uri: Uri) -
 fn verdict(verdict: Result<(), impl std::fmt::Display>) -> Response {
     match verdict {
         Ok(()) => line(StatusCode::OK, "ok"),
-        Err(why) => line(StatusCode::SERVICE_UNAVAILABLE, why),
+        Err(reason) => line(StatusCode::SERVICE_UNAVAILABLE, reason),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `gristmill target quota`: shows or changes what the owners of a target may have at a time.
+//! `gristmill target quota`: shows or changes the quotas of a target and its owners.
 
 use anyhow::{Context, Result, ensure};
 use protocol::{LABEL_ALLOWED, OwnerQuota, Quotas, WhenFull, is_label};
@@ -59,7 +59,7 @@ fn owner(text: &str) -> Result<String> {
 }
 
 impl QuotaArguments {
-    /// Changes quotas as the flags say.
+    /// Applies the flags to the quotas.
     fn apply(&self, quotas: &mut Quotas) -> Result<()> {
         if let Some(max_jobs) = self.max_jobs {
             match &self.owner {
