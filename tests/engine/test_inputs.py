@@ -138,7 +138,7 @@ def test_plan_shows_the_decisions_for_each_input(workplace):
             "day",
             "datetime64[ns]",
             "2020-01-31T00:00:00, 2020-02-01T00:00:00",
-            "dates, month before day where it is open (2 values seen)",
+            "dates, month before day where both are possible (2 values seen)",
         ],
         ["n", "float64", "2.5", "numbers (1 value seen, 1 of 2 missing)"],
     ]

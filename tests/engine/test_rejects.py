@@ -297,7 +297,7 @@ def test_many_records_that_do_not_fit_are_counted(workplace):
     rows, _ = table(ended)
     assert len(rows) == 101 and sum(int(row["items"]) for row in rows if row["exception"] == "UnreadableRecord") == 400
     assert [row["values"] for row in rows if row["exception"] == "ValueError"] == ['{"id":500}']
-    assert rows[1]["message"] == 'column "id": "x" is no integer' and rows[1]["detail"].endswith("t.csv, line 203")
+    assert rows[1]["message"] == 'column "id": "x" is not an integer' and rows[1]["detail"].endswith("t.csv, line 203")
     retried = workplace.command("retry", ended.job_id, "--json", BAD="")
     output = retried.lines
     assert output == [value for value in values if value != "x"]

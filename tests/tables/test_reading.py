@@ -55,7 +55,7 @@ def test_items_have_no_types_that_they_could_contradict(workplace):
     ended = workplace.job(ITEMS, inputs=table(), mini_batch_size="1MB").run()
     assert ended.lines == [ascii(json.loads(line)) for line in good]
     assert ended.items == (253, 252, 1) and [kind[1] for kind in kinds(ended)] == [
-        "lines that are no JSON object, the record failed"
+        "lines that are not JSON objects, the record failed"
     ]
     ended = workplace.job("def run(df): return df.id.tolist()", inputs=table(), mini_batch_size="1MB").run()
     assert ended.lines == [str(number) for number in range(250)]
@@ -100,7 +100,7 @@ def test_value_that_does_not_fit_fails_its_row(workplace):
     assert ended.items == (260, 259, 1) and "230" not in ended.lines
     (reject,) = ended.rejects()
     assert reject["detail"].endswith("a.csv, line 232")
-    assert reject["message"] == 'column "v": "soon" is no integer'
+    assert reject["message"] == 'column "v": "soon" is not an integer'
     failed = workplace.job(script, inputs=table(), mini_batch_size="1MB", error_threshold=0).run(expect=FAILED)
     assert failed.state == "Failed", "a rejected row counts"
     kept = workplace.job(script, inputs=table(on_type_mismatch="missing"), mini_batch_size="1MB").run()

@@ -43,7 +43,7 @@ pub fn split_row_group(
     })
 }
 
-/// How many of the following rows of an input to skip and to read (`skip` and `take`), as its files are split in order.
+/// The numbers of rows of an input still to skip and to read (`skip` and `take`), while its files are split in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowWindow {
     /// Rows still to skip.
@@ -211,8 +211,8 @@ impl TextRanges {
         Some((self.range(first, record), rows))
     }
 
-    /// Fails if the only record of the file is all of its lines, which end with CR alone.
-    fn look_at_only_record(&self) -> Result<()> {
+    /// Fails if the only record of the file consists of lines that end with CR alone.
+    fn check_only_record(&self) -> Result<()> {
         let mut stream = TextStream::open_table(&self.file, &self.options)?;
         let whole = usize::try_from(self.stream.position()).unwrap_or(usize::MAX).saturating_add(1);
         let mut text = Text::default();
@@ -267,7 +267,7 @@ impl TextRanges {
         }
         self.has_ended = true;
         if self.records == 1 && self.options.format.is_delimited() {
-            self.look_at_only_record()?;
+            self.check_only_record()?;
         }
         // No line starts at the end of the file.
         let end = if self.is_lines { end + 1 } else { end };

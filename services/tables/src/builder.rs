@@ -13,13 +13,13 @@ pub(crate) trait Builder {
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit>;
     /// Appends a missing value.
     fn take_missing(&mut self);
-    /// Returns the problem of a cell that has no value of this type; `None`: a cell of any text has one.
+    /// Returns the problem of a cell that has no value of this type; `None` if every text has one.
     fn problem(&self) -> Option<Problem>;
     /// Reserves room for more values.
     fn reserve(&mut self, values: usize, bytes: usize);
 }
 
-/// Returns the problem of a trimmed cell whose value is missing: none if it is empty.
+/// Returns the misfit of a trimmed cell that becomes a missing value. An empty cell is no misfit.
 pub(crate) fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), Misfit> {
     if cell.is_empty() { Ok(()) } else { Err(Misfit { problem, became: Replacement::Missing }) }
 }
@@ -27,7 +27,7 @@ pub(crate) fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), 
 /// A finished column.
 pub(crate) struct FinishedColumn {
     pub array: ArrayRef,
-    /// Its texts are JSON, which the frame contains as Python values.
+    /// Whether its texts are JSON, which the frame contains as Python values.
     pub is_json: bool,
 }
 

@@ -43,7 +43,7 @@ fn given<'a>(
     })
 }
 
-/// Fails if no value of a column can have its type.
+/// Fails if no value of a column can have its type in the options.
 pub(crate) fn check_types(schema: &Schema, options: &TableOptions, name: &str) -> Result<()> {
     match given(schema, options)
         .find(|(_, field, wanted)| !can_cast_types(field.data_type(), wanted))

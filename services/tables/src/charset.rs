@@ -1,4 +1,4 @@
-//! Encodings as Python has them, where those of WHATWG assign characters to bytes that have none.
+//! Encodings as Python defines them: bytes without a character are invalid, even where WHATWG assigns one.
 
 use std::borrow::Cow;
 
@@ -22,10 +22,11 @@ pub(crate) fn encoding_of(options: &TableOptions) -> Result<&'static Encoding> {
     })
 }
 
-/// Returns the encoding of a label of WHATWG or Python: `utf_8`, `latin-1`, `utf-8-sig`, `cp1252`, `utf-16`. As everywhere
-/// on the web, Latin-1 is read as windows-1252, which has more characters; [`Charset`] says which bytes have none.
+/// Returns the encoding of a label of WHATWG or Python: `utf_8`, `latin-1`, `utf-8-sig`, `cp1252`, `utf-16`. As
+/// everywhere on the web, Latin-1 is read as windows-1252, which has more characters; [`Charset`] says which bytes have
+/// none.
 pub fn encoding_for(label: &str) -> Option<&'static Encoding> {
-    /// Names of Python that are no label, without hyphens.
+    /// Names in Python that are not labels of WHATWG, without hyphens.
     const OF_PYTHON: [(&str, &str); 14] = [
         ("latin", "latin1"),
         ("l2", "latin2"),
@@ -113,7 +114,7 @@ impl Charset {
         if self.gaps == 0 { None } else { raw.iter().position(is_gap) }
     }
 
-    /// Decodes whole characters, and says whether U+FFFD replaces some that are not valid.
+    /// Decodes whole characters, and returns whether U+FFFD replaced invalid bytes.
     pub fn decode(self, raw: &[u8]) -> (Cow<'_, str>, bool) {
         let Some(first) = self.first_gap(raw) else {
             return self.encoding.decode_without_bom_handling(raw);
@@ -130,7 +131,7 @@ impl Charset {
         (Cow::Owned(text), true)
     }
 
-    /// Returns whether only [`decode`](Self::decode) decodes it, and not the decoder of `encoding_rs`.
+    /// Returns whether [`decode`](Self::decode) is necessary, because the decoder of `encoding_rs` ignores gaps.
     pub fn has_gaps(self) -> bool {
         self.gaps != 0
     }

@@ -17,7 +17,7 @@ const NANOSECONDS_PER_SECOND: i128 = 1_000_000_000;
 pub(crate) struct Instant {
     /// Since the epoch, in UTC if the text has an offset.
     pub nanoseconds: i64,
-    /// Seconds east of UTC, if the text says it.
+    /// Seconds east of UTC, if the text has an offset.
     pub offset: Option<i32>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn is_datetime(cell: &[u8], order: DayOrder) -> bool {
     parse_instant(cell, order).is_some()
 }
 
-/// Returns a date or time; `None` if `cell` is none, or outside the range of 64 bits (years 1677 to 2262).
+/// Parses a date or time. Returns `None` for other text, and for times beyond 64 bits (years 1677 to 2262).
 pub(crate) fn parse_instant(cell: &[u8], order: DayOrder) -> Option<Instant> {
     let mut cursor = Cursor { rest: cell };
     let (year, month, day) = cursor.date(order)?;
@@ -137,7 +137,7 @@ impl Cursor<'_> {
         Some(is_afternoon)
     }
 
-    /// Seconds east of UTC, if there is an offset.
+    /// Parses an offset as seconds east of UTC. Returns `Some(None)` at the end of the text.
     fn offset(&mut self) -> Option<Option<i32>> {
         let sign = match self.rest {
             [] => return Some(None),

@@ -38,7 +38,8 @@ pub struct LocalBlock<'a> {
     pub block: &'a Block,
     /// The file itself, or its local copy.
     pub path: &'a Path,
-    /// The copy contains only the beginning of the file, its footer, and the bytes of the block, each at its offset.
+    /// Whether the copy contains only the beginning of the file, its footer, and the bytes of the block, each at its
+    /// offset.
     pub has_holes: bool,
 }
 
@@ -51,7 +52,7 @@ pub struct DecodeRequest<'a> {
     pub options: &'a TableOptions,
     /// All columns of text tables, those from the path last. Ignored for Parquet.
     pub schema: Option<&'a TableSchema>,
-    /// Adds the lines of JSON lines, see [`protocol::fields::LINES`]; each of them is a row for
+    /// Whether to add the text of each JSON line, see [`protocol::fields::LINES`]. Each line is then a row for
     /// [`row_places`](Decoder::row_places).
     pub with_lines: bool,
 }
@@ -70,14 +71,14 @@ pub struct Decoded {
     pub unread: Vec<UnreadRecord>,
     /// The warnings for users about these rows.
     pub warnings: Warnings,
-    /// The same about values that only pandas changes: a script that takes Arrow gets those of the file.
+    /// The warnings about values that only pandas changes: a script that takes Arrow gets the values of the file.
     pub warnings_of_pandas: Warnings,
-    /// The differences for readers of JSON lines.
+    /// The rows as JSON lines, if requested.
     pub as_items: Option<AsItems>,
 }
 
-/// The rows of a mini-batch as lines of JSON, which fit in any case. Those that are no rows of the table are marked in the
-/// batch, see [`protocol::fields::FITS`].
+/// The rows of a mini-batch as JSON lines, which need not fit the columns. The batch marks the lines that are not rows
+/// of the table, see [`protocol::fields::FITS`].
 #[derive(Clone, Debug)]
 pub struct AsItems {
     /// Number of lines that are JSON objects.
@@ -92,10 +93,10 @@ pub struct AsItems {
 /// cache.
 const WINDOW_BYTES: u64 = 512 * 1024;
 
-/// The byte order mark of UTF-8.
+/// Length of the byte order mark of UTF-8.
 const MARK_BYTES_MAX: u64 = 3;
 
-/// Decodes successive mini-batches. Keeps its buffers.
+/// A decoder of successive mini-batches, which keeps its buffers.
 pub struct Decoder {
     window_bytes: u64,
     text: Text,
@@ -144,8 +145,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the place of some rows of a mini-batch for people, such as `data.csv, line 7`; `None` where that takes a part
-    /// of a file that is not at hand. Decodes the mini-batch.
+    /// Decodes a mini-batch, and returns the places of some of its rows, such as `data.csv, line 7`; `None` where that
+    /// needs a part of a file that is missing.
     pub fn row_places(
         &mut self,
         request: &DecodeRequest,
@@ -180,7 +181,7 @@ impl Decoder {
         finish(table, own_columns(request)?, request, &rows_of_blocks)
     }
 
-    /// Returns the rows of text tables, and their numbers by block.
+    /// Returns the rows of text tables, and the number of rows of each block.
     fn table(
         &mut self,
         request: &DecodeRequest,
@@ -228,7 +229,7 @@ impl Decoder {
         match block.block.range {
             BlockRange::Lines { .. } if file.is_stream => {
                 let message =
-                    "its text has to be read from the beginning, and was cut as if it had not";
+                    "its text must be read from the beginning, but the plan splits it at any line";
                 return Err(Error::Plan { path: name, message: message.to_owned() });
             }
             BlockRange::Lines { first, last } => {
@@ -307,7 +308,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Appends the rows of `self.text`, after which `behind` bytes of the block follow.
+    /// Appends the rows of `self.text`. The block has `behind` bytes after the text.
     fn append_text(
         &mut self,
         file: &TextFile,
@@ -428,7 +429,7 @@ impl Decoder {
     }
 }
 
-/// Returns where a row of a mini-batch of row groups is.
+/// Returns the place of a row of a mini-batch within its row group.
 fn place_of(mut row: usize, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> String {
     for (block, &rows) in blocks.iter().zip(rows_of_blocks) {
         if let BlockRange::RowGroup { row_group, offset, .. } = block.block.range
@@ -442,7 +443,7 @@ fn place_of(mut row: usize, blocks: &[LocalBlock], rows_of_blocks: &[usize]) -> 
     String::new()
 }
 
-/// Returns the place of a row of a mini-batch of row groups in its file. Reads the footers of files.
+/// Returns the place of a row of a mini-batch within its Parquet file. Reads the footer of the file.
 fn row_of_file(mut row: u64, blocks: &[LocalBlock]) -> Result<Option<String>> {
     for LocalBlock { block, path, .. } in blocks {
         let BlockRange::RowGroup { row_group, offset, rows } = block.range else { return Ok(None) };
@@ -467,8 +468,8 @@ fn own_columns<'a>(request: &DecodeRequest<'a>) -> Result<&'a [TableColumn]> {
     Ok(&schema.columns[..schema.columns.len().saturating_sub(path_columns)])
 }
 
-/// Returns the positions in `names` of the columns that are listed; all positions without a list, and none in a table
-/// without columns. Their order is that of the list; by the rules of pandas, for which `usecols` is a set, that of the file.
+/// Returns the positions in `names` of the listed columns; all positions without a list, and none in a table without
+/// columns. Their order is that of the list; by the rules of pandas, for which `usecols` is a set, that of the file.
 fn selection(names: &[String], options: &TableOptions) -> Result<Vec<usize>> {
     let listed = &options.columns;
     if listed.is_empty() || names.is_empty() {
@@ -576,13 +577,13 @@ fn finish(
 /// Metadata of the batch of a Parquet file: the schema that its file declares, encoded as in the file.
 pub(crate) const DECLARED: &str = "ARROW:schema";
 
-/// Metadata of the batch of a Parquet file: `first count` for each of its blocks, separated by commas: the number of the
-/// first row in its file, from 0, and the number of rows.
+/// Metadata of the batch of a Parquet file: `first count` for each of its blocks, separated by commas: the number of
+/// the first row in its file, from 0, and the number of rows.
 const PLACES: &str = "gristmill.places";
-/// Key of the metadata of a table of Parquet: the columns that are in it only as an index of pandas, as a list in JSON.
+/// Metadata of the batch of a Parquet file: the columns that are in it only as an index of pandas, as a JSON list.
 const INDEX: &str = "gristmill.index";
 
-/// Key of the metadata of a table of Parquet whose first column is not in the file: `path_column`.
+/// Metadata of the batch of a Parquet file whose first column is not in the file: `path_column`.
 const HAS_PATHS: &str = "gristmill.has_paths";
 
 /// Arrow's name for text that is JSON.
@@ -591,7 +592,7 @@ const JSON: &str = "arrow.json";
 /// The text that Hive and Spark write in a path for a missing value.
 const MISSING_IN_PATH: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Returns the batch of the columns in the files and those from their paths.
+/// Returns the batch of the columns in the files and the columns from their paths.
 fn assemble(
     mut fields: Vec<Field>,
     mut arrays: Vec<ArrayRef>,

@@ -19,9 +19,9 @@ pub(crate) struct Table {
     pub selected: Vec<usize>,
     /// Number of cells in a row of the current file.
     pub width: usize,
-    /// Positions in a row of the current file of the columns to read; `None`: it has no such column.
+    /// Position of each column to read in a row of the current file; `None` if the file lacks the column.
     pub places: Vec<Option<usize>>,
-    /// Whether the words that pandas takes for a missing value are one, and white space is not.
+    /// Whether the words of pandas for a missing value are missing values, and white space is not.
     pub has_words: bool,
     /// Whether the job lists its columns, so that all others are irrelevant.
     pub is_selection: bool,
@@ -31,9 +31,9 @@ pub(crate) struct Table {
     pub rows: usize,
     /// Problems in the rows.
     pub problems: Problems,
-    /// The lines of JSON of the rows, if they are wanted.
+    /// The JSON lines of the rows, if requested.
     pub texts: Option<Texts>,
-    /// The numbers of the lines of the rows, if they are wanted.
+    /// The line numbers of the rows, if requested.
     pub line_numbers: Option<RowLines>,
 }
 
@@ -45,7 +45,7 @@ impl Table {
         self.places = self.selected.iter().map(place).collect();
     }
 
-    /// Appends the rows of the text of `origin`, from `from` on. After the text, `behind` bytes of the block follow.
+    /// Appends the rows of the text of `origin`, from `from` on. The block has `behind` bytes after the text.
     pub fn append_delimited(
         &mut self,
         splitter: Splitter,
@@ -110,7 +110,7 @@ impl Table {
             self.rows += rows.count;
             if rows.unterminated {
                 let (problem, last) = (Problem::OpenQuote, self.rows.checked_sub(1));
-                // The row that opens the quote helps to find it, the end of the file does not.
+                // People find the quote by the row that opens it, not by the end of the file.
                 let start = rows.starts().last().unwrap_or(at);
                 let defect = "the file ends within a quoted cell of the row that begins here";
                 self.problems.defect(problem, (&mut *origin, start), last, None, defect);

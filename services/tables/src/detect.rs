@@ -127,7 +127,7 @@ const OTHERS: &[(&[&str], &str)] = &[
     (&["rds", "rdata"], "R data"),
     (&["pdf"], "a PDF"),
     (&["png", "jpg", "jpeg", "gif", "webp", "tif", "tiff", "bmp"], "a picture"),
-    (&["py", "ipynb", "sh", "md", "rst"], "no table by its name"),
+    (&["py", "ipynb", "sh", "md", "rst"], "source code or a document by its name"),
 ];
 
 /// First bytes of files other than text.
@@ -229,22 +229,22 @@ pub fn content(head: &[u8]) -> Content {
     Content::Text
 }
 
-/// Returns why a file cannot be read as `format`, as a sentence that continues its name; `None` if its
-/// name and first bytes do not contradict the format.
+/// Returns why a file cannot be read as `format`, as a sentence that continues its name; `None` if its name and first
+/// bytes do not contradict the format.
 pub fn refusal(named: NamedFormat, format: TableFormat, head: &[u8]) -> Option<String> {
     let content = content(head);
     if format == TableFormat::Parquet {
         return match content {
             Content::Parquet => None,
-            Content::Empty => Some(
-                "is empty, which no Parquet file is; leave it out, or write it again".to_owned(),
-            ),
+            Content::Empty => {
+                Some("is empty, and not a Parquet file; leave it out, or write it again".to_owned())
+            }
             Content::Text => Some(
-                "is no Parquet file; correct its name, or set `format`, or write it again"
+                "is not a Parquet file; correct its name, or set `format`, or write it again"
                     .to_owned(),
             ),
             Content::Compressed(compression) => Some(format!(
-                "is compressed with {} and no Parquet file; decompress it, or correct its name",
+                "is compressed with {} and not a Parquet file; decompress it, or correct its name",
                 compression.word()
             )),
             Content::Other(what) => Some(unread(what)),
@@ -264,7 +264,7 @@ pub fn refusal(named: NamedFormat, format: TableFormat, head: &[u8]) -> Option<S
             ))
         }
         (Content::Text, Some(named)) => Some(format!(
-            "is not compressed with {}, as its name says; correct its name",
+            "is not compressed with {}, although its name says so; correct its name",
             named.word()
         )),
         (Content::Other(what), _) => Some(unread(what)),
@@ -274,7 +274,7 @@ pub fn refusal(named: NamedFormat, format: TableFormat, head: &[u8]) -> Option<S
 /// Returns the end of a sentence about an unsupported file.
 pub fn unread(what: &str) -> String {
     match what {
-        LFS => format!("is {what}; fetch that with `git lfs pull`"),
+        LFS => format!("is {what}; fetch the data with `git lfs pull`"),
         HTML => {
             format!(
                 "is {what}, which web servers send in place of a missing file; download it again, or leave it out"
@@ -365,7 +365,7 @@ mod tests {
             ("a.csv.zst", TableFormat::Csv, gzip, "let its name end in .gz"),
             ("a.csv.gz", TableFormat::Csv, b"id\n", "is not compressed with gzip"),
             ("a.jsonl", TableFormat::Jsonl, b"PK\x03\x04", "a zip archive, or an Excel workbook"),
-            ("a.parquet", TableFormat::Parquet, b"id\n", "is no Parquet file"),
+            ("a.parquet", TableFormat::Parquet, b"id\n", "is not a Parquet file"),
             ("a.parquet", TableFormat::Parquet, b"", "is empty"),
             (
                 "a.parquet",
@@ -377,7 +377,7 @@ mod tests {
                 "a.parquet",
                 TableFormat::Parquet,
                 gzip,
-                "is compressed with gzip and no Parquet file",
+                "is compressed with gzip and not a Parquet file",
             ),
         ] {
             let reason = refused(path, format, head).unwrap_or_default();

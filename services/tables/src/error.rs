@@ -4,21 +4,21 @@ use std::error::Error as StdError;
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
-/// Why a table could not be planned or decoded.
+/// The reason why a table could not be planned or decoded.
 ///
-/// `{}` says what is wrong; `{:#}` adds the cause, as `anyhow` does.
+/// `{}` prints the problem; `{:#}` appends the cause, as `anyhow` does.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be opened or read. A retry may succeed.
     Unreadable {
-        /// The file, for people.
+        /// The path, as messages show it.
         path: String,
         /// The error of the operating system.
         source: std::io::Error,
     },
     /// The content does not match its format. A retry fails, too.
     Malformed {
-        /// The file, for people.
+        /// The path, as messages show it.
         path: String,
         /// `line 7`, `byte 1024`, `row group 3`, `footer`.
         place: String,
@@ -27,7 +27,7 @@ pub enum Error {
     },
     /// The file does not have the format of its name or of the job file. The user must correct one of them.
     Kind {
-        /// The file, for people.
+        /// The path, as messages show it.
         path: String,
         /// The problem and the remedy; continues the path.
         message: String,
@@ -36,7 +36,7 @@ pub enum Error {
     Options(String),
     /// The plan does not match the file, which has probably changed since. Plan again.
     Plan {
-        /// The file, for people.
+        /// The path, as messages show it.
         path: String,
         /// The difference.
         message: String,
@@ -74,7 +74,7 @@ pub(crate) fn unreadable(path: &str) -> impl Fn(std::io::Error) -> Error + '_ {
     move |source| Error::Unreadable { path: path.to_owned(), source }
 }
 
-/// Returns a path for people, always in one line.
+/// Returns a path for messages, in one line.
 pub(crate) fn display(path: &Path) -> String {
     protocol::ItemPath::from(path).display()
 }

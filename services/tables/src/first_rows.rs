@@ -29,8 +29,8 @@ pub struct FirstRows {
     pub is_all: bool,
 }
 
-/// Returns the first rows of a file of text. `is_whole`: the bytes are not cut off; otherwise an incomplete last line is
-/// left out.
+/// Returns the first rows of a file of text. `is_whole`: the bytes are not cut off; otherwise an incomplete last line
+/// is left out.
 pub fn first_rows(
     bytes: &[u8],
     is_whole: bool,

@@ -1,12 +1,12 @@
-//! Conversions and metadata of a finished column that only pandas needs, and the treatment of codes
-//! by the rules of Azure ML.
+//! Conversions and metadata of a finished column that only pandas needs, and codes by the rules of Azure ML.
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, OffsetSizeTrait};
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use protocol::{TableColumn, TableOptions, TypeRules, fields};
 
-/// Calls `rounded` with row, value and number for each whole number of a column, or of the values that it nests, that is
-/// another as `float64`, which the original makes of whole numbers with missing values, here or, if `is_float`, elsewhere.
+/// Calls `rounded` with row, value and `float64` for each whole number that `float64` changes, nested ones included.
+/// Whole numbers become `float64` if values of the column are missing: in this column or, if `is_float`, in another
+/// block.
 pub(crate) fn rounded_by_pandas(
     column: &ArrayRef,
     is_float: bool,
@@ -16,7 +16,7 @@ pub(crate) fn rounded_by_pandas(
     where
         T::Native: Into<i128>,
     {
-        /// Each whole number up to this one is a `float64`.
+        /// Every whole number up to this one is exact in `float64`.
         const EXACT_MAX: u128 = 1 << f64::MANTISSA_DIGITS;
         for (row, value) in column.as_primitive::<T>().iter().enumerate() {
             let Some(value) =
@@ -30,7 +30,7 @@ pub(crate) fn rounded_by_pandas(
             }
         }
     }
-    /// The values of lists, of which the first of each row is at its offset.
+    /// Does the same for the values of lists; those of a row begin at its offset.
     fn within<Offset: OffsetSizeTrait>(
         values: &ArrayRef,
         offsets: &[Offset],
@@ -68,8 +68,8 @@ pub(crate) fn rounded_by_pandas(
     }
 }
 
-/// Returns how many values of a column the original's rules take for truth values although they look like codes, and one
-/// of them.
+/// Returns the number of values that look like codes but are truth values by the rules of the original, and one of
+/// them.
 pub(crate) fn codes<'a>(
     column: &'a TableColumn,
     options: &TableOptions,

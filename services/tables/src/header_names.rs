@@ -22,7 +22,7 @@ pub fn header_cells(path: &Path, options: &TableOptions) -> Result<Vec<String>> 
 pub fn doubtful_names(cells: &[String]) -> Vec<(&'static str, String)> {
     let is_blank = |cell: &String| cell.trim().is_empty();
     if cells.iter().all(|cell| is_blank(cell) || parse_float(trim(cell.as_bytes())).is_some()) {
-        // These are no names.
+        // A row of numbers is data, of which another note tells.
         return Vec::new();
     }
     let names = column_names(cells.to_vec());
@@ -66,7 +66,7 @@ pub fn doubtful_names(cells: &[String]) -> Vec<(&'static str, String)> {
             "names a column {name}, which has spaces around it{other}{more}: remove them, or use the name with them"
         )
     });
-    // A tab is a sign of another delimiter, of which another note tells.
+    // A tab suggests another delimiter, which another note reports.
     let marked = all(&|index| {
         cells[index].contains(|character| character != '\t' && is_invisible(character))
     });
@@ -79,7 +79,7 @@ pub fn doubtful_names(cells: &[String]) -> Vec<(&'static str, String)> {
     notes
 }
 
-/// Whether a character takes no room, such as a byte order mark behind the beginning of a file.
+/// Returns whether a character is invisible, such as a byte order mark that is not at the beginning of a file.
 fn is_invisible(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2060}' | '\u{feff}')
         || character.is_control()

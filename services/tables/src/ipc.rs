@@ -1,7 +1,7 @@
 //! The form in which a table is handed over: an Arrow IPC stream of one schema message and one record batch.
 //!
-//! The stream is a list of buffers that share the memory of the columns: its size is known before any copy, and
-//! the only copy is that to its destination.
+//! The stream is a list of buffers that share the memory of the columns. Its size is known before any copy, and the
+//! only copy is that to its destination.
 
 use std::io::{self, Write};
 
@@ -25,7 +25,7 @@ impl IpcStream {
         Ok(Self { buffers })
     }
 
-    /// Returns the exact length.
+    /// Returns the exact length in bytes.
     pub fn bytes(&self) -> u64 {
         self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
     }

@@ -1,8 +1,8 @@
 //! Parses JSON lines into columns: one object per line, and each member is a cell.
 //!
 //! The parser checks a line and finds its members without building values: a cell is a piece of the line, without an
-//! allocation. Objects and arrays stay JSON text, which becomes `dict` and `list` in the frame.
-//! So does any value of a text column that is not a text.
+//! allocation. Objects and arrays stay JSON text, which becomes `dict` and `list` in the frame. Other values of a text
+//! column that are not strings stay JSON, too.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ pub(crate) fn members<'a, K>(
 ) -> Result<bool, &'static str> {
     let mut cursor = Cursor { line, at: 0, has_half_pair: false };
     cursor.skip_space();
-    cursor.expect(b'{', "the line is no JSON object")?;
+    cursor.expect(b'{', "the line is not a JSON object")?;
     cursor.skip_space();
     if cursor.peek() == Some(b'}') {
         cursor.at += 1;
@@ -84,12 +84,12 @@ pub(crate) fn members<'a, K>(
     if cursor.at == line.len() {
         Ok(cursor.has_half_pair)
     } else {
-        Err("something follows the JSON object")
+        Err("the line has more text after the JSON object")
     }
 }
 
 const NO_VALUE: &str = "the JSON object has an invalid value";
-const TOO_DEEP: &str = "the JSON object is nested too deep";
+const TOO_DEEP: &str = "the JSON object is nested too deeply";
 
 /// Python's own parser supports about 1000 levels.
 const DEPTH_MAX: usize = 500;
@@ -139,7 +139,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn string(&mut self) -> Result<Cow<'a, str>, &'static str> {
-        const NO_TEXT: &str = "a string in the JSON object is no text";
+        const NO_TEXT: &str = "the JSON object has a string that is not UTF-8";
         let opening = self.at;
         if self.skip_string()? {
             let written =
@@ -322,7 +322,7 @@ impl Table {
         let names = std::mem::take(&mut self.names);
         let indexes: HashMap<&str, usize> =
             names.iter().enumerate().map(|(index, name)| (name.as_str(), index)).collect();
-        // The column of a member by the position of its name; members without column go after the last one.
+        // The column of a member by the position of its name. Members without a column go after the last one.
         let mut columns = vec![None; names.len()];
         for (column, &index) in self.selected.iter().enumerate() {
             columns[index] = Some(column);
@@ -491,7 +491,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
         #[test]
-        fn accepts_what_serde_json_accepts(line in r#"\{("[ab]":(-?[0-9]{1,3}(\.[0-9])?([eE][+-]?[0-9])?|true|null|"x"|\[\]|[a-z"\\{}\[\]:,0-9.]{1,4}),?){0,3}\}?"#) {
+        fn parser_accepts_the_lines_that_serde_json_accepts(line in r#"\{("[ab]":(-?[0-9]{1,3}(\.[0-9])?([eE][+-]?[0-9])?|true|null|"x"|\[\]|[a-z"\\{}\[\]:,0-9.]{1,4}),?){0,3}\}?"#) {
             let theirs = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&line);
             // The grammar does not limit numbers to doubles.
             let is_range = theirs.as_ref().is_err_and(|error| error.to_string().contains("out of range"));

@@ -4,20 +4,20 @@
 //! columns ([`SchemaInference`]); the worker needs the rows of a mini-batch ([`Decoder`]) in the form in which
 //! it hands them over ([`IpcStream`]). Files are local: callers fetch remote objects first.
 //!
-//! The columns of a decoded batch are `Int64`, `UInt64`, `Float64`, `Boolean`, `Timestamp(ns)` without a zone or in UTC,
-//! `LargeUtf8` and `Null`; those of a Parquet file keep their types, except that text is `LargeUtf8`, too.
+//! The columns of a decoded batch are `Int64`, `UInt64`, `Float64`, `Boolean`, `Timestamp(ns)` without a zone or in
+//! UTC, `LargeUtf8` and `Null`; those of a Parquet file keep their types, except that text is `LargeUtf8`, too.
 //!
-//! If the options list columns, a batch has only these. The rest of a file is skipped: cells are found
-//! but not parsed, JSON values are skipped, and column chunks of Parquet stay unread. Warnings do not mention it.
+//! If the options list columns, a batch has only these. The decoder skips all others: it finds cells but does not parse
+//! them, skips JSON values, and leaves column chunks of Parquet unread. Warnings do not mention them.
 //!
-//! A missing value is null. Below it, `Float64` has NaN and `Timestamp` has `i64::MIN`, as pandas has them. What only pandas
-//! needs to know of a column is in the metadata of its field, see [`protocol::fields`].
+//! A missing value is null. Its slot holds NaN in `Float64` and `i64::MIN` in `Timestamp`, as in pandas. The metadata
+//! of a field tells pandas more about its column, see [`protocol::fields`].
 //!
-//! A bad record never stops a mini-batch. It counts as failed, or, if the options say so, is kept as the original would
-//! keep it, with a warning. Only an unreadable file is an [`Error`].
+//! A bad record never stops a mini-batch. It counts as failed or, if the options say so, is kept as the original keeps
+//! it, with a warning. Only an unreadable file is an [`Error`].
 //!
-//! Planning and decoding must agree on where a block begins. So partitioner and worker, which do
-//! not depend on each other, both call this crate.
+//! Planning and decoding must agree on where a block begins. So partitioner and worker, which do not depend on each
+//! other, both call this crate.
 
 mod blocks;
 mod builder;

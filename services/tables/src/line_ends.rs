@@ -1,14 +1,14 @@
-//! CR as the end of a line, which it is for pandas and for old Macs, but not here.
+//! Detects CR as the end of a line, as pandas and old Macs take it. In this crate, only LF ends a line.
 
 use crate::error::{Error, Result};
 use crate::split::{Splitter, is_blank};
 
-/// Why a file whose lines end with CR alone is rejected, as a sentence that continues its name: all of it would be one
-/// row, which vanishes as a header.
+/// Why a file whose lines end with CR alone is rejected, as a sentence that continues its name. The whole file would be
+/// one row, which would be lost as a header.
 pub(crate) const CR_ALONE: &str =
     "has lines that end with CR alone, as old Macs wrote them; convert it to LF (`tr '\\r' '\\n'`)";
 
-/// Returns whether a text holds a CR that another byte than LF follows, within quotes or not.
+/// Returns whether a byte other than LF follows a CR in a text, within quotes or not.
 pub(crate) fn has_lone_cr(text: &[u8]) -> bool {
     memchr::memchr_iter(b'\r', text).any(|at| text.get(at + 1).is_some_and(|&next| next != b'\n'))
 }
@@ -16,7 +16,7 @@ pub(crate) fn has_lone_cr(text: &[u8]) -> bool {
 /// The line ends of a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LineEnds {
-    /// The first CR outside quotes that another byte than LF follows.
+    /// The first CR outside quotes that a byte other than LF follows.
     pub lone_cr: Option<usize>,
     /// The position after the first LF that ends a row which is not blank.
     first_end: Option<usize>,
@@ -56,8 +56,8 @@ impl LineEnds {
         self.lone_cr.is_some_and(|at| self.first_end.is_none_or(|end| at < end))
     }
 
-    /// Returns whether CR ends all lines of `text`: no row follows the first LF, if there is one. `is_whole`: the text is
-    /// that of the whole file.
+    /// Returns whether CR ends all lines of `text`: no row follows the first LF, if there is one. `is_whole`: the text
+    /// is that of the whole file.
     pub fn are_cr_alone(&self, text: &[u8], is_whole: bool, delimiter: u8) -> bool {
         let is_last = |end: usize| {
             is_whole
@@ -67,8 +67,8 @@ impl LineEnds {
     }
 }
 
-/// Fails if CR ends all lines of the file of this name. `first_row` is its text up to the end of its first row: without an
-/// LF there, the file has no other row.
+/// Fails if CR ends all lines of the file of this name. `first_row` is its text up to the end of its first row: without
+/// an LF there, the file has no other row.
 pub(crate) fn refuse_cr_alone(name: &str, splitter: Splitter, first_row: &[u8]) -> Result<()> {
     match LineEnds::of(splitter, first_row).are_cr_alone(first_row, false, splitter.delimiter) {
         true => Err(Error::Kind { path: name.to_owned(), message: CR_ALONE.to_owned() }),

@@ -1,6 +1,7 @@
-//! The words for a missing value by the rules of pandas: those of `pandas.read_csv` without arguments.
+//! Words that `pandas.read_csv` takes for missing values by default.
 
-/// Returns whether a cell, without its quotes, is one of `pandas._libs.parsers.STR_NA_VALUES`. White space belongs to it.
+/// Returns whether a cell, without its quotes, is one of `pandas._libs.parsers.STR_NA_VALUES`. White space is not
+/// trimmed.
 #[inline]
 pub(crate) fn is_missing(cell: &[u8]) -> bool {
     matches!(

@@ -17,7 +17,7 @@ use crate::wide::unmarked_utf16;
 /// Common delimiters.
 const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
-/// Maximum cells and characters of a line in a note.
+/// Maximum number of cells of a line in a note, and of characters of each.
 const CELLS_SHOWN: usize = 4;
 const CELL_CHARACTERS: usize = 20;
 /// Bytes of a JSON object that tell a table from a row.
@@ -69,7 +69,7 @@ pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
     {
         if is_binary(head) {
             peek.refusal = Some(
-                "is no text: it holds control characters and bytes that are not UTF-8; set `format`, or leave it out"
+                "is not text: it holds control characters and bytes that are not UTF-8; set `format`, or leave it out"
                     .to_owned(),
             );
             return peek;
@@ -78,7 +78,7 @@ pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
         peek.notes.push((
             "encoding",
             format!(
-                "is not valid UTF-8 (first at byte {at}), and what is not becomes U+FFFD: set `encoding`, for example \
+                "is not valid UTF-8 (first at byte {at}), and invalid bytes become U+FFFD: set `encoding`, for example to \
                  windows-1252"
             ),
         ));
@@ -86,7 +86,7 @@ pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
     if let Some(at) = charset.first_gap(head) {
         let label = &options.encoding;
         let message = format!(
-            "is not valid {label} (first at byte {at}), and what is not becomes U+FFFD: set `encoding` to its own"
+            "is not valid {label} (first at byte {at}), and invalid bytes become U+FFFD: set `encoding` to that of the file"
         );
         peek.notes.push(("encoding", message));
     }
@@ -97,9 +97,9 @@ pub fn peek(head: &[u8], is_whole: bool, options: &TableOptions) -> Peek {
     });
     let text = &text[start..];
     if options.format == TableFormat::Jsonl {
-        peek.look_at_json(text.as_bytes(), is_whole);
+        peek.check_json(text.as_bytes(), is_whole);
     } else {
-        peek.look_at_rows(text.as_bytes(), is_whole, options);
+        peek.check_rows(text.as_bytes(), is_whole, options);
     }
     peek
 }
@@ -110,7 +110,8 @@ fn is_binary(head: &[u8]) -> bool {
     head.iter().filter(is_control).count() * 20 > head.len()
 }
 
-/// Returns what a JSON object is that holds a whole table, as some libraries write one, by its first characters.
+/// Returns, by the first characters of a JSON object, what it holds if it is a whole table, as some libraries write
+/// one.
 fn whole_table(line: &[u8]) -> Option<&'static str> {
     let start: Vec<u8> = line
         .iter()
@@ -136,25 +137,25 @@ fn whole_table(line: &[u8]) -> Option<&'static str> {
 }
 
 impl Peek {
-    fn look_at_json(&mut self, text: &[u8], is_whole: bool) {
+    fn check_json(&mut self, text: &[u8], is_whole: bool) {
         let text = text.trim_ascii_start();
         let line = text.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let is_cut = line.len() == text.len() && !is_whole;
         match text.first() {
             None => {}
             Some(b'[') => {
-                let message = "holds a JSON array, and is read as JSON lines: one object a line (`jq -c '.[]'` makes them)";
+                let message = "holds a JSON array, and is read as JSON lines: write one object per line (`jq -c '.[]'` does)";
                 self.refusal = Some(message.to_owned());
             }
             Some(b'{') => {
                 let parsed = serde_json::from_slice::<IgnoredAny>(line);
                 if !is_cut && parsed.is_err_and(|error| error.is_eof()) {
-                    let message = "holds objects of several lines, and is read as JSON lines: one object a line (`jq -c .` \
-                                   makes them)";
+                    let message = "holds objects of several lines, and is read as JSON lines: write one object per line \
+                                   (`jq -c .` does)";
                     self.refusal = Some(message.to_owned());
                 } else if let Some(form) = whole_table(line) {
                     let message = format!(
-                        "holds {form} in one object, which is one row here: write one object a line (with pandas, \
+                        "holds {form} in one object, which is one row here: write one object per line (with pandas, \
                          `to_json(orient=\"records\", lines=True)`)"
                     );
                     self.notes.push(("format", message));
@@ -163,15 +164,16 @@ impl Peek {
             Some(_) => {
                 self.notes.push((
                     "format",
-                    "does not begin with an object, as JSON lines do: correct `format`".to_owned(),
+                    "does not begin with an object, but is read as JSON lines: correct `format`"
+                        .to_owned(),
                 ));
             }
         }
     }
 
-    /// Rejects text whose lines end with CR alone, and notes CR that a line holds: LF ends lines here, and readers that
-    /// also take CR as an end would find more rows.
-    fn look_at_line_ends(&mut self, text: &[u8], is_whole: bool, options: &TableOptions) {
+    /// Rejects text whose lines end with CR alone, and notes a CR within a line: readers that also end lines at CR
+    /// would find more rows.
+    fn check_line_ends(&mut self, text: &[u8], is_whole: bool, options: &TableOptions) {
         let ends = LineEnds::of(splitter(options), text);
         if ends.are_cr_alone(text, is_whole, options.delimiter) {
             self.refusal = Some(CR_ALONE.to_owned());
@@ -183,15 +185,9 @@ impl Peek {
         }
     }
 
-    /// Notes quotes and delimiters behind a backslash, which ends no field in text of writers with an escape character:
-    /// such a quote within a field, and such a delimiter in a row with too many cells.
-    fn look_at_escapes(
-        &mut self,
-        text: &[u8],
-        columns: usize,
-        rows: &Rows,
-        options: &TableOptions,
-    ) {
+    /// Notes quotes and delimiters after a backslash, which end no field for writers with an escape character: a quote
+    /// within a field, or a delimiter in a row with too many cells.
+    fn check_escapes(&mut self, text: &[u8], columns: usize, rows: &Rows, options: &TableOptions) {
         let ends_field = |next: Option<&u8>| {
             next.is_none_or(|next| [b'"', b'\r', b'\n', options.delimiter].contains(next))
         };
@@ -199,7 +195,7 @@ impl Peek {
             memchr::memmem::find_iter(text, b"\\\"").find(|at| !ends_field(text.get(at + 2)));
         let escaped = [b'\\', options.delimiter];
         let delimiter = rows.ragged.iter().filter(|row| row.cells > columns).find_map(|row| {
-            // The last row may lie behind the text, which ends with a whole line.
+            // The last row may begin after the text, which ends with a whole line.
             let line =
                 text.get(row.position..)?.split(|&byte| byte == b'\n').next().unwrap_or_default();
             memchr::memmem::find(line, &escaped).map(|at| row.position + at)
@@ -207,14 +203,14 @@ impl Peek {
         let Some(at) = [quote, delimiter].into_iter().flatten().min() else { return };
         let found = if text[at + 1] == b'"' { "\"".to_owned() } else { shown(options.delimiter) };
         let message = format!(
-            "holds `\\{found}` (first at byte {at}), in which the backslash is text, and no escape character: if it should be \
-             one, write fields in quotes, and each quote in them as two"
+            "holds `\\{found}` (first at byte {at}), in which the backslash is text and not an escape character: if it should \
+             be one, write fields in quotes, and double each quote in them"
         );
         self.notes.push(("quotes", message));
     }
 
-    fn look_at_rows(&mut self, text: &[u8], is_whole: bool, options: &TableOptions) {
-        self.look_at_line_ends(text, is_whole, options);
+    fn check_rows(&mut self, text: &[u8], is_whole: bool, options: &TableOptions) {
+        self.check_line_ends(text, is_whole, options);
         if self.refusal.is_some() {
             return;
         }
@@ -228,7 +224,7 @@ impl Peek {
             let message = "has a line that ends within quotes: set `support_multi_line: true` if fields hold line breaks";
             self.notes.push(("support_multi_line", message.to_owned()));
         }
-        self.look_at_escapes(&text[..end], first.len(), &rows, options);
+        self.check_escapes(&text[..end], first.len(), &rows, options);
         if next == text.len() && !is_whole {
             return;
         }
@@ -443,7 +439,7 @@ mod tests {
         );
         assert!(
             refused(b"ORC\x0a\x03\x00\x00\x00\xff\x01\x02", true, TableFormat::Csv)
-                .starts_with("is no text")
+                .starts_with("is not text")
         );
         assert_eq!(
             refused(b"a,b\n1,x\x00y\n2,z\xff\n3,4\n5,6\n7,8\n9,0\n", true, TableFormat::Csv),

@@ -35,7 +35,7 @@ pub(crate) enum Problem {
 }
 
 impl Problem {
-    /// Returns the problem, and the fate of the value or the record unless it fails.
+    /// Returns the words for the problem, and for the outcome unless the record fails.
     pub fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::NoInteger => ("not a whole number", "read as missing"),
@@ -80,13 +80,12 @@ impl Problem {
                 "a header that differs from that of the first file",
                 "the names of the first file are used",
             ),
-            Self::NoObject => ("lines that are no JSON object", RECORD_FAILED),
+            Self::NoObject => ("lines that are not JSON objects", RECORD_FAILED),
             Self::UnknownKey => ("a key that none of the first rows has", "it was dropped"),
         }
     }
 
-    /// Returns whether the record fails if the job requires that for records that do not fit. One whose text has an
-    /// answer everywhere else does not.
+    /// Returns whether the record fails if the job rejects records that do not fit.
     pub fn can_fail(self) -> bool {
         match self {
             Self::NoInteger
@@ -121,16 +120,16 @@ impl Problem {
         matches!(self, Self::LeadingZeros | Self::Rounded | Self::OffsetDropped)
     }
 
-    /// Returns the name of the type that the value does not have.
+    /// Returns the name of the type that the value does not have, with its article.
     pub fn expected(self) -> &'static str {
         match self {
-            Self::NoNumber => "number",
-            Self::NoTruthValue => "truth value",
-            Self::NoTime => "date or time from 1678 to 2261",
-            Self::NoOffset => "time with an offset",
-            Self::UnexpectedOffset => "time without an offset",
-            Self::NoUnsigned => "integer from 0 to 2^64 - 1",
-            _ => "integer",
+            Self::NoNumber => "a number",
+            Self::NoTruthValue => "a truth value",
+            Self::NoTime => "a date or time from 1678 to 2261",
+            Self::NoOffset => "a time with an offset",
+            Self::UnexpectedOffset => "a time without an offset",
+            Self::NoUnsigned => "an integer from 0 to 2^64 - 1",
+            _ => "an integer",
         }
     }
 

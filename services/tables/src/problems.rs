@@ -127,7 +127,7 @@ impl Problems {
         }
     }
 
-    /// Fails a record, which is this row of the columns, if it is one.
+    /// Fails a record. `row` is its row in the columns; `None` if it did not become one.
     fn fail(
         &mut self,
         row: Option<usize>,
@@ -139,7 +139,7 @@ impl Problems {
             Some(row) => self.failed_rows.push(row),
             None => self.unread_records += 1,
         }
-        // Several cells of a row may fail it. The last entry is for the records without one.
+        // Several cells of a row may fail it. The last entry counts the records without an entry of their own.
         if self.unread.len() < UNREAD_MAX - 1
             && !(row.is_some() && self.unread.iter().any(|(known, _)| *known == row))
         {
@@ -151,13 +151,13 @@ impl Problems {
         }
     }
 
-    /// Returns entries for all records that failed, of which there are this many.
+    /// Returns entries for the `records` that failed; the last one counts those without an entry of their own.
     pub fn unread(&self, records: u64) -> Vec<UnreadRecord> {
         with_rest(self.unread.iter().map(|(_, unread)| unread.clone()).collect(), records)
     }
 
-    /// Returns what holds of the lines themselves, whose values have no columns: the entries of those that are no row,
-    /// and the warnings.
+    /// Returns the entries and warnings about whole lines, which do not depend on columns: lines that are not rows, and
+    /// invalid bytes.
     pub fn of_lines(&self, options: &TableOptions) -> (Vec<UnreadRecord>, Warnings) {
         let is_of_lines =
             |problem: Problem| matches!(problem, Problem::NoObject | Problem::InvalidBytes);
@@ -244,13 +244,12 @@ impl Problems {
         row: usize,
         column: &str,
         value: &[u8],
-        what: Misfit,
+        Misfit { problem, became }: Misfit,
     ) {
-        let Misfit { problem, became } = what;
         let fails = self.fails(problem);
         if fails {
             let reason =
-                || format!("column \"{column}\": {} is no {}", quoted(value), problem.expected());
+                || format!("column \"{column}\": {} is not {}", quoted(value), problem.expected());
             self.fail(Some(row), origin, position, reason);
         }
         let message = |place: &str| {
@@ -264,12 +263,12 @@ impl Problems {
                 }
                 _ if fails => {
                     format!(
-                        "{place}, column \"{column}\": {value} is no {}; {RECORD_FAILED}",
+                        "{place}, column \"{column}\": {value} is not {}; {RECORD_FAILED}",
                         problem.expected()
                     )
                 }
                 _ => format!(
-                    "{place}, column \"{column}\": {value} is no {}; read as {became}",
+                    "{place}, column \"{column}\": {value} is not {}; read as {became}",
                     problem.expected()
                 ),
             }
@@ -277,12 +276,12 @@ impl Problems {
         self.add(problem, (Some(column), Some(value)), || origin.describe(position), message);
     }
 
-    /// Adds the values of a column that the original takes for truth values, of which this is one.
+    /// Adds `count` values of a column that the original takes for truth values; `value` is one of them.
     pub fn codes(&mut self, count: u64, place: &str, column: &str, value: &[u8]) {
         let message = |place: &str| {
             format!(
                 "{place}, column \"{column}\": {} is read as a truth value, because the rows that decide the type hold \
-                 no other text than such codes",
+                 only such codes",
                 quoted(value)
             )
         };
@@ -313,8 +312,8 @@ impl Problems {
         self.add(Problem::Rounded, (Some(column), Some(text.as_bytes())), place, message);
     }
 
-    /// Adds the loss of information in a whole record, which `defect` describes. If the record is row `row` and not
-    /// already left out, it is removed if it fails.
+    /// Adds a loss of information in a whole record, which `defect` describes. `row` is its row in the columns, which
+    /// is removed if the record fails; `None` if the columns do not have it.
     pub fn defect(
         &mut self,
         problem: Problem,
@@ -456,7 +455,7 @@ impl Warnings {
     }
 }
 
-/// Returns the remedy.
+/// Returns the remedy for a kind of problem.
 fn remedy(counted: &Counted, options: &TableOptions) -> String {
     let column = counted.column.as_deref().unwrap_or_default();
     if let Some(column_type) = counted.column_type {
@@ -553,7 +552,7 @@ impl Display for Replacement {
     }
 }
 
-/// Returns a value for people: one line of limited length.
+/// Cuts a reason to [`REASON_BYTES_MAX`] bytes.
 fn shortened(mut reason: String) -> String {
     if reason.len() > REASON_BYTES_MAX {
         reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
@@ -562,6 +561,7 @@ fn shortened(mut reason: String) -> String {
     reason
 }
 
+/// Returns a value for messages: in quotes, in one line of limited length.
 fn quoted(value: &[u8]) -> String {
     let shown = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES_MAX)]);
     let ellipsis = if value.len() > VALUE_BYTES_MAX { "…" } else { "" };

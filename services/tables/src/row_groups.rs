@@ -1,9 +1,9 @@
 //! Reads Parquet: one row group, or some of its rows.
 //!
 //! Column types are those of the file, except for text: it has 64-bit offsets as everywhere in this crate, unless the
-//! file stores it as a dictionary, which is kept so that equal texts are created once. Dictionaries of
-//! other types are read as their values, and extension types as their storage. What the file says about itself, such as
-//! types of its own and the index of a library, travels beside the columns ([`RowGroup::declared`]).
+//! file stores it as a dictionary, which is kept so that equal texts are created once. Dictionaries of other types are
+//! read as their values, and extension types as their storage. The file's own declarations, such as extension types and
+//! the index of a library, travel beside the columns ([`RowGroup::declared`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -56,14 +56,14 @@ fn check_codecs(metadata: &ArrowReaderMetadata, name: &str) -> Result<()> {
         Some(codec) => Err(Error::Kind {
             path: name.to_owned(),
             message: format!(
-                "has columns compressed with {codec}, which is not read; write it with zstd or snappy"
+                "has columns compressed with {codec}, which is not supported; write it with zstd or snappy"
             ),
         }),
     }
 }
 
-/// Fails if a column that is read holds intervals of Parquet, of which the reader leaves out the months. Only Arrow writes
-/// intervals without months, and says so.
+/// Fails if a column to read holds intervals of Parquet, because the reader drops their months. Only Arrow writes
+/// intervals without months, and declares them.
 fn check_intervals(read: &Schema, metadata: &ParquetMetaData, name: &str) -> Result<()> {
     let written = arrow_schema(metadata).and_then(decoded_schema);
     let is_declared = |field: &Field| {
@@ -96,8 +96,7 @@ fn holds_intervals(data_type: &DataType) -> bool {
     }
 }
 
-/// Returns the names of the top-level columns of a Parquet file. Fails if a column cannot have the type
-/// in the options.
+/// Returns the names of the top-level columns of a Parquet file. Fails if a column cannot have its type in the options.
 pub fn parquet_columns(path: &Path, options: &TableOptions) -> Result<Vec<String>> {
     let name = display(path);
     let metadata = footer(path, &name)?;
@@ -112,7 +111,7 @@ pub fn parquet_shape(path: &Path) -> Result<Vec<(String, String)>> {
     Ok(fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect())
 }
 
-/// Returns the byte ranges of the columns of a row group in a Parquet file, which messages call `name`. Reads only its
+/// Returns the bytes that the columns of a row group span in a Parquet file, which messages call `name`. Reads only its
 /// footer.
 pub fn row_group_bytes(path: &Path, name: &str, row_group: u32) -> Result<Range<u64>> {
     let metadata = footer(path, name)?;
@@ -165,7 +164,7 @@ fn column_of_unknown_type(metadata: &ParquetMetaData) -> Option<(String, i32)> {
     Some((field.name()?.to_owned(), width(&field)?))
 }
 
-/// Returns the schema of Arrow in the metadata of a file, as it is written there.
+/// Returns the encoded schema of Arrow in the metadata of a file.
 fn arrow_schema(metadata: &ParquetMetaData) -> Option<&str> {
     let entries = metadata.file_metadata().key_value_metadata()?;
     entries.iter().find(|entry| entry.key == ARROW_SCHEMA_META_KEY)?.value.as_deref()
@@ -200,7 +199,7 @@ pub(crate) struct RowGroup {
     pub declared: Schema,
     /// Number of rows of the file before these.
     pub first_row: u64,
-    /// The last columns, which were not asked for, but are the index of a DataFrame.
+    /// Names of the last columns, which the options do not list: the index of a DataFrame.
     pub index: Vec<String>,
 }
 
@@ -227,10 +226,9 @@ struct Identity {
 
 impl RowGroupReader {
     /// Reads rows `offset .. offset + rows` of row group `row_group` of `path`, which messages call `name`: the columns
-    /// that `options` list, in that order, and by the rules of pandas those of the index; or all columns without a list.
-    /// Each has its type in the options. Text of a
-    /// whole row group may be dictionaries if `with_dictionaries`; dictionaries of several row groups cannot be
-    /// combined.
+    /// that `options` list, in that order, and by the rules of pandas those of the index; or all columns without a
+    /// list. Each has its type in the options. With `with_dictionaries`, text of a whole row group may be dictionaries,
+    /// which cannot be combined across row groups.
     pub fn read(
         &mut self,
         path: &Path,
@@ -309,7 +307,7 @@ impl RowGroupReader {
             read(columns, &format!("row group {row_group}"))
         };
         let batches = batches.map_err(|error| {
-            // The reader does not say which column it was.
+            // The reader does not name the column, so each one is read alone.
             let all: Vec<usize> = (0..metadata.schema().fields().len()).collect();
             let columns = columns.unwrap_or(&all).iter();
             let alone = |&column: &usize| {
@@ -364,7 +362,7 @@ impl RowGroupReader {
     }
 }
 
-/// Returns the schema that a file holds as text.
+/// Decodes a schema from the metadata of a file: Arrow IPC in base64.
 pub(crate) fn decoded_schema(text: &str) -> Option<Schema> {
     let bytes = BASE64_STANDARD.decode(text).ok()?;
     try_schema_from_ipc_buffer(&bytes).ok()
@@ -373,8 +371,8 @@ pub(crate) fn decoded_schema(text: &str) -> Option<Schema> {
 /// Metadata of a column: the name of its extension type.
 const EXTENSION: &str = "ARROW:extension:name";
 
-/// Returns the schema of a file with what the reader leaves out: the time zones of instants whose unit Parquet lacks, and
-/// the extension types of columns that only Parquet marks as JSON or UUID.
+/// Returns the schema of a file, with two properties that the reader leaves out: the time zones of instants whose unit
+/// Parquet lacks, and the extension types of columns that only Parquet marks as JSON or UUID.
 fn declared_schema(found: &SchemaRef, metadata: &ParquetMetaData) -> SchemaRef {
     let written = arrow_schema(metadata).and_then(decoded_schema);
     let roots = metadata.file_metadata().schema_descr().root_schema().get_fields();
@@ -402,7 +400,8 @@ fn declared_schema(found: &SchemaRef, metadata: &ParquetMetaData) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, found.metadata.clone()))
 }
 
-/// Returns the columns of the index that pandas has written, if the options list other columns by the rules of pandas.
+/// Returns the columns of an index of pandas that the options do not list. Only a list by the rules of pandas adds
+/// them.
 fn index_beside(options: &TableOptions, declared: &Schema) -> Vec<String> {
     if options.columns.is_empty() || options.types != TypeRules::Pandas {
         return Vec::new();
@@ -419,7 +418,7 @@ fn index_beside(options: &TableOptions, declared: &Schema) -> Vec<String> {
     names.filter(is_beside).map(str::to_owned).collect()
 }
 
-/// Returns what a file declares about columns, with the types of those that the options have converted.
+/// Returns the declared schema of a file, with the new types of the columns that the options have converted.
 fn given_schema(declared: Schema, stored: &Schema, given: &Schema) -> Schema {
     let fields = declared.fields().iter().zip(stored.fields()).zip(given.fields());
     let fields = fields.map(|((declared, stored), given)| {
@@ -497,8 +496,8 @@ fn bare_schema(schema: &Schema) -> SchemaRef {
     Arc::new(Schema::new(schema.fields().iter().map(bare).collect::<Vec<_>>()))
 }
 
-/// Returns the schema without metadata, dictionaries and kinds of text, for the reader, which requires a column that is
-/// never null in the file to be declared so.
+/// Returns the schema for the reader, without metadata, dictionaries and kinds of text. The reader requires that a
+/// column which is never null in the file is declared so.
 fn readable_schema(schema: &Schema) -> SchemaRef {
     let plain = |field: &Arc<Field>| {
         Field::new(field.name(), plain_type(field.data_type()), field.is_nullable())
@@ -506,8 +505,8 @@ fn readable_schema(schema: &Schema) -> SchemaRef {
     Arc::new(Schema::new(schema.fields().iter().map(plain).collect::<Vec<_>>()))
 }
 
-/// Returns the schema with dictionaries for those of the `wanted` columns of texts that have one in this row group; `None`
-/// if there are no such columns. Other texts, such as JSON, are bytes for the reader of dictionaries.
+/// Returns the schema with dictionaries for the `wanted` text columns that have one in this row group; `None` without
+/// such columns. Other texts, such as JSON, are bytes for the reader of dictionaries.
 fn dictionary_schema(
     metadata: &ArrowReaderMetadata,
     group: &RowGroupMetaData,

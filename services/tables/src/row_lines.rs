@@ -3,7 +3,7 @@
 /// The lines of the rows of text tables.
 #[derive(Default)]
 pub(crate) struct RowLines {
-    /// Line of the beginning of each row, from 1, where it is known.
+    /// Line at which each row begins, counted from 1; `None` if unknown.
     pub of_rows: Vec<Option<u64>>,
     /// Lines that begin before position `at` of the current text.
     before: Option<u64>,
@@ -11,7 +11,7 @@ pub(crate) struct RowLines {
 }
 
 impl RowLines {
-    /// Begins a text.
+    /// Begins another text, before which its file has this many lines.
     pub fn begin(&mut self, lines_before: Option<u64>) {
         (self.before, self.at) = (lines_before, 0);
     }

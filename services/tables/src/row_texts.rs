@@ -1,4 +1,4 @@
-//! Rows of a mini-batch as JSON, for people who look for what is wrong with them.
+//! Rows of a mini-batch as JSON, for people who look for a bad row.
 
 use std::io::Cursor;
 
@@ -15,9 +15,9 @@ use crate::first_rows::in_utc;
 /// Characters that are kept of a value.
 const VALUE_CHARACTERS_MAX: usize = 200;
 
-/// Returns rows of an Arrow IPC stream of one record batch as JSON objects, each of `bytes_max` or little more. Longer
-/// values are cut, and the last key says how many columns are left out. Types that JSON does not have become texts. A row
-/// that the batch does not have is an empty text.
+/// Returns rows of an Arrow IPC stream of one record batch as JSON objects, each of `bytes_max` bytes or little more.
+/// Longer values are cut, and the last key says how many columns are left out. Types that JSON lacks become texts. A
+/// row that the batch lacks becomes an empty text.
 pub fn row_texts(stream: &[u8], rows: &[u64], bytes_max: usize) -> Result<Vec<String>> {
     let batch = match StreamReader::try_new(Cursor::new(stream), None)?.next() {
         Some(batch) => shown_columns(&batch?)?,
@@ -35,7 +35,7 @@ pub fn row_texts(stream: &[u8], rows: &[u64], bytes_max: usize) -> Result<Vec<St
     Ok(rows.iter().map(text).collect())
 }
 
-/// Returns the batch without the columns that say of its rows which lines they were, and whether they fit.
+/// Returns the batch without its hidden columns: the lines of its rows, and whether they fit.
 fn shown_columns(batch: &RecordBatch) -> Result<RecordBatch> {
     let is_hidden = |field: &Field| {
         [fields::LINES, fields::FITS].iter().any(|key| field.metadata().contains_key(key))
@@ -76,7 +76,7 @@ fn value(column: &dyn Array, formatter: &ArrayFormatter<'_>, row: usize) -> Valu
         return Value::Null;
     }
     let text = formatter.value(row).to_string();
-    // A text such as NaN is no number of JSON.
+    // JSON lacks numbers such as NaN.
     let number = || serde_json::from_str::<serde_json::Number>(&text).ok().map(Value::Number);
     match column.data_type() {
         DataType::Boolean => Value::Bool(text == "true"),
@@ -119,13 +119,13 @@ mod tests {
         let batch = RecordBatch::try_from_iter(columns).expect("equal lengths");
         let mut stream = Vec::new();
         IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
-        // A memory file is longer than what it holds.
+        // A memory file is longer than its content.
         stream.extend([7; 100]);
         stream
     }
 
     #[test]
-    fn lines_of_items_are_no_value() {
+    fn hidden_columns_are_left_out() {
         let hidden = |key: &str| {
             let metadata = HashMap::from([(key.to_owned(), String::new())]);
             Field::new("", DataType::Utf8, true).with_metadata(metadata)
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_objects_of_json() {
+    fn rows_become_json_objects() {
         let texts = row_texts(&stream(), &[0, 1, 2], 1000).expect("a stream");
         assert_eq!(
             texts[0],

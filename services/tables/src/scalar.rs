@@ -124,9 +124,9 @@ pub(crate) fn short_decimal(digits: &[u8]) -> Option<f64> {
     (mantissa <= EXACT_MAX).then(|| mantissa as f64 / POWERS_OF_TEN[fraction])
 }
 
-/// Parses a decimal of up to eight characters, digits with at most one point, in `text[start..end]`, with an
-/// optional minus: the common case. Without a loop, because lengths vary from cell to cell and each wrong guess of the
-/// branch predictor costs as much as the whole conversion.
+/// Parses a decimal of up to eight characters, digits with at most one point, in `text[start..end]`, with an optional
+/// minus: the common case. Has no loop, because lengths vary from cell to cell and each branch misprediction costs as
+/// much as the whole conversion.
 ///
 /// Reads eight bytes after the sign, so it returns `None` near the end of `text`.
 #[inline]

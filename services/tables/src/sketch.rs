@@ -18,10 +18,10 @@ use crate::row_groups::guarded;
 use crate::scalar::{parse_float, trim};
 use crate::source::must_be_read;
 
-/// Maximum number of values shown of a column, and their length.
+/// Maximum number of values shown of a column, and of characters of each.
 const SAMPLES: usize = 3;
 const SAMPLE_CHARACTERS: usize = 24;
-/// Bytes of text read.
+/// Maximum bytes of text to read.
 const TEXT_BYTES: u64 = 64 * 1024;
 
 /// The type of text.
@@ -215,7 +215,7 @@ fn reason(column_type: ColumnType, values: &[String], rows: usize) -> String {
         ColumnType::Integer | ColumnType::Unsigned => format!("whole numbers {seen}"),
         ColumnType::Float => format!("numbers {seen}"),
         ColumnType::DateTimeMonthFirst => {
-            format!("dates, month before day where it is open {seen}")
+            format!("dates, month before day where both are possible {seen}")
         }
         ColumnType::DateTimeDayFirst => format!("dates, day before month {seen}"),
         ColumnType::Json => format!("objects, arrays, or values of several kinds {seen}"),

@@ -1,8 +1,8 @@
 //! Reads the lines of one block from a text file of any encoding, as valid UTF-8.
 //!
-//! The one idea: a line belongs to the block in which it starts, so a block extends from its first line break
-//! to the first line break after it, usually with a single `pread`. Nothing is mapped into memory: a file that
-//! shrinks during reading is then an ordinary short read.
+//! The one idea: a line belongs to the block in which it starts, so a block extends from its first line break to the
+//! first line break after it, usually with a single `pread`. Nothing is mapped into memory, so a file that shrinks
+//! while it is read causes an ordinary short read.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
@@ -19,8 +19,8 @@ use crate::error::{Error, Result, unreadable};
 use crate::split::{is_blank, is_multi_line};
 use crate::wide::unmarked_utf16;
 
-/// Longest piece of a line that is read after the end of its block. A longer line is more likely a binary file
-/// than a table, and would exhaust the memory of the node.
+/// Longest piece of a line that is read after the end of its block. A longer line is more likely a binary file than a
+/// table, and would exhaust the memory of the node.
 pub const LINE_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Bytes read in addition to a block, because its last line usually ends there.
@@ -44,8 +44,8 @@ pub fn is_read_from_front(name: &[u8], options: &TableOptions) -> bool {
     options.format.is_text() && (named(name).compression.is_some() || !shows_ends())
 }
 
-/// Returns whether bytes show the ends of records. In some encodings a byte of a character may look like a delimiter or
-/// a quote, which matters if quotes do, and in some like a line break.
+/// Returns whether the ends of records can be found by their bytes. In some encodings a byte of a character may look
+/// like a line break; in others like a delimiter or a quote, which matters only if quotes do.
 fn shows_ends(encoding: &'static Encoding, options: &TableOptions) -> bool {
     is_splittable(encoding)
         && (!is_multi_line(options) || encoding == UTF_8 || encoding.is_single_byte())
@@ -130,7 +130,7 @@ pub(crate) struct TextFile {
     /// Its name for people.
     pub name: String,
     pub bytes: u64,
-    /// Start of the first line that is not blank, behind those to skip: the header, if there is one.
+    /// Start of the first line that is not blank, after those to skip: the header, if there is one.
     pub first_line: u64,
     /// For a compressed file, the encoding of the options.
     pub charset: Charset,
@@ -140,7 +140,7 @@ pub(crate) struct TextFile {
     pub identity: Identity,
     /// Length of the byte order mark.
     pub mark_bytes: u64,
-    /// Parts of the file are missing, so that the number of lines before the block is unknown.
+    /// Whether parts of the file are missing, so that the number of lines before the block is unknown.
     pub has_holes: bool,
 }
 
@@ -230,7 +230,7 @@ impl TextFile {
         }
     }
 
-    /// Fills `buffer` from `offset` on, up to the end of the file.
+    /// Fills `buffer` from `offset` on, up to the end of the file. Returns the number of bytes read.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -303,7 +303,7 @@ impl TextFile {
         Ok(at + self.read_at(&mut text.bytes[at..to], base + at as u64)?)
     }
 
-    /// Calls `each` with every piece of the file, in order. For scans in constant memory.
+    /// Calls `each` with consecutive pieces of bytes `from..to`, in constant memory.
     pub fn scan(&self, from: u64, to: u64, mut each: impl FnMut(&[u8])) -> Result<()> {
         let mut buffer = vec![0; PIECE_BYTES];
         let mut at = from;

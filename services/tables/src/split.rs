@@ -1,9 +1,9 @@
 //! Splits delimited text into rows and cells.
 //!
 //! The one idea: a pass over the text, 64 bytes at a time, marks the few bytes that can end a cell; only those are
-//! examined one by one. The pass writes the ends of cells into an index, and the columns are then parsed one after the
-//! other from it, each in its own tight loop. The index covers a few hundred rows at a time, so that it and its
-//! text stay in the processor's cache.
+//! examined one by one. The pass writes the ends of cells into an index, from which the columns are then parsed one
+//! after the other, each in its own tight loop. The index covers a few hundred rows at a time, so that it and its text
+//! stay in the processor's cache.
 
 use std::ops::Range;
 
@@ -35,7 +35,8 @@ pub(crate) struct Splitter {
     pub delimiter: u8,
     /// Whether a line break in a quoted cell belongs to the cell. Otherwise it ends the row.
     pub multi_line: bool,
-    /// Whether to leave out rows with too many cells, or that end within quotes, and the rests of those. They are reported in any case.
+    /// Whether to leave out rows that have too many cells or end within quotes, and the rests of the latter. They are
+    /// reported in any case.
     pub drops_lossy: bool,
 }
 
@@ -45,10 +46,10 @@ pub(crate) struct Ragged {
     pub position: usize,
     /// Number of its cells.
     pub cells: usize,
-    /// It ends within quotes, so that the next line is probably its rest.
+    /// Whether it ends within quotes, so that the next line is probably its rest.
     pub is_broken: bool,
-    /// It is too short, and closes quotes that it does not open: such a rest. Its own content says so, because the line
-    /// before it may be in another block. Only noticed where such rows are left out.
+    /// Whether it is such a rest: too short, with a quote that it does not open. Its own content must show that,
+    /// because the line before it may be in another block. Only detected where such rows are left out.
     pub is_rest: bool,
 }
 
@@ -267,7 +268,7 @@ pub(crate) fn unquote<'a>(cell: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] 
 pub(crate) struct FirstRow {
     /// Its cells; empty if the text is blank.
     pub cells: Vec<String>,
-    /// It ends within quotes.
+    /// Whether it ends within quotes.
     pub is_broken: bool,
     /// Start of the next row.
     pub next: usize,

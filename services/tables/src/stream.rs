@@ -1,5 +1,5 @@
-//! Reads text from front to back: compressed files, encodings in which line breaks cannot be found by their
-//! byte, and records with line breaks in quotes.
+//! Reads text from front to back: compressed files, encodings in which line breaks cannot be found by their byte, and
+//! records with line breaks in quotes.
 //!
 //! The partitioner reads such a text once and splits it into whole records ([`protocol::BlockRange::Records`]). A
 //! decoder continues at the end of the previous range as long as ranges are in order, and otherwise starts again at the
@@ -90,7 +90,7 @@ impl TextStream {
         Ok(stream)
     }
 
-    /// Opens the text of `file` behind the lines that the options skip.
+    /// Opens the text of `file` after the lines that the options skip.
     pub fn open_table(file: &TextFile, options: &TableOptions) -> Result<Self> {
         let mut stream = Self::open(file, 0)?;
         if !file.is_stream {
@@ -130,7 +130,7 @@ impl TextStream {
         self.position
     }
 
-    /// Fills the buffer, or reads up to the end.
+    /// Fills the buffer, or reads up to the end. Returns the number of bytes read.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -169,7 +169,7 @@ impl TextStream {
     }
 }
 
-/// The decompressed bytes of a file, and the first of them.
+/// Returns a reader of the decompressed bytes of a file, and the first [`MAGIC_BYTES`] of them.
 fn opened(
     file: File,
     compression: Option<Compression>,
@@ -186,7 +186,7 @@ fn opened(
     if compression.is_some()
         && let Content::Parquet | Content::Compressed(_) | Content::Other(_) = content(&head)
     {
-        return Err(io::Error::other("what is compressed is no text"));
+        return Err(io::Error::other("the compressed data is not text"));
     }
     Ok((Box::new(Cursor::new(head.clone()).chain(reader)), head))
 }
@@ -265,13 +265,12 @@ pub(crate) struct RecordEnds {
     after_quote: u64,
 }
 
-/// The byte that ends a record of such a file.
+/// Creates a finder for a text with these options that begins with a record.
 pub(crate) fn record_ends(options: &TableOptions) -> RecordEnds {
     RecordEnds::new(options.delimiter, is_multi_line(options))
 }
 
 impl RecordEnds {
-    /// Creates a finder for a text that begins with a record.
     fn new(delimiter: u8, has_quotes: bool) -> Self {
         Self { delimiter, has_quotes, at: 0, cell: 0, quoted: false, after_quote: u64::MAX }
     }
@@ -352,7 +351,7 @@ pub(crate) struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    /// Creates the records from the position of the stream on.
+    /// Creates the windows from the position of the stream on.
     pub fn new(
         stream: &'a mut TextStream,
         ends: RecordEnds,

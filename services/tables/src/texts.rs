@@ -18,9 +18,9 @@ pub(crate) struct Texts {
     valid: NullBufferBuilder,
     missing: usize,
     empty_as_string: bool,
-    /// The words for a missing value are one.
+    /// Whether the words of pandas for a missing value are missing values.
     pub has_words: bool,
-    /// JSON values other than strings keep their kind.
+    /// Whether JSON values other than strings keep their kind.
     pub keeps_json: bool,
     /// Rows with a JSON value, ascending.
     json: Vec<usize>,

@@ -55,7 +55,8 @@ impl DateTimes {
         Arc::new(array.with_timezone_opt::<Arc<str>>(zone))
     }
 
-    /// Appends a time, and says what is wrong with it; `None`: the cell is no time of this column.
+    /// Appends a time, and returns its problem if it has one. Returns `None`, and appends nothing, if the cell is not a
+    /// time; with `is_quick` also if the time has a problem.
     #[inline]
     fn take_time(
         &mut self,

@@ -4,9 +4,9 @@ use encoding_rs::{Encoding, UTF_16BE, UTF_16LE};
 
 use crate::detect::MAGIC_BYTES;
 
-/// Returns why text with these first bytes cannot be UTF-8, as a sentence that continues the name of the file: it would
-/// be read without an error, with a NUL after every character. The survey of an input and each reader of a file check
-/// the same bytes.
+/// Returns why text with these first bytes is not UTF-8, as a sentence that continues the name of the file. As UTF-8,
+/// such text would be read without an error, with a NUL after every character. The survey and each reader check the
+/// same bytes.
 pub(crate) fn unmarked_utf16(head: &[u8]) -> Option<String> {
     let found = wide(&head[..head.len().min(MAGIC_BYTES)])?.name();
     let label = found.to_lowercase();

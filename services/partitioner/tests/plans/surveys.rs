@@ -161,7 +161,7 @@ fn other_or_mixed_formats_are_rejected_by_name() {
         ("array/a.json", b"[{\"a\": 1}]\n", "a.json holds a JSON array"),
         ("pretty/a.json", b"{\n  \"a\": 1\n}\n", "a.json holds objects of several lines"),
         ("empty/a.csv", b"", "all of its files are empty"),
-        ("binary/a.csv", b"TAB\n\x03\x00\x00\x12\x01\xff\xfe\x00\x00", "a.csv is no text"),
+        ("binary/a.csv", b"TAB\n\x03\x00\x00\x12\x01\xff\xfe\x00\x00", "a.csv is not text"),
         ("wide/a.csv", &wide, "set `encoding: utf-16le`"),
     ] {
         write(root.path(), name, content);

@@ -197,9 +197,9 @@ fn row_that_does_not_fit_fails_alone() {
     assert_eq!((decoded.rows, decoded.failed_records), (4, 3));
     assert_eq!(
         messages(&decoded)[0],
-        "data.txt, line 4, column \"a\": \"x\" is no integer; the record failed"
+        "data.txt, line 4, column \"a\": \"x\" is not an integer; the record failed"
     );
-    assert_eq!(decoded.unread[2].message, "column \"a\": \" \" is no integer");
+    assert_eq!(decoded.unread[2].message, "column \"a\": \" \" is not an integer");
 }
 
 #[test]
@@ -214,7 +214,10 @@ fn times_keep_their_offset() {
     let decoded = input.decode_all();
     assert_eq!(dtype(&decoded, "a"), DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())));
     assert_eq!(decoded.rows, 3);
-    assert_eq!(decoded.unread[0].message, "column \"a\": \"2024-05-01\" is no time with an offset");
+    assert_eq!(
+        decoded.unread[0].message,
+        "column \"a\": \"2024-05-01\" is not a time with an offset"
+    );
 }
 
 #[test]

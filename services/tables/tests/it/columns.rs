@@ -71,7 +71,7 @@ fn warnings_concern_listed_columns_and_whole_rows() {
         messages(&decoded),
         [
             "data.txt, line 203: 2 cells in a table of 3 columns; the others are missing",
-            "data.txt, line 204, column \"a\": \"bad\" is no integer; read as missing"
+            "data.txt, line 204, column \"a\": \"bad\" is not an integer; read as missing"
         ]
     );
     let strict = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..csv() };

@@ -76,7 +76,7 @@ fn types_of_large_multi_line_file_come_from_first_rows() {
     assert_eq!(column(&decoded, "a")[199..], ["5", "-"]);
     assert_eq!(
         messages(&decoded),
-        ["data.txt, line 402, column \"a\": \"x\" is no integer; read as missing"]
+        ["data.txt, line 402, column \"a\": \"x\" is not an integer; read as missing"]
     );
 }
 

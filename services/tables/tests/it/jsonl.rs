@@ -143,7 +143,7 @@ fn line_without_object_fails_alone() {
         (DataType::Int64, vec!["5".into(), "6".into()])
     );
     let messages = messages(&decoded);
-    assert_eq!(messages[0], "data.txt, line 2: the line is no JSON object; the record failed");
+    assert_eq!(messages[0], "data.txt, line 2: the line is not a JSON object; the record failed");
     assert!(messages[1].starts_with("data.txt, line 5: "), "{messages:?}");
 }
 

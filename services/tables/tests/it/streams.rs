@@ -113,7 +113,7 @@ fn line_numbers_refer_to_decompressed_text() {
         let told: Vec<String> = input.parts(size).iter().flat_map(messages).collect();
         assert_eq!(
             told,
-            ["data.txt.gz, line 502, column \"a\": \"x\" is no integer; read as missing"]
+            ["data.txt.gz, line 502, column \"a\": \"x\" is not an integer; read as missing"]
         );
     }
 }
@@ -136,7 +136,7 @@ fn damaged_and_mistaken_files_are_named() {
     }
     let inside = folder.file("p.csv.gz", gzip(b"PAR1 and so on"));
     let error = tables::infer_schema([inside.as_path()], &csv(), &[]).expect_err("refused");
-    assert!(error.to_string().contains("what is compressed is no text"), "{error}");
+    assert!(error.to_string().contains("the compressed data is not text"), "{error}");
 }
 
 /// A survey does not read the beginnings of all files, and never the content of a compressed one.

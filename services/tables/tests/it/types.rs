@@ -152,19 +152,19 @@ fn later(first: &str, then: &[&str], policy: MismatchPolicy) -> Input {
 #[test]
 fn later_misfits_are_converted_with_a_warning() {
     for (first, then, data_type, value, warning) in [
-        ("5", "1.5", DataType::Int64, "1", Some("\"1.5\" is no integer; read as 1")),
-        ("5", "-1.5", DataType::Int64, "-1", Some("\"-1.5\" is no integer; read as -1")),
+        ("5", "1.5", DataType::Int64, "1", Some("\"1.5\" is not an integer; read as 1")),
+        ("5", "-1.5", DataType::Int64, "-1", Some("\"-1.5\" is not an integer; read as -1")),
         ("5", "1e3", DataType::Int64, "1000", None),
-        ("5", "abc", DataType::Int64, "-", Some("\"abc\" is no integer; read as missing")),
+        ("5", "abc", DataType::Int64, "-", Some("\"abc\" is not an integer; read as missing")),
         ("5", "", DataType::Int64, "-", None),
         ("5", "NaN", DataType::Int64, "-", None),
-        ("5", "inf", DataType::Float64, "inf", Some("\"inf\" is no integer; read as inf")),
+        ("5", "inf", DataType::Float64, "inf", Some("\"inf\" is not an integer; read as inf")),
         (
             "5",
             "9223372036854775808",
             DataType::Float64,
             "9.223372036854776e18",
-            Some("\"9223372036854775808\" is no integer; read as 9.223372036854776e18"),
+            Some("\"9223372036854775808\" is not an integer; read as 9.223372036854776e18"),
         ),
         (
             "5",
@@ -173,30 +173,30 @@ fn later_misfits_are_converted_with_a_warning() {
             "9007199254740992",
             Some("read as 9007199254740992"),
         ),
-        ("2.5", "abc", DataType::Float64, "-", Some("\"abc\" is no number; read as missing")),
+        ("2.5", "abc", DataType::Float64, "-", Some("\"abc\" is not a number; read as missing")),
         ("2.5", "", DataType::Float64, "-", None),
         (
             "true",
             "maybe",
             DataType::Boolean,
             "-",
-            Some("\"maybe\" is no truth value; read as missing"),
+            Some("\"maybe\" is not a truth value; read as missing"),
         ),
-        ("1", "2", DataType::Boolean, "-", Some("\"2\" is no truth value; read as missing")),
+        ("1", "2", DataType::Boolean, "-", Some("\"2\" is not a truth value; read as missing")),
         ("true", "", DataType::Boolean, "-", None),
         (
             "2020-01-31",
             "soon",
             DataType::Timestamp(TimeUnit::Nanosecond, None),
             "-",
-            Some("\"soon\" is no date or time from 1678 to 2261; read as missing"),
+            Some("\"soon\" is not a date or time from 1678 to 2261; read as missing"),
         ),
         (
             "1/31/2020",
             "31/1/2020",
             DataType::Timestamp(TimeUnit::Nanosecond, None),
             "-",
-            Some("\"31/1/2020\" is no date or time from 1678 to 2261"),
+            Some("\"31/1/2020\" is not a date or time from 1678 to 2261"),
         ),
         (
             "31/1/2020",
@@ -261,7 +261,7 @@ fn error_policy_fails_only_the_record() {
     let message = &messages(&decoded)[0];
     assert_eq!(
         message,
-        "data.txt, line 202, column \"a\": \"abc\" is no integer; the record failed"
+        "data.txt, line 202, column \"a\": \"abc\" is not an integer; the record failed"
     );
     // Two bad values in one record make one failed record.
     let twice = Input::new(
