@@ -1,9 +1,8 @@
 //! The queues of a compute target: two of its own, and two for each job while the job may run.
 //!
-//! A worker receives only from the queues of the jobs that it works on, so no job waits behind the
-//! messages of another one. One queue for all jobs, the first design, sends a node messages that it
-//! may not or cannot run; fairness, limits and waiting then need a mechanism each, and none of them
-//! sees the whole fleet.
+//! A worker receives only from the queues of the jobs that it works on, so no job waits behind the messages of another
+//! one. With one queue for all jobs, a node would receive messages that it may not or cannot run. Fairness and limits
+//! would then need mechanisms of their own, none of which sees the whole fleet.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -12,8 +11,8 @@ use async_trait::async_trait;
 
 use crate::{Error, Queue};
 
-/// The end of the name of the queue through which commands tell reducers that there is news. Its messages may have any
-/// content, and the loss of one costs a second.
+/// The end of the name of the queue through which commands wake reducers. The content of its messages has no meaning,
+/// and a lost message delays the reducers by a second.
 pub const CONTROL: &str = "control";
 
 /// The end of the name of the queue for messages that no role can read.
@@ -22,21 +21,21 @@ pub const DEAD_LETTERS: &str = "dead-letters";
 /// Creates, opens and deletes the queues of a target.
 ///
 /// The name of a job consists of letters, digits, `-`, `_` and `.`. A service that allows fewer characters, or shorter
-/// names, replaces it by one that it allows, always the same.
+/// names, replaces it by one that it allows, which depends on the name alone.
 #[async_trait]
 pub trait Broker: Send + Sync + Debug {
-    /// Opens the queues of the target itself, and creates those that do not exist, on SQS and RabbitMQ only if the options say
-    /// so. Nothing deletes them.
+    /// Opens the queues of the target itself, and creates those that do not exist. SQS and RabbitMQ create them only if
+    /// the options say so. Nothing deletes them.
     async fn target(&self) -> Result<TargetQueues, Error>;
 
     /// Creates the queues of a job that do not exist, and opens both.
     async fn create(&self, name: &str) -> Result<JobQueues, Error>;
 
-    /// Opens the queues of a job. [`Error::Absent`]: one of them does not exist.
+    /// Opens the queues of a job. Fails with [`Error::Absent`] if one of them does not exist.
     async fn open(&self, name: &str) -> Result<JobQueues, Error>;
 
-    /// Deletes the queues of a job with their messages, and does nothing if they do not exist. Later calls on an open queue
-    /// fail, mostly with [`Error::Absent`], or find no messages.
+    /// Deletes the queues of a job with their messages, and does nothing if they do not exist. Later calls on an open
+    /// queue fail, mostly with [`Error::Absent`], or find no messages.
     async fn delete(&self, name: &str) -> Result<(), Error>;
 
     /// Returns what the service calls the task queue of a job.
@@ -45,9 +44,9 @@ pub trait Broker: Send + Sync + Debug {
     /// Returns how many jobs may have queues at a time.
     fn jobs_max(&self) -> u32;
 
-    /// Lets every acknowledgement reach the service, and ends the leases of this process where leases end with their
-    /// connection ([`Limits::timed_lease`](crate::Limits::timed_lease) is false). Queues that it has opened are not used
-    /// after that.
+    /// Waits until every acknowledgement has reached the service, and ends the leases of this process where leases end
+    /// with their connection ([`Limits::timed_lease`](crate::Limits::timed_lease) is false). The caller must not use
+    /// the queues of this broker afterwards.
     async fn close(&self);
 }
 
@@ -58,7 +57,7 @@ pub struct TargetQueues {
     pub control: Arc<dyn Queue>,
     /// Messages that no role can read.
     pub dead_letters: Arc<dyn Queue>,
-    /// The target had no control queue, and this call has created it.
+    /// Whether this call has created the control queue.
     pub are_new: bool,
 }
 
@@ -94,18 +93,18 @@ impl QueueRole {
 pub(crate) struct Naming {
     /// The largest number of characters.
     pub characters_max: usize,
-    /// Allowed besides letters and digits.
+    /// The characters that are allowed besides ASCII letters and digits.
     pub marks: &'static str,
 }
 
 impl Naming {
-    /// Returns `NAME-tasks` or `NAME-results`. A name that is too long or has other characters is replaced by its
-    /// beginning and a digest, in both alike.
-    pub(crate) fn name(self, name: &str, part: QueueRole) -> String {
+    /// Returns `NAME-tasks` or `NAME-results`. If the name is too long or has other characters, its beginning and a
+    /// digest replace it in both.
+    pub(crate) fn name(self, name: &str, role: QueueRole) -> String {
         let is_allowed =
             |character: char| character.is_ascii_alphanumeric() || self.marks.contains(character);
         let room = self.characters_max - "-results".len();
-        let suffix = part.suffix();
+        let suffix = role.suffix();
         if name.len() <= room && name.chars().all(is_allowed) {
             return format!("{name}-{suffix}");
         }
@@ -117,7 +116,7 @@ impl Naming {
     }
 }
 
-/// Enough that no two of a million names agree.
+/// Enough hexadecimal digits that no two of a million names collide.
 const DIGEST_DIGITS: usize = 16;
 
 #[cfg(test)]
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_keep_their_beginning_and_differ() {
+    fn replaced_names_keep_their_beginning_and_differ() {
         let dotted = NAMING.name("demo-a.b", QueueRole::Tasks);
         assert_eq!(dotted, format!("demo-a-b-{}-tasks", &blake3::hash(b"demo-a.b").to_hex()[..16]));
         assert_ne!(dotted, NAMING.name("demo-a-b", QueueRole::Tasks));

@@ -1,11 +1,11 @@
 //! A decorator that sends several messages as one message of the service: a *bundle*.
 //!
-//! A service takes as long for a message of 100 bytes as for one of 10 KB, and costs as much, so quick mini-batches are
-//! cheaper together. The sender decides which messages may travel together ([`Message::bundle_max`]). A receiver gets
-//! each of them as a [`Delivery`] of its own, a *member*. The members of a bundle share its lease and receive count,
-//! and the service forgets the bundle once all members are acknowledged. If a receiver dies, the service therefore
-//! delivers acknowledged members again, together with the others. The receiver of a redelivered bundle first sends its
-//! members again alone, because one of them may have ended the last receiver.
+//! A message of 100 bytes takes a service as long as one of 10 KB, and costs as much, so quick mini-batches are cheaper
+//! together. The sender decides which messages may travel together ([`Message::bundle_max`]). A receiver gets each of
+//! them as a [`Delivery`] of its own, a *member*. The members of a bundle share its lease and receive count, and the
+//! bundle is acknowledged at the service once all members are. If a receiver dies, the service therefore delivers
+//! acknowledged members again, together with the others. The receiver of a redelivered bundle first sends each member
+//! again alone, because one of them may have killed the last receiver.
 //!
 //! A bundle is the line `bundle MEMBER-BYTES…` and the members.
 
@@ -22,9 +22,9 @@ use crate::{Delivery, Depth, Error, Limits, Message, Name, Queue, Receipt, Recei
 
 /// The largest number of members of a bundle.
 const MEMBERS_MAX: usize = 64;
-/// The beginning of a bundle. A message with this beginning is sent as a bundle of one.
+/// The beginning of a bundle. A message that happens to begin with it is sent as a bundle of one.
 const MARKER: &[u8] = b"bundle ";
-/// More than the first line of any bundle.
+/// An upper bound of the first line of any bundle.
 const HEADER_BYTES_MAX: usize = 16 * (MEMBERS_MAX + 1);
 
 /// A wrapper around a queue.
@@ -32,16 +32,16 @@ const HEADER_BYTES_MAX: usize = 16 * (MEMBERS_MAX + 1);
 pub struct Bundles {
     queue: Arc<dyn Queue>,
     resent: fn(&Delivery) -> Bytes,
-    /// Members of each message of the last receive, on average.
+    /// The average number of members in the messages of the last receive.
     members_seen: AtomicUsize,
 }
 
-/// A bundle that was delivered here.
+/// A bundle that this process has received.
 #[derive(Debug)]
 pub(crate) struct Bundle {
     delivery: Delivery,
     members: Vec<Bytes>,
-    /// The members that are acknowledged, or sent again alone.
+    /// For each member, whether it is acknowledged, or sent again alone.
     ended: Mutex<Vec<bool>>,
 }
 
@@ -83,7 +83,7 @@ impl Member {
     }
 }
 
-/// Receipts by the receipt of their message, in the order of their first.
+/// Receipts, grouped by the receipt of their message. Messages are in the order of their first receipt.
 #[derive(Default)]
 struct ByMessage {
     messages: Vec<(Receipt, Vec<Receipt>)>,
@@ -91,7 +91,7 @@ struct ByMessage {
 }
 
 impl ByMessage {
-    /// Returns the place of the message.
+    /// Adds a receipt. Returns the index of its message.
     fn add(&mut self, receipt: &Receipt) -> usize {
         let message = member(receipt).map_or(receipt, |member| &member.bundle.delivery.receipt);
         let place = *self.places.entry(message.clone()).or_insert_with(|| {
@@ -110,13 +110,13 @@ impl ByMessage {
 }
 
 impl Bundles {
-    /// Wraps a queue. `resent` returns the body with which a member of a delivery is sent again, as a new message that
-    /// carries what the service has counted.
+    /// Wraps a queue. `resent` returns the body with which a member is sent again. The new message starts the service's
+    /// receive count anew, so the body must carry the former count.
     pub fn new(queue: Arc<dyn Queue>, resent: fn(&Delivery) -> Bytes) -> Self {
         Self { queue, resent, members_seen: AtomicUsize::new(1) }
     }
 
-    /// Sends members again, alone, and ends them here.
+    /// Sends each member again alone, then acknowledges it.
     async fn send_alone(&self, members: &[Delivery]) -> Result<(), Error> {
         let messages = members.iter().map(|member| Message::new((self.resent)(member))).collect();
         self.send(messages).await?;
@@ -131,7 +131,7 @@ impl Queue for Bundles {
         self.queue.send(bundle(messages, self.queue.limits().message_bytes_max)).await
     }
 
-    /// Expects bundles as large as those of the last receive, so it may return too few messages, or too many.
+    /// Expects bundles as large as those of the last receive, so it may return fewer or more messages than requested.
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
         let messages_max = request.messages_max.div_ceil(self.members_seen.load(Ordering::Relaxed));
         let received = self.queue.receive(Receive { messages_max, ..request }).await?;
@@ -176,7 +176,7 @@ impl Queue for Bundles {
         let mut whole: Vec<Receipt> = Vec::new();
         for receipt in receipts {
             let place = asked.add(receipt);
-            // Once all members have ended, each further call asks again, because the first may have failed.
+            // Once all members have ended, each further call acknowledges again, because the first may have failed.
             let is_whole = member(receipt).is_none_or(Member::end);
             let message = &asked.messages[place].0;
             if is_whole && whole.last() != Some(message) {
@@ -186,7 +186,7 @@ impl Queue for Bundles {
         Ok(asked.receipts_of(&self.queue.acknowledge(&whole).await?))
     }
 
-    /// Releases bundles of which all members are released; other members are sent again alone.
+    /// Releases a bundle if `receipts` has all its members; otherwise sends the given members again alone.
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
         let mut asked = ByMessage::default();
         for receipt in receipts {
@@ -223,7 +223,7 @@ fn member(receipt: &Receipt) -> Option<&Member> {
     }
 }
 
-/// Joins neighbours that may travel together, in messages of at most `bytes_max`.
+/// Joins adjacent messages that may travel together, into messages of at most `bytes_max` bytes.
 fn bundle(messages: Vec<Message>, bytes_max: usize) -> Vec<Message> {
     let mut sent = Vec::new();
     let mut rest = &messages[..];

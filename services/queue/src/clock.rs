@@ -1,5 +1,5 @@
-//! The clocks of leases and delays: that of a queue, and that of a process which holds leases. Tests use manual clocks,
-//! so that none of them sleeps.
+//! The clocks of leases and delays: that of a queue, and that of a process which holds leases. Tests use manual clocks
+//! instead of sleeping.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -37,13 +37,13 @@ impl Clock {
         }
     }
 
-    /// Returns the time `duration` from now.
+    /// Returns the time `duration` from now, in milliseconds.
     pub(crate) fn after(&self, duration: Duration) -> i64 {
         self.now_milliseconds().saturating_add(milliseconds(duration))
     }
 }
 
-/// A clock that stands still until a test advances it. Clones share the time.
+/// A clock that moves only when a test advances it. Clones share the time.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicI64>);
 
@@ -56,7 +56,7 @@ impl ManualClock {
         Self(Arc::new(AtomicI64::new(START_MILLISECONDS)))
     }
 
-    /// Creates a clock that shows this date.
+    /// Creates a clock that starts at this date.
     pub fn at(date: SystemTime) -> Self {
         let since_epoch = date.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self(Arc::new(AtomicI64::new(whole_milliseconds(since_epoch))))
@@ -86,29 +86,29 @@ fn milliseconds(duration: Duration) -> i64 {
     whole_milliseconds(duration.min(CENTURY) + Duration::from_nanos(999_999))
 }
 
-/// The clock by which a process counts its leases. Unlike [`Instant`] on Linux, it also counts the time during which the
-/// machine was suspended, or paused as a virtual machine. It never goes back.
+/// The clock by which a process measures its leases. Unlike [`Instant`] on Linux, it includes the time during which the
+/// machine was suspended, or paused as a virtual machine. It is monotonic.
 #[derive(Clone, Debug)]
 pub enum LeaseClock {
     /// The clocks of the system.
     System,
-    /// The clock of the Tokio runtime, and a machine that a test suspends.
+    /// The clock of the Tokio runtime, and the time for which a test has suspended the machine.
     Manual(ManualSleep),
 }
 
-/// How long a test has suspended its machine. Clones share the time.
+/// The time for which a test has suspended its machine. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct ManualSleep(Arc<AtomicU64>);
 
 impl ManualSleep {
-    /// Suspends the machine for this long: no other clock of the process moves.
+    /// Suspends the machine for this long: only [`LeaseClock`] advances.
     pub fn suspend(&self, time: Duration) {
         self.0.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
     }
 }
 
 impl LeaseClock {
-    /// Returns the time.
+    /// Returns the current time.
     pub fn now(&self) -> Instant {
         Instant::now() + self.suspended()
     }
@@ -121,41 +121,44 @@ impl LeaseClock {
         }
     }
 
-    /// Returns the time of [`Instant::now`] at which this clock shows `at`, unless the machine is suspended before.
+    /// Returns the time of [`Instant::now`] at which this clock reaches `at` if the machine is not suspended before.
     pub fn awake_at(&self, at: Instant) -> Instant {
         Instant::now() + at.saturating_duration_since(self.now())
     }
 }
 
-/// Shorter differences between clocks are none.
+/// A shorter difference between clocks does not count as a suspension.
 const SUSPENDED_MIN_MILLISECONDS: u64 = 1000;
 
-/// The kernel counts its own suspensions. Of a pause of a virtual machine only the wall clock tells, which is set forward
-/// afterwards. Setting it forward by hand looks the same, and then costs leases, which only repeats work.
+/// Returns how long the machine has been suspended since the first call.
+///
+/// The kernel counts its own suspensions. After a pause of a virtual machine, only the wall clock jumps forward. A
+/// person who sets it forward causes the same jump. That costs leases, which only repeats work.
 fn suspended() -> Duration {
     static AT_START: OnceLock<[i64; 2]> = OnceLock::new();
     static SUSPENDED: AtomicU64 = AtomicU64::new(0);
     let ahead = ahead_of_monotonic();
     let at_start = AT_START.get_or_init(|| ahead);
-    let gone = ahead.iter().zip(at_start).map(|(now, start)| now - start).max();
-    let gone = gone.map_or(0, |gone| u64::try_from(gone).unwrap_or(0));
+    let measured = ahead.iter().zip(at_start).map(|(now, start)| now - start).max();
+    let measured = measured.map_or(0, |measured| u64::try_from(measured).unwrap_or(0));
     let known = SUSPENDED.load(Ordering::SeqCst);
-    let known = if gone < known + SUSPENDED_MIN_MILLISECONDS {
+    let known = if measured < known + SUSPENDED_MIN_MILLISECONDS {
         known
     } else {
-        SUSPENDED.fetch_max(gone, Ordering::SeqCst).max(gone)
+        SUSPENDED.fetch_max(measured, Ordering::SeqCst).max(measured)
     };
     Duration::from_millis(known)
 }
 
-/// Returns by how many milliseconds the clock that counts suspensions, and the wall clock, are ahead of that of [`Instant`].
+/// Returns how many milliseconds the clock that includes suspensions, and the wall clock, are ahead of that of
+/// [`Instant`].
 fn ahead_of_monotonic() -> [i64; 2] {
     let milliseconds = |clock| {
         let time = clock_gettime(clock);
         time.tv_sec * 1000 + time.tv_nsec / 1_000_000
     };
     let others = [milliseconds(ClockId::Boottime), milliseconds(ClockId::Realtime)];
-    // Read last, so that an interruption between two readings does not look like a suspension.
+    // This clock is read last, so that an interruption between two readings does not look like a suspension.
     let monotonic = milliseconds(ClockId::Monotonic);
     others.map(|other| other - monotonic)
 }
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_suspension_the_lease_clock_is_that_of_the_runtime() {
+    async fn lease_clock_without_suspension_equals_that_of_the_runtime() {
         let clock = LeaseClock::System;
         for _ in 0..1000 {
             assert_eq!(clock.now(), Instant::now());

@@ -26,13 +26,13 @@ use crate::{Delivery, Depth, Error, Message, Queue, Receipt, Receive};
 pub use leases::*;
 pub use messages::*;
 
-/// A queue to be tested, and its clock.
+/// A queue under test, and its clock.
 #[async_trait]
 pub trait Harness: Send + Sync {
     /// Returns the queue, which is empty at first and has no other users.
     fn queue(&self) -> Arc<dyn Queue>;
 
-    /// Returns what the queue can do.
+    /// Returns the capabilities of the queue.
     fn capabilities(&self) -> Capabilities;
 
     /// Lets this much time pass for leases and delays: advances the queue's clock, or sleeps.
@@ -46,7 +46,7 @@ pub struct Capabilities {
     pub time_unit: Duration,
     /// The longest [`Receive::wait`] that the backend honours.
     pub wait_max: Duration,
-    /// Leases expire by time. (A lease that is a connection ends with the connection.)
+    /// Leases expire by time. Otherwise they end with their connection.
     pub timed_lease: bool,
     /// The effect of acknowledging a redelivered message with an old receipt.
     pub old_receipt: OldReceipt,
@@ -56,9 +56,10 @@ pub struct Capabilities {
     pub exact_counts: bool,
     /// The backend delivers new messages in the order in which they were sent.
     pub first_in_first_out: bool,
-    /// Messages claimed by a dropped [`Queue::receive`] are visible again immediately, and that claim is not counted.
+    /// Messages that a dropped [`Queue::receive`] has claimed are visible again immediately, and their receive counts
+    /// do not include that claim.
     pub dropped_receive_returns: bool,
-    /// The largest body, if there is a limit that a test can reach.
+    /// The largest body in bytes, if there is a limit that a test can reach.
     pub message_bytes_max: Option<usize>,
 }
 
@@ -111,7 +112,7 @@ macro_rules! queue_contract {
     };
 }
 
-/// Long enough for everything that a test does during a lease.
+/// A lease that outlasts everything that a test does during it.
 const LEASE_UNITS: u32 = 20;
 /// The delay that a busy machine may add.
 const LATE_UNITS: u32 = 8;
@@ -150,7 +151,7 @@ impl<'a> Tester<'a> {
     }
 
     /// Receives up to `messages_max` messages that are visible now.
-    async fn look(&self, messages_max: usize) -> Vec<Delivery> {
+    async fn receive_visible(&self, messages_max: usize) -> Vec<Delivery> {
         self.receive(self.request(messages_max)).await
     }
 
@@ -174,8 +175,8 @@ impl<'a> Tester<'a> {
     }
 
     async fn assert_none_visible(&self) {
-        let deliveries = self.look(10).await;
-        assert!(deliveries.is_empty(), "nothing should be visible: {deliveries:?}");
+        let deliveries = self.receive_visible(10).await;
+        assert!(deliveries.is_empty(), "no message should be visible: {deliveries:?}");
     }
 
     async fn extend(&self, receipt: &Receipt, units: u32) -> bool {

@@ -1,34 +1,34 @@
-//! The errors of calls, sorted by the reaction of the caller.
+//! The errors of calls, by what the caller should do.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-/// A call to a queue failed. Losing a lease is not an error, see [`Queue`](crate::Queue).
+/// The failure of a call to a queue. Losing a lease is not an error, see [`Queue`](crate::Queue).
 ///
-/// `{}` names the queue and what it cannot do; `{:#}` adds the cause, as `anyhow` does.
+/// `{}` names the queue and the problem; `{:#}` adds the cause, as `anyhow` does.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The queue does not answer now and may later: call again, after a growing pause.
+    /// The queue does not answer now, but may later: call again after a growing pause.
     Unavailable {
         /// Path or address.
         queue: String,
         /// The problem, and the remedy.
         source: Cause,
     },
-    /// No call will succeed until a person changes something: stop, and show this.
+    /// No call will succeed until a person changes something: stop, and show the error.
     Misconfigured {
         /// Path or address.
         queue: String,
         /// The problem, and the remedy.
         source: Cause,
     },
-    /// The queue does not exist, or does not exist any more. Those of a job exist while it may run.
+    /// The queue was never created, or has been deleted. The queues of a job exist only while it may run.
     Absent {
         /// Its name.
         queue: String,
     },
-    /// A message is larger than the queue allows, and no message of its batch was sent: send a reference instead.
+    /// A message is larger than the queue allows, so the call sent none of its messages: send a reference instead.
     TooLarge {
         /// Path or address.
         queue: String,
@@ -71,10 +71,10 @@ impl Error {
     }
 }
 
-/// The cause of an error in words for people, and the error of the service or system from which they were made.
+/// The cause of an error in words for people, and the error of the service or system that it explains.
 ///
-/// The words quote that error, so that no text appears twice: like [`std::io::Error`], a cause ends the chain of
-/// [`source`](StdError::source), and [`get_ref`](Self::get_ref) returns the error behind it.
+/// The words quote that error. So that no text appears twice, a cause ends the chain of [`source`](StdError::source),
+/// like [`std::io::Error`], and [`get_ref`](Self::get_ref) returns the error behind it.
 #[derive(Clone, Debug)]
 pub struct Cause {
     words: String,
@@ -89,7 +89,7 @@ impl Cause {
         Self { words: words.into(), error: Some(Arc::new(error)) }
     }
 
-    /// Returns the error from which the words were made, if a service or the system reported one.
+    /// Returns the error that the words explain, if a service or the system reported one.
     pub fn get_ref(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
         self.error.as_deref()
     }

@@ -1,15 +1,15 @@
 //! Queues that connect the roles: each delivers every message at least once, under a lease.
 //!
-//! The one idea: the documentation of [`Queue`] is the contract, [`contract`] is the same contract as tests, and every
-//! backend passes it. Backends differ where the services behind them differ; each difference is a field of
-//! [`contract::Capabilities`], so it is written down once.
+//! The documentation of [`Queue`] is the contract, [`contract`] is the same contract as tests, and every backend passes
+//! them. Backends differ where the services behind them differ. Each difference is a field of
+//! [`contract::Capabilities`].
 //!
 //! The life of a message: *sent*, *delayed* for the requested time, *visible*, *in flight* from the moment it is
 //! received until its lease ends, and then either removed (acknowledged) or visible again (expired or released). Each
 //! hand-over is a [`Delivery`] with its own [`Receipt`] and a count.
 //!
 //! A [`Broker`] has the queues of a compute target; its contract is [`contract::brokers`]. A job without a target has a
-//! [`MemoryQueue`] for each direction: plan and ledger say what is left of it after a kill.
+//! [`MemoryQueue`] for each direction: after a kill, the engine restores its messages from plan and ledger.
 //!
 //! | | [`SqliteBroker`] | [`SqsBroker`] | [`RabbitBroker`] | [`MemoryBroker`] |
 //! |---|---|---|---|---|
@@ -99,8 +99,8 @@ pub trait Queue: Send + Sync + Debug {
     /// queue may answer either way.
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error>;
 
-    /// Ends leases: the messages are visible again immediately. Nodes that drain use this. The receive count stays; the
-    /// next delivery continues it. Lost receipts are ignored.
+    /// Ends leases: the messages are visible again immediately. Nodes that drain use this. The next delivery continues
+    /// the receive count. The queue ignores lost receipts.
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error>;
 
     /// Returns the approximate number of messages: for progress and scaling, never to decide that all work is done.
@@ -117,8 +117,8 @@ pub struct Message {
     pub body: Bytes,
     /// Time until the message becomes visible.
     pub delay: Duration,
-    /// How many messages of the call may travel in one message of the service, this one included; 1: it travels alone.
-    /// Only [`Bundles`] uses it.
+    /// The largest number of messages, this one included, that may share one message of the service; 1: it travels
+    /// alone. Only [`Bundles`] uses it.
     pub bundle_max: usize,
 }
 
@@ -133,7 +133,8 @@ impl Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receive {
     /// Maximum number of messages, except that the members of a bundle arrive together. With 0 the call returns none; a
-    /// backend that prefetches then returns its unclaimed messages to the queue, and fetches no more until the next receive.
+    /// backend that prefetches then returns its unclaimed messages to the queue, and fetches no more until the next
+    /// receive.
     pub messages_max: usize,
     /// Duration of each lease.
     pub visibility: Duration,
@@ -150,7 +151,7 @@ pub struct Delivery {
     pub receipt: Receipt,
     /// Number of deliveries of the message, this one included: 1 at first. Some services only estimate it.
     pub receive_count: u32,
-    /// The lease began at this time of the [`LeaseClock`] or later.
+    /// The earliest time of the [`LeaseClock`] at which the lease may have begun.
     pub leased_at: Instant,
 }
 
@@ -203,7 +204,7 @@ pub struct Limits {
     pub lease_max: Option<Duration>,
     /// The longest [`Message::delay`]; longer delays are shortened to it, and with zero all are ignored.
     pub delay_max: Duration,
-    /// Leases expire by time. Otherwise all leases of a connection end with that connection.
+    /// Whether leases expire by time. Otherwise all leases of a connection end with that connection.
     pub timed_lease: bool,
     /// The largest useful [`Message::bundle_max`]; 1: each message travels alone.
     pub bundle_max: usize,
@@ -212,10 +213,10 @@ pub struct Limits {
 /// The approximate number of messages in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
-    /// Messages that could be received now.
+    /// Messages that a receiver could get now.
     pub visible: u64,
-    /// Messages that are leased; those of this connection alone where leases belong to connections
-    /// ([`Limits::timed_lease`] is false).
+    /// Leased messages. Where leases belong to connections ([`Limits::timed_lease`] is false), only those of this
+    /// connection.
     pub in_flight: u64,
     /// Messages that are not yet visible and were never received.
     pub delayed: u64,

@@ -1,5 +1,5 @@
-//! A queue in memory: for the roles of one process, and for tests, for which it produces on demand the rare behaviour of real
-//! services.
+//! A queue in memory, for the roles of one process and for tests. On demand of a test, it behaves like real services in
+//! rare cases.
 
 mod broker;
 
@@ -46,7 +46,7 @@ impl Default for MemoryOptions {
 #[derive(Debug)]
 pub struct MemoryQueue {
     options: MemoryOptions,
-    /// `send` waits while the queue has this many.
+    /// `send` waits while the queue has at least this many messages.
     messages_max: usize,
     shared: Arc<Shared>,
 }
@@ -56,7 +56,7 @@ pub struct MemoryQueue {
 struct Shared {
     state: Mutex<State>,
     became_visible: Notify,
-    /// There is room for more messages.
+    /// Wakes senders that wait for room.
     has_room: Notify,
 }
 
@@ -72,9 +72,9 @@ struct State {
     duplicates_left: usize,
     stalls_left: usize,
     extended: usize,
-    /// It was deleted under this name.
+    /// The name of the queue, if it was deleted.
     deleted: Option<String>,
-    /// It has no receiver any more.
+    /// Whether its receiver has ended.
     is_abandoned: bool,
 }
 
@@ -85,17 +85,17 @@ struct Stored {
     receive_count: u32,
 }
 
-/// `visible_at` of a message that is visible now; earlier than any clock, so that such messages keep their order.
+/// The `visible_at` of a message that is visible now. It is earlier than any clock, so such messages keep their order.
 const VISIBLE_NOW: i64 = 0;
 
-/// Bits of the number of a message within its queue.
+/// The bits of a message id that number it within its queue; the bits above them number the queue.
 const MESSAGE_BITS: u32 = 32;
 
 /// Interval at which a waiting receiver checks a manual clock.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Longer than any receiver waits.
-const LOOK_MAX: Duration = Duration::from_secs(3600);
+/// The longest time between two checks of a waiting receiver.
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 impl MemoryQueue {
     /// Creates an empty queue.
@@ -117,7 +117,7 @@ impl MemoryQueue {
         self.state().failures_left = calls;
     }
 
-    /// Lets the next `calls` calls of [`Queue::extend`] take effect without an answer.
+    /// Makes the next `calls` calls of [`Queue::extend`] take effect without returning.
     pub fn stall_next_extensions(&self, calls: usize) {
         self.state().stalls_left = calls;
     }
@@ -132,20 +132,20 @@ impl MemoryQueue {
         self.state().duplicates_left = deliveries;
     }
 
-    /// Returns a handle for a fast sender: its `send` waits while the queue has this many messages. A role that receives from
-    /// the queue must not send with it, because it would wait for itself.
+    /// Returns a handle for a fast sender: its `send` waits while the queue has `messages_max` messages or more. A role
+    /// that receives from the queue must not send with it, because it would wait for itself.
     pub fn bounded(&self, messages_max: usize) -> Self {
         Self { options: self.options.clone(), messages_max, shared: self.shared.clone() }
     }
 
-    /// Ends the waiting of senders, because the receiver has ended.
+    /// Records that the receiver has ended. Senders no longer wait for room.
     pub fn abandon(&self) {
         self.state().is_abandoned = true;
         self.shared.has_room.notify_waiters();
     }
 
-    /// Waits until the queue has fewer messages than it may have.
-    async fn room(&self) {
+    /// Waits until the queue has fewer than `messages_max` messages, or is abandoned.
+    async fn wait_for_room(&self) {
         loop {
             let mut has_room = std::pin::pin!(self.shared.has_room.notified());
             has_room.as_mut().enable();
@@ -160,14 +160,14 @@ impl MemoryQueue {
         }
     }
 
-    /// Removes all messages, and lets all calls fail from now on.
+    /// Removes all messages. All later calls fail.
     fn delete(&self, name: &str) {
         *self.state() = State { deleted: Some(name.to_owned()), ..State::default() };
         self.shared.became_visible.notify_waiters();
     }
 
     /// Returns the time at which a message may become visible without a notification.
-    fn next_look(&self, now: i64) -> Instant {
+    fn next_check(&self, now: i64) -> Instant {
         let wait = match self.options.clock {
             Clock::Manual(_) => TICK,
             Clock::System | Clock::Tokio(_) => {
@@ -177,13 +177,13 @@ impl MemoryQueue {
                     .range((now + 1, i64::MIN)..)
                     .next()
                     .map_or(i64::MAX, |(at, _)| *at);
-                Duration::from_millis((next - now).unsigned_abs()).min(LOOK_MAX)
+                Duration::from_millis((next - now).unsigned_abs()).min(CHECK_INTERVAL_MAX)
             }
         };
         Instant::now() + wait
     }
 
-    /// Returns the lost leases, and whether the caller gets an answer.
+    /// Extends leases. Returns the lost ones, and whether the call should return to its caller.
     fn set_leases(&self, leases: &[(Receipt, Duration)]) -> Result<(Vec<Receipt>, bool), Error> {
         let mut state = self.call()?;
         let now = self.options.clock.now_milliseconds();
@@ -236,7 +236,7 @@ const NAME: &str = "(memory)";
 impl Queue for MemoryQueue {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
         check_sizes(&messages, self.options.message_bytes_max, NAME)?;
-        self.room().await;
+        self.wait_for_room().await;
         let mut state = self.call()?;
         for message in messages {
             let delayed = !message.delay.is_zero();
@@ -266,7 +266,7 @@ impl Queue for MemoryQueue {
             }
             tokio::select! {
                 () = became_visible => {}
-                () = sleep_until(deadline.min(self.next_look(now))) => {}
+                () = sleep_until(deadline.min(self.next_check(now))) => {}
             }
         }
     }

@@ -1,7 +1,6 @@
 //! A decorator that records the use of a queue: which calls are made, how long they take, and whether it answers.
 //!
-//! It wraps any [`Queue`], so that neither backends nor callers know of it, and a role without observers pays
-//! nothing.
+//! It wraps any [`Queue`], so neither backends nor callers know of it, and a role without observers pays nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +17,11 @@ use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 pub struct Observed {
     queue: Arc<dyn Queue>,
     name: &'static str,
-    /// Healthy while the queue answers receives; a role that receives nothing has nothing to do.
+    /// Healthy while the queue answers receives, and while the role does not receive.
     answers: Duty,
 }
 
-/// A receive that waits for its answer. When it is dropped without one, nothing is waiting any more.
+/// A receive that waits for its answer. Dropping it ends the wait.
 struct PendingReceive<'a>(&'a Duty);
 
 impl Drop for PendingReceive<'_> {
@@ -68,10 +67,10 @@ impl Queue for Observed {
 
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
         self.answers.asked(request.wait);
-        let asked = PendingReceive(&self.answers);
+        let pending = PendingReceive(&self.answers);
         let answer = self.observe("receive", self.queue.receive(request)).await;
-        // The caller repeats a failed receive, and the queue counts as answering only once one succeeds.
-        std::mem::forget(asked);
+        // The caller retries a failed receive, so the wait goes on until one succeeds.
+        std::mem::forget(pending);
         let deliveries = answer?;
         let labels = [(DESTINATION, self.name), (OPERATION, "receive")];
         metrics().messages_consumed.get_or_create(&labels).inc_by(deliveries.len() as u64);

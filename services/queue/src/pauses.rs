@@ -1,8 +1,8 @@
-//! The pauses between tries of a request that a service has not answered: one schedule for what a caller must not give up,
-//! and one for what it can do without.
+//! The pauses between retries of a request that a service has not answered: one schedule for requests that must
+//! succeed, and one for requests that the caller can do without.
 //!
-//! Jitter adds up to the same time again to each pause, so that processes that have lost a service together do not come
-//! back together.
+//! Jitter adds up to the same time again to each pause, so that processes that have lost a service at the same time do
+//! not all retry at the same time.
 
 use std::time::Duration;
 
@@ -10,23 +10,24 @@ use backon::ExponentialBuilder;
 
 const FIRST: Duration = Duration::from_millis(100);
 
-/// Tries again until the service answers: after 100 ms, 200 ms, …, and then every 10 seconds, without end. A caller that
-/// has a deadline sets it with `with_total_delay`.
+/// Retries until the service answers: after 100 ms, 200 ms, …, and then every 10 seconds, without end. A caller with a
+/// deadline sets it with `with_total_delay`.
 pub const UNTIL_IT_ANSWERS: ExponentialBuilder = ExponentialBuilder::new()
     .with_jitter()
     .with_min_delay(FIRST)
     .with_max_delay(Duration::from_secs(10))
     .without_max_times();
 
-/// Eight more tries within 9 to 18 seconds, at most 2 to 4 seconds apart: for a request whose caller can go on without an
-/// answer.
+/// Retries eight times within 9 to 18 seconds, with pauses of at most 2 to 4 seconds: for a request whose caller can go
+/// on without an answer.
 pub const FOR_SECONDS: ExponentialBuilder = ExponentialBuilder::new()
     .with_jitter()
     .with_min_delay(FIRST)
     .with_max_delay(Duration::from_secs(2))
     .with_max_times(8);
 
-/// As often as [`FOR_SECONDS`] until `patience` is over (`None`: without end), while others wait for what the caller holds.
+/// Returns the pauses of [`FOR_SECONDS`], repeated until `patience` has passed (`None`: without end): for a caller on
+/// which other tasks wait.
 pub fn while_others_wait(patience: Option<Duration>) -> ExponentialBuilder {
     FOR_SECONDS.without_max_times().with_total_delay(patience)
 }

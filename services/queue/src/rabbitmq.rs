@@ -1,13 +1,13 @@
 //! RabbitMQ: quorum queues whose leases last as long as their connection.
 //!
-//! [`connections`] are shared by the sessions of queues, [`session`] is two channels on one of them, [`leases`] tracks the
-//! messages that it holds, [`subscription`] makes the broker send as many messages as receivers request, [`failure`] explains
-//! errors, and [`broker`] has the queues of a target.
+//! [`connections`] are shared by the sessions of queues, [`session`] is two channels on one of them, [`leases`] tracks
+//! the messages that it holds, [`subscription`] makes the broker send as many messages as receivers request,
+//! [`failure`] explains errors, and [`broker`] has the queues of a target.
 //!
 //! RabbitMQ has no lease that ends by time. A delivery belongs to a channel until it is settled, and returns to the
 //! queue when the channel closes: because its node died, the network failed, the broker restarted, or the broker's
-//! `consumer_timeout` (30 minutes by default) expired. In each case *all* leases of the session are lost, the next
-//! call opens another one, and the queue reports receipts of the old session as lost.
+//! `consumer_timeout` (30 minutes by default) expired. In each case *all* leases of the session are lost. The next call
+//! opens a new session, and the queue reports receipts of the old one as lost.
 
 mod address;
 mod broker;
@@ -42,12 +42,12 @@ use crate::{Delivery, Depth, Error, Limits, Message, Queue, Receipt, Receive};
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// How long a delivery may stay unsettled: the default `consumer_timeout` of the broker.
 const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// Number of returns to the queue after which the broker removes a message. The engine gives up much earlier, by its
-/// own count; the default of RabbitMQ 4 is 20.
+/// The number of returns to the queue after which the broker removes a message. The engine gives up much earlier, by
+/// its own count; the default of RabbitMQ 4 is 20.
 const DELIVERY_LIMIT: u32 = 1000;
-/// Time within which a ready message arrives, unless it goes to another consumer.
+/// The time within which a ready message arrives, unless it goes to another consumer.
 const ARRIVAL_MAX: Duration = Duration::from_secs(1);
-/// Number of connections on which one call tries to do its work.
+/// The largest number of sessions on which one call tries to do its work.
 const TRIES_MAX: usize = 3;
 
 /// The address and settings of the queues of a target.
@@ -60,11 +60,13 @@ pub struct RabbitOptions {
     /// A file of certificate authorities (PEM) to trust besides those of the system; takes precedence over
     /// `cacertfile`.
     pub ca_file: Option<PathBuf>,
-    /// How long a delivery may stay unsettled. If set, it becomes an argument of queues and of their consumers, and every
-    /// process that opens them must set the same value. Brokers before 3.12 ignore the argument of queues, brokers before
-    /// 4.3 that of consumers; they need `consumer_timeout` in their configuration. `None`: the broker's 30 minutes.
+    /// How long a delivery may stay unsettled. If set, it becomes an argument of queues and of their consumers, and
+    /// every process that opens them must set the same value. Brokers before 3.12 ignore the argument of queues, and
+    /// brokers before 4.3 that of consumers; they need `consumer_timeout` in their configuration. `None`: the broker's
+    /// 30 minutes.
     pub consumer_timeout: Option<Duration>,
-    /// Number of returns to the queue after which the broker removes a message; one of a job moves to the dead letters.
+    /// The number of returns to the queue after which the broker removes a message. A message of a job moves to the
+    /// dead letters.
     pub delivery_limit: u32,
     /// The largest body.
     pub message_bytes_max: usize,
@@ -72,12 +74,12 @@ pub struct RabbitOptions {
     pub connect_wait_max: Duration,
     /// How long a call waits for an answer of the broker before it fails with [`Error::Unavailable`].
     pub answer_wait_max: Duration,
-    /// [`RabbitBroker`] creates missing queues of the target itself.
+    /// Whether [`RabbitBroker`] creates missing queues of the target itself.
     pub create: bool,
 }
 
 impl RabbitOptions {
-    /// Returns the settings for a broker with default settings.
+    /// Returns the options for a broker with default settings.
     pub fn new(url: impl Into<String>, prefix: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -120,24 +122,24 @@ impl Debug for RabbitOptions {
 
 /// A quorum queue of RabbitMQ, with a channel for each direction on a connection of a [`RabbitBroker`].
 ///
-/// - A lease lasts as long as the session, and [`Queue::extend`] only reports lost leases. The `visibility` of a receive and delays
-///   of messages are ignored.
-/// - The broker sends as many messages as callers hold and request; messages that arrive early wait here.
+/// - A lease lasts as long as the session, and [`Queue::extend`] only reports lost leases. The `visibility` of a
+///   receive and delays of messages are ignored.
+/// - The broker sends as many messages as callers hold and request. Messages that arrive early wait in this process.
 /// - Unclaimed messages return to the queue after five seconds without a request, or immediately after a receive with
-///   `messages_max` 0. They return as new messages that carry their count, because the broker would count a delivery that
-///   no caller had; so they come after the others.
-/// - Sending returns once the broker has confirmed, which for a quorum queue means on disk on most of its nodes. The
-///   queue sends messages that were unconfirmed when the connection broke again, which may duplicate them.
+///   `messages_max` 0. They return as new messages that carry their count, because the broker would count a delivery
+///   that no caller had. So they come after the others.
+/// - Sending returns once the broker has confirmed the messages: a quorum queue has them on disk on most of its nodes.
+///   If the connection breaks, the queue sends unconfirmed messages again, which may duplicate them.
 /// - AMQP does not confirm acknowledgements: one that was in flight when the connection broke may be lost.
-/// - An open queue does not create a deleted queue again: its messages are lost, and a person should know.
-/// - A single broker that is killed within seconds after a queue was created forgets that queue (3.10).
+/// - An open queue does not recreate a deleted queue, whose messages are lost: it fails, so that a person learns of it.
+/// - A single broker that is killed within seconds after the creation of a queue forgets that queue (3.10).
 ///
 /// AMQP does not report how many messages other consumers hold. [`Queue::depth`] counts ready messages and those that
 /// this queue holds.
 ///
 /// Tested with 3.10. Based on documentation only: `x-acquired-count` and its difference from `x-delivery-count` (4.3),
-/// the delivery limit of 20 that 4.0 gives queues declared without one, `x-consumer-timeout` of queues (3.12) and of
-/// consumers (4.3), and that 4.3 cancels a consumer at the timeout instead of closing the channel.
+/// the default delivery limit of 20 (4.0), `x-consumer-timeout` of queues (3.12) and of consumers (4.3), and that 4.3
+/// cancels a consumer at the timeout instead of closing the channel.
 struct RabbitQueue {
     access: Access,
     current: Mutex<Arc<Session>>,
@@ -145,7 +147,7 @@ struct RabbitQueue {
     connecting: tokio::sync::Mutex<Connecting>,
 }
 
-/// A queue, with the means to open a session of it.
+/// A queue, and everything needed to open a session of it.
 struct Access {
     connections: Arc<Connections>,
     address: Address,
@@ -154,17 +156,17 @@ struct Access {
 
 #[derive(Default)]
 struct Connecting {
-    /// Number of sessions that broke.
+    /// The number of sessions that broke.
     breaks: u32,
     /// The last failure to connect, and its time.
     failed: Option<(Instant, Error)>,
 }
 
 impl RabbitQueue {
-    /// Opens the queue. With `declare`, creates it, and the dead-letter queue of one of a job, if they are absent.
+    /// Opens the queue. With `declare`, creates it if it is absent; for a queue of a job, also the dead-letter queue.
     ///
     /// [`Error::Misconfigured`] means a queue of that name with other properties, or a missing permission;
-    /// [`Error::Unavailable`] means anything that may pass.
+    /// [`Error::Unavailable`] means any temporary failure.
     async fn open(access: Access, declare: bool) -> Result<Self, Error> {
         let session = access.connect(0, declare).await?;
         Ok(Self {
@@ -179,19 +181,19 @@ impl RabbitQueue {
     }
 
     /// Returns the session, if it is alive.
-    fn living(&self) -> Option<Arc<Session>> {
+    fn live_session(&self) -> Option<Arc<Session>> {
         let session = self.current().clone();
         session.is_alive().then_some(session)
     }
 
     /// Returns the session, or a new one if it broke.
     async fn session(&self) -> Result<Arc<Session>, Error> {
-        if let Some(session) = self.living() {
+        if let Some(session) = self.live_session() {
             return Ok(session);
         }
         let called = Instant::now();
         let mut connecting = self.connecting.lock().await;
-        if let Some(session) = self.living() {
+        if let Some(session) = self.live_session() {
             return Ok(session);
         }
         if let Some((_, error)) = connecting.failed.as_ref().filter(|(when, _)| *when > called) {
@@ -206,7 +208,7 @@ impl RabbitQueue {
         connecting.breaks = generation;
         if old.is_connected() {
             let reason = old.leases.ended().map(|ended| ended.reason).unwrap_or_default();
-            tracing::warn!(queue.name = %self.access.address, error = %reason, "opened again; all its leases are lost");
+            tracing::warn!(queue.name = %self.access.address, error = %reason, "reopened the session; all its leases are lost");
         }
         Ok(session)
     }
@@ -227,7 +229,7 @@ impl RabbitQueue {
         self.access.address.unavailable(if blocked {
             format!("the broker has been short of memory or disk for {seconds} s and accepts nothing; see its alarms")
         } else {
-            format!("no answer for {seconds} s")
+            format!("the broker has not answered for {seconds} s")
         })
     }
 
@@ -239,7 +241,7 @@ impl RabbitQueue {
         until: Instant,
     ) -> Result<Option<Vec<Delivery>>, Error> {
         let leases = &session.leases;
-        let _wish = leases.want(messages_max);
+        let _request = leases.request(messages_max);
         let patience = until.max(Instant::now()) + self.access.options.answer_wait_max;
         let mut arrival_by = None;
         loop {
@@ -252,7 +254,7 @@ impl RabbitQueue {
             if !session.is_alive() {
                 return Ok(None);
             }
-            if !leases.satisfied() {
+            if !leases.is_satisfied() {
                 tokio::select! {
                     () = changed => continue,
                     () = sleep_until(patience) => return Err(self.no_answer()),
@@ -307,10 +309,9 @@ impl Queue for RabbitQueue {
                         .absent("it does not exist; restart this command to create it"));
                 }
                 Ok(Err(Unsent::NotNow)) => {
-                    return Err(self
-                        .access
-                        .address
-                        .unavailable("it rejected a message; is most of its cluster running?"));
+                    return Err(self.access.address.unavailable(
+                        "the broker rejected a message; check that most of its nodes run",
+                    ));
                 }
                 Err(_) => return Err(self.no_answer()),
             }
@@ -321,7 +322,7 @@ impl Queue for RabbitQueue {
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
         if request.messages_max == 0 {
             let session = self.current().clone();
-            session.leases.want_no_more();
+            session.leases.stop();
             let _ =
                 timeout(self.access.options.answer_wait_max, session.subscription.stopped()).await;
             return Ok(Vec::new());
@@ -343,20 +344,20 @@ impl Queue for RabbitQueue {
             }
         }
         let reason = ended
-            .map_or_else(|| "the connection breaks each time".to_owned(), |ended| ended.reason);
+            .map_or_else(|| "the connection broke at every try".to_owned(), |ended| ended.reason);
         Err(self.access.address.unavailable(reason))
     }
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
         let receipts = leases.iter().map(|(receipt, _)| receipt);
-        Ok(match self.living() {
+        Ok(match self.live_session() {
             Some(session) => session.leases.lost(receipts),
             None => receipts.cloned().collect(),
         })
     }
 
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
-        let Some(session) = self.living() else { return Ok(receipts.to_vec()) };
+        let Some(session) = self.live_session() else { return Ok(receipts.to_vec()) };
         match timeout(
             self.access.options.answer_wait_max,
             session.subscription.acknowledge(receipts),
@@ -371,7 +372,7 @@ impl Queue for RabbitQueue {
     }
 
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
-        let Some(session) = self.living() else { return Ok(()) };
+        let Some(session) = self.live_session() else { return Ok(()) };
         match timeout(self.access.options.answer_wait_max, session.subscription.release(receipts))
             .await
         {
@@ -403,13 +404,13 @@ impl Debug for RabbitQueue {
 }
 
 impl Access {
-    /// Opens a session. Tries again until it succeeds, or the wait is over.
+    /// Opens a session. Retries until it succeeds, or `connect_wait_max` has passed.
     async fn connect(&self, generation: u32, declare: bool) -> Result<Session, Error> {
         let until = Instant::now() + self.options.connect_wait_max;
         let is_over = || Instant::now() >= until || self.connections.has_ended();
         let open = || async {
-            let seat = self.connections.seat(&self.address, until, true).await?;
-            let session = Session::open(seat, self, generation, declare);
+            let permit = self.connections.acquire(&self.address, until, true).await?;
+            let session = Session::open(permit, self, generation, declare);
             let silent =
                 || self.address.unavailable("it accepted the connection, but does not answer");
             timeout_at(until, session).await.unwrap_or_else(|_| Err(silent()))

@@ -1,7 +1,8 @@
-//! The embedded queue: one SQLite file, nothing to install, shared by any number of processes on one machine.
+//! The embedded queue: one SQLite file, which any number of processes on one machine share. Nothing needs to be
+//! installed.
 //!
 //! [`store`] contains the statements, [`thread`] shares commits between callers, [`failure`] explains errors, and
-//! [`broker`] has the queues of a target, each in a file of its own.
+//! [`broker`] has the queues of a target, each in its own file.
 
 mod broker;
 mod failure;
@@ -31,8 +32,8 @@ use crate::{Clock, Delivery, Depth, Error, Limits, Message, Queue, Receipt, Rece
 pub struct SqliteOptions {
     /// The clock that ends leases and delays. Every process that opens the file must use the same clock.
     pub clock: Clock,
-    /// How long another process may lock the file before calls fail with [`Error::Unavailable`]. A healthy process
-    /// locks it for milliseconds.
+    /// How long a call waits while another process locks the file, before it fails with [`Error::Unavailable`]. A
+    /// healthy process locks it for milliseconds.
     pub lock_wait_max: Duration,
 }
 
@@ -42,19 +43,19 @@ impl Default for SqliteOptions {
     }
 }
 
-/// A queue in a SQLite file in WAL mode: `NAME.db`, `NAME.db-wal` and `NAME.db-shm` belong together. A killed process loses
-/// nothing. A power cut may lose the last successful calls (about the last second under load), but never the file. The file
-/// must be on a local disk, because network file systems do not support the locks.
+/// A queue in a SQLite file in WAL mode: `NAME.db`, `NAME.db-wal` and `NAME.db-shm` belong together. A killed process
+/// loses nothing. A power cut may lose the last successful calls (about the last second under load), but never the
+/// file. The file must be on a local disk, because network file systems do not support the locks.
 ///
-/// New messages are delivered first in, first out. Messages that return after an expired lease or a delay follow all new
-/// messages; released messages are the first again. One receive returns at most about 16 MiB, no matter how many messages
-/// it requests.
+/// New messages are delivered first in, first out. Messages that return after an expired lease or a delay follow all
+/// new messages; released messages come first again. One receive returns at most about 16 MiB, no matter how many
+/// messages it requests.
 ///
-/// Each open queue has a thread. It runs calls that arrive while it is busy together, in one commit, so many
-/// callers are cheap. One call with a hundred messages still costs far less than a hundred calls. If a commit fails,
-/// every call that shared it fails without effect.
+/// Each open queue has a thread. Calls that arrive while it is busy share the next commit, so many callers are cheap.
+/// One call with a hundred messages still costs far less than a hundred calls. If a commit fails, every call that
+/// shares it fails without effect.
 ///
-/// Dropping the queue waits for the calls already made. Its leases remain.
+/// Dropping the queue waits for pending calls. Its leases remain.
 pub struct SqliteQueue {
     path: PathBuf,
     mailbox: Arc<Mailbox>,
@@ -62,22 +63,22 @@ pub struct SqliteQueue {
     file: Option<FileIdentity>,
 }
 
-/// The largest body. SQLite's own limit is near 1 GB, and a body is in memory more than once.
+/// The largest body. SQLite allows nearly 1 GB, but a body is in memory more than once.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
 impl SqliteQueue {
-    /// Opens the queue in the file `path`; creates the file if it is absent, but not its folder.
+    /// Opens the queue in the file `path`. Creates the file if it is absent, but not its folder.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, Error> {
         let path = path.as_ref();
         Self::start(path, Store::open(path, options, true)?, None)
     }
 
-    /// Opens a queue whose file may be deleted at any time. Without `create`, it must exist.
+    /// Opens a queue whose file may be deleted at any time. Without `create`, the file must exist.
     fn open_deletable(path: &Path, options: SqliteOptions, create: bool) -> Result<Self, Error> {
         if !create && !path.exists() {
             return Err(absent(path));
         }
-        // Another process may delete it meanwhile.
+        // Another process may delete the file while this one opens it.
         let store = Store::open(path, options, create);
         match (FileIdentity::of(path), store) {
             (Some(file), Ok(store)) => Self::start(path, store, Some(file)),
@@ -107,7 +108,7 @@ impl SqliteQueue {
         Ok(Self { path, mailbox, thread: Some(thread), file })
     }
 
-    /// Whether its file is the one that was opened.
+    /// Returns whether the file at the path is still the one that was opened.
     fn exists(&self) -> bool {
         self.file.is_none_or(|file| file.is_at(&self.path))
     }
@@ -184,7 +185,7 @@ impl Drop for SqliteQueue {
     fn drop(&mut self) {
         self.mailbox.close();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has already been printed, and its callers have their errors.
+            // The thread has already printed its panic, and its callers have got errors.
             let _ = thread.join();
         }
     }

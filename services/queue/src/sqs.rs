@@ -1,12 +1,12 @@
 //! Amazon SQS: standard queues, up to ten messages per request, and concurrent requests.
 //!
-//! [`service`] sends and retries requests, [`failure`] explains errors, [`leases`] tracks
-//! the leases of this process, [`body`] encodes bytes as text, [`attributes`] creates and describes queues, and [`broker`]
-//! has the queues of a target.
+//! [`service`] sends and retries requests, [`failure`] explains errors, [`leases`] tracks the leases of this process,
+//! [`body`] encodes bytes as text, [`attributes`] creates and describes queues, and [`broker`] has the queues of a
+//! target.
 //!
-//! Every request costs money, so the queue sends none for an answer that it knows. A lease cannot last longer than
-//! 12 hours after the receive: an extension is shortened to the remaining time, and without remaining time the lease
-//! is lost. Times are whole seconds, rounded up. Receive counts and depths are approximate.
+//! Every request costs money, so the queue sends none whose answer it knows. A lease cannot last longer than 12 hours
+//! after the receive. The queue shortens extensions to the remaining time, and without remaining time the lease is
+//! lost. Times are whole seconds, rounded up. Receive counts and depths are approximate.
 
 mod attributes;
 mod body;
@@ -37,7 +37,7 @@ pub use self::broker::SqsBroker;
 use self::failure::{DELETE, EXTEND, Failure, SEND};
 use self::leases::{AnswerTimer, LEASE_MAX, Leases, seconds};
 use self::service::{
-    BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, persist, send_batches,
+    BATCH_MAX, Batch, REQUEST_TIME, REQUESTS_MAX, answer, connect, send_batches, with_retries,
 };
 use crate::clock::deadline;
 use crate::error::check_sizes;
@@ -47,8 +47,8 @@ use crate::{Delivery, Depth, Error, LeaseClock, Limits, Message, Queue, Receipt,
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// The limit of `DelaySeconds`.
 const DELAY_MAX: Duration = Duration::from_secs(900);
-/// A batch may be as large as the largest message that the service allows, which is at least this, even if the queue
-/// allows less for one message.
+/// The smallest size limit of a batch. A batch may be as large as the largest message that the service allows, even if
+/// the queue allows less for one message.
 const BATCH_BYTES_MIN: usize = 256 << 10;
 
 /// The address of a queue.
@@ -57,15 +57,15 @@ pub struct SqsOptions {
     /// The name of the queue in the account of the AWS settings, or its URL; for [`SqsBroker`] the prefix of all
     /// names.
     pub queue: String,
-    /// Endpoint of SQS, which overrides that of the AWS settings.
+    /// The endpoint of SQS, which overrides that of the AWS settings.
     pub endpoint: Option<String>,
-    /// Region, which overrides that of the AWS settings.
+    /// The region, which overrides that of the AWS settings.
     pub region: Option<String>,
-    /// Create the queue if it does not exist; for [`SqsBroker`] those of the target itself.
+    /// Whether to create the queue if it does not exist; for [`SqsBroker`] those of the target itself.
     pub create: bool,
-    /// KMS key that encrypts queues created here: its ARN, id or `alias/NAME`. `None`: SQS's own.
+    /// The KMS key that encrypts new queues: its ARN, id or `alias/NAME`. `None`: SQS's own key.
     pub kms_key: Option<String>,
-    /// Tags of queues created here.
+    /// The tags of new queues.
     pub tags: BTreeMap<String, String>,
 }
 
@@ -79,7 +79,7 @@ struct Inner {
     client: Client,
     name: String,
     url: String,
-    /// It belongs to a job, and may be deleted at any time.
+    /// Whether the queue belongs to a job, so that it may be deleted at any time.
     of_job: bool,
     message_bytes_max: usize,
     leases: Mutex<Leases>,
@@ -101,11 +101,11 @@ impl SqsQueue {
 
     /// Returns the attributes of the queue.
     pub async fn attributes(&self) -> Result<SqsAttributes, Error> {
-        let looked = attributes::look(&self.inner.client, &self.inner.url).await;
-        looked.map(|(attributes, _)| attributes).map_err(|failure| self.inner.error(failure))
+        let described = attributes::describe(&self.inner.client, &self.inner.url).await;
+        described.map(|(attributes, _)| attributes).map_err(|failure| self.inner.error(failure))
     }
 
-    /// Returns the limits of a queue that allows this size of a message.
+    /// Returns the limits of a queue whose encoded messages have at most this many bytes.
     fn limits_of(message_bytes_max: usize) -> Limits {
         Limits {
             message_bytes_max: body::bytes_max(message_bytes_max),
@@ -122,7 +122,7 @@ impl SqsQueue {
             let request = self.inner.client.delete_queue().queue_url(&self.inner.url);
             answer("DeleteQueue", REQUEST_TIME, request.send())
         };
-        persist(request).await.map(drop).map_err(|failure| self.inner.error(failure))
+        with_retries(request).await.map(drop).map_err(|failure| self.inner.error(failure))
     }
 }
 
@@ -154,7 +154,7 @@ impl Inner {
         self.outcome(batches.await).map(drop)
     }
 
-    /// Returns the lost entries, or the failure of a batch.
+    /// Returns the lost entries of all batches, or the failure of the first failed batch.
     fn outcome<E>(&self, batches: Vec<Batch<E>>) -> Result<Vec<E>, Error> {
         let mut lost = Vec::new();
         for batch in batches {
@@ -179,7 +179,7 @@ impl Inner {
             let left = deadline.saturating_duration_since(Instant::now());
             let wait =
                 self.leases().wait_max(LeaseClock::System.now()).map_or(left, |max| left.min(max));
-            let polled = persist(|| self.poll(first, request.visibility, wait)).await;
+            let polled = with_retries(|| self.poll(first, request.visibility, wait)).await;
             claimed.deliveries = polled.map_err(|failure| self.error(failure))?;
             if !claimed.deliveries.is_empty() || Instant::now() >= deadline || !is_wanted() {
                 break;
@@ -188,11 +188,11 @@ impl Inner {
         let mut left = request.messages_max - first;
         let mut width = 1;
         let mut more = claimed.deliveries.len() == first;
-        // Each round shows whether the next, larger round is worth its requests.
+        // A round that gets at least half of the requested messages justifies the requests of a larger one.
         while more && left > 0 && is_wanted() {
             width = (2 * width).min(REQUESTS_MAX).min(left.div_ceil(BATCH_MAX));
-            let asked = left.min(width * BATCH_MAX);
-            let sizes = (0..width).map(|index| (asked - index * BATCH_MAX).min(BATCH_MAX));
+            let requested = left.min(width * BATCH_MAX);
+            let sizes = (0..width).map(|index| (requested - index * BATCH_MAX).min(BATCH_MAX));
             let polls =
                 join_all(sizes.map(|size| self.poll(size, request.visibility, Duration::ZERO)))
                     .await;
@@ -203,14 +203,14 @@ impl Inner {
                         arrived += deliveries.len();
                         claimed.deliveries.extend(deliveries);
                     }
-                    // There are deliveries to return; the next call reports a lasting failure.
+                    // The call has deliveries to return. If the failure persists, the next call reports it.
                     Err(failure) => {
                         tracing::debug!("queue {}: received fewer messages: {failure:?}", self.name)
                     }
                 }
             }
-            left -= asked;
-            more = 2 * arrived >= asked;
+            left -= requested;
+            more = 2 * arrived >= requested;
         }
         Ok(claimed)
     }
@@ -230,21 +230,21 @@ impl Inner {
             .visibility_timeout(visibility_seconds)
             .wait_time_seconds(i32::try_from(wait.as_secs()).expect("20 at most"))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount);
-        let mut waiting = AnswerTimer::since(LeaseClock::System.now());
+        let mut timer = AnswerTimer::since(LeaseClock::System.now());
         let mut answered =
             std::pin::pin!(answer("ReceiveMessage", wait + REQUEST_TIME, request.send()));
         let received = loop {
             tokio::select! {
                 biased;
                 received = &mut answered => break received?,
-                () = sleep(AnswerTimer::LOOK) => waiting.look(LeaseClock::System.now()),
+                () = sleep(AnswerTimer::CHECK_INTERVAL) => timer.check(LeaseClock::System.now()),
             }
         };
-        let (leased_at, mut leases) = (waiting.leased_at(), self.leases());
+        let (leased_at, mut leases) = (timer.leased_at(), self.leases());
         let visibility = Duration::from_secs(visibility_seconds.unsigned_abs().into());
         let deliveries = received.messages.unwrap_or_default().into_iter().filter_map(|message| {
             let (delivery, handle) = delivery(message, leased_at)?;
-            leases.took(handle, leased_at, visibility);
+            leases.record(handle, leased_at, visibility);
             Some(delivery)
         });
         Ok(deliveries.collect())
@@ -252,10 +252,10 @@ impl Inner {
 
     /// Sets the remaining seconds of each lease. Returns the lost leases.
     async fn change_visibility(&self, changes: Vec<(Receipt, i32)>) -> Result<Vec<Receipt>, Error> {
-        let batches = send_batches(EXTEND, in_tens(changes), |entries| {
+        let batches = send_batches(EXTEND, in_batches(changes), |entries| {
             let entries = entries.iter().enumerate().map(|(id, (receipt, seconds))| {
                 let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(id.to_string());
-                whole(entry.receipt_handle(handle(receipt)).visibility_timeout(*seconds).build())
+                complete(entry.receipt_handle(handle(receipt)).visibility_timeout(*seconds).build())
             });
             let request = self.client.change_message_visibility_batch().queue_url(&self.url);
             let request = request.set_entries(Some(entries.collect()));
@@ -265,12 +265,12 @@ impl Inner {
         let batches = batches.await;
         let mut leases = self.leases();
         for batch in &batches {
-            // Counted from before the request, so that no lease seems longer than it is.
+            // The lease counts from before the request, so that it never seems longer than it is.
             batch
                 .done
                 .iter()
                 .for_each(|(receipt, seconds)| leases.extended(handle(receipt), *seconds, started));
-            batch.lost.iter().for_each(|(receipt, _)| leases.lost(handle(receipt)));
+            batch.lost.iter().for_each(|(receipt, _)| leases.remove(handle(receipt)));
         }
         drop(leases);
         Ok(self.outcome(batches)?.into_iter().map(|(receipt, _)| receipt).collect())
@@ -279,10 +279,10 @@ impl Inner {
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
         let (ours, mut lost): (Vec<_>, Vec<_>) =
             receipts.iter().cloned().partition(|receipt| receipt.handle().is_some());
-        let batches = send_batches(DELETE, in_tens(ours), |entries| {
+        let batches = send_batches(DELETE, in_batches(ours), |entries| {
             let entries = entries.iter().enumerate().map(|(id, receipt)| {
                 let entry = DeleteMessageBatchRequestEntry::builder().id(id.to_string());
-                whole(entry.receipt_handle(handle(receipt)).build())
+                complete(entry.receipt_handle(handle(receipt)).build())
             });
             let request = self.client.delete_message_batch().queue_url(&self.url);
             let request = request.set_entries(Some(entries.collect()));
@@ -291,7 +291,7 @@ impl Inner {
         let batches = batches.await;
         let mut leases = self.leases();
         let ended = batches.iter().flat_map(|batch| batch.done.iter().chain(&batch.lost));
-        ended.for_each(|receipt| leases.lost(handle(receipt)));
+        ended.for_each(|receipt| leases.remove(handle(receipt)));
         drop(leases);
         lost.extend(self.outcome(batches)?);
         Ok(lost)
@@ -313,11 +313,11 @@ impl Queue for SqsQueue {
         self.inner.send(messages).await
     }
 
-    /// A receive that does not wait asks only some servers of the service, and may find nothing in a queue with
-    /// few messages.
+    /// A receive that does not wait asks only some servers of the service, so it may find nothing in a queue with few
+    /// messages.
     ///
-    /// The request continues when the future is dropped, because the service may lease messages to it anyway; such
-    /// messages are then released.
+    /// A dropped future does not end its request, because the service may lease messages to it anyway. The queue then
+    /// releases these messages.
     async fn receive(&self, request: Receive) -> Result<Vec<Delivery>, Error> {
         if request.messages_max == 0 {
             return Ok(Vec::new());
@@ -347,7 +347,7 @@ impl Queue for SqsQueue {
         Ok(lost)
     }
 
-    /// Most services usually accept an old receipt, too.
+    /// Most services usually accept an old receipt as well.
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
         self.inner.acknowledge(receipts).await
     }
@@ -357,8 +357,8 @@ impl Queue for SqsQueue {
     }
 
     async fn depth(&self) -> Result<Depth, Error> {
-        let looked = attributes::look(&self.inner.client, &self.inner.url).await;
-        looked.map(|(_, depth)| depth).map_err(|failure| self.inner.error(failure))
+        let described = attributes::describe(&self.inner.client, &self.inner.url).await;
+        described.map(|(_, depth)| depth).map_err(|failure| self.inner.error(failure))
     }
 
     fn limits(&self) -> Limits {
@@ -366,7 +366,7 @@ impl Queue for SqsQueue {
     }
 }
 
-/// Received messages that are not yet handed over. Dropping them makes them visible again.
+/// Received messages that the caller does not have yet. Dropping them makes them visible again.
 #[derive(Debug)]
 struct Claimed {
     inner: Arc<Inner>,
@@ -408,7 +408,7 @@ impl Encoded {
     fn entry(&self, id: usize) -> SendMessageBatchRequestEntry {
         let entry =
             SendMessageBatchRequestEntry::builder().id(id.to_string()).message_body(&self.body);
-        whole(entry.delay_seconds(self.delay_seconds).build())
+        complete(entry.delay_seconds(self.delay_seconds).build())
     }
 }
 
@@ -429,7 +429,7 @@ fn pack(messages: impl IntoIterator<Item = Encoded>, bytes_max: usize) -> Vec<Ve
     batches
 }
 
-fn in_tens<E>(entries: Vec<E>) -> Vec<Vec<E>> {
+fn in_batches<E>(entries: Vec<E>) -> Vec<Vec<E>> {
     let mut entries = entries.into_iter();
     let tens = std::iter::repeat_with(|| entries.by_ref().take(BATCH_MAX).collect::<Vec<_>>());
     tens.take_while(|batch| !batch.is_empty()).collect()
@@ -453,7 +453,7 @@ fn handle(receipt: &Receipt) -> &str {
     receipt.handle().expect("receipts of other kinds were filtered out")
 }
 
-fn whole<T>(built: Result<T, BuildError>) -> T {
+fn complete<T>(built: Result<T, BuildError>) -> T {
     built.expect("every required field is set")
 }
 
@@ -477,6 +477,6 @@ mod tests {
         assert_eq!(sizes(&[]), [0; 0]);
         assert_eq!(sizes(&[1; 25]), [10, 10, 5]);
         assert_eq!(sizes(&[50, 50, 1, 99, 1, 100, 100]), [2, 2, 1, 1, 1]);
-        assert_eq!(in_tens(vec![0; 21]).iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 1]);
+        assert_eq!(in_batches(vec![0; 21]).iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 1]);
     }
 }

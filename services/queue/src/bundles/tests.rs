@@ -1,4 +1,4 @@
-//! Bundles and their members under any behaviour of receivers.
+//! Tests of bundles, also under random behaviour of receivers.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ fn bodies(members: &[Delivery]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn bundle_is_removed_when_its_last_part_is_acknowledged() {
+async fn bundle_is_removed_when_its_last_member_is_acknowledged() {
     let site = site();
     site.send(0..3, 3).await;
     assert_eq!(site.left().await, 1);
@@ -94,7 +94,7 @@ async fn redelivered_members_travel_alone_and_carry_the_count() {
 }
 
 #[tokio::test]
-async fn extension_of_one_part_extends_all_and_loss_is_reported_for_each() {
+async fn extension_of_one_member_extends_all_and_loss_is_reported_for_each() {
     let site = site();
     site.send(0..3, 3).await;
     let members = site.receive(1).await;
@@ -110,7 +110,7 @@ async fn extension_of_one_part_extends_all_and_loss_is_reported_for_each() {
 }
 
 #[tokio::test]
-async fn released_bundle_keeps_its_count_and_released_part_is_sent_alone() {
+async fn released_bundle_keeps_its_count_and_released_member_is_sent_alone() {
     let site = site();
     site.send(0..2, 2).await;
     let members = site.receive(1).await;
@@ -181,7 +181,7 @@ fn body_that_is_not_a_bundle_is_a_message() {
     assert_eq!(members(&Bytes::from("bundle 2 0\nab")), Some(vec!["ab".into(), "".into()]));
 }
 
-/// A step of a receiver with the members that it holds.
+/// A call by a client, or a change of its surroundings. `first` and `step` choose among the members that it holds.
 #[derive(Clone, Debug)]
 enum Step {
     Send { count: u32, bundle_max: usize },
@@ -206,7 +206,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// Returns the number that was sent, without the counts of deliveries.
+/// Returns the number that was sent, without the receive counts behind it.
 fn number(delivery: &Delivery) -> u32 {
     let text = std::str::from_utf8(&delivery.body).expect("text");
     text.split('/').next().expect("a first piece").parse().expect("a number")
@@ -274,7 +274,7 @@ async fn play(steps: Vec<Step>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever receivers do, every message is delivered until it is acknowledged, and then the service forgets it.
+    /// Checks that every message is delivered until it is acknowledged, and that the service then removes it.
     #[test]
     fn no_message_is_lost(steps in steps()) {
         tokio::runtime::Builder::new_current_thread().enable_time().build().expect("starts").block_on(play(steps));

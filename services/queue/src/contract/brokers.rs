@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{Broker, Delivery, Error, JobQueues, Message, Queue, Receipt, Receive, TargetQueues};
 
-/// A broker to be tested.
+/// A broker under test.
 #[async_trait]
 pub trait Harness: Send + Sync {
-    /// Returns the broker, which has no queues at first and no other users. It creates those of the target.
+    /// Returns the broker, which has no queues at first and no other users. It may create the queues of the target.
     fn broker(&self) -> Arc<dyn Broker>;
 
     /// Returns another broker with the same queues, as another process would have it.
@@ -26,12 +26,12 @@ pub trait Harness: Send + Sync {
     }
 }
 
-/// Returns the name of every job whose queues a test may leave.
+/// Returns the names of all jobs whose queues a test may leave behind.
 pub fn names() -> Vec<String> {
     [vec!["job".to_owned(), "other".to_owned(), "next".to_owned()], unusual_names()].concat()
 }
 
-/// Returns names that some services have to replace.
+/// Returns names that some services cannot use unchanged.
 fn unusual_names() -> Vec<String> {
     let long = |last: &str| format!("2026-11-27.T12_00{}{last}", "x".repeat(183 - last.len()));
     vec!["a.b".to_owned(), "a-b".to_owned(), "a_b".to_owned(), long("1"), long("2")]
@@ -46,7 +46,7 @@ macro_rules! broker_contract {
             queues_of_the_target_outlive_those_of_jobs
             absent_queues_cannot_be_opened
             creating_again_keeps_messages
-            queues_of_a_job_and_of_two_jobs_are_separate
+            queues_are_separate_within_a_job_and_between_jobs
             handles_to_one_queue_share_its_messages
             deletion_removes_messages
             deleted_queue_ends_a_waiting_receive
@@ -65,7 +65,7 @@ macro_rules! broker_contract {
     };
 }
 
-/// The longest time that a busy machine may take for a step.
+/// The longest time that a step may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A lease that no test outlives.
 const LEASE: Duration = Duration::from_secs(600);
@@ -110,7 +110,7 @@ async fn acknowledge(queue: &Arc<dyn Queue>, receipt: Receipt) {
     );
 }
 
-/// Takes the only message of a queue, which has this body.
+/// Asserts that the queue has exactly one message, which has this body, and acknowledges it.
 async fn assert_holds(queue: &Arc<dyn Queue>, body: &str) {
     let delivery = take(queue).await;
     assert_eq!(delivery.body, body.as_bytes());
@@ -124,7 +124,7 @@ async fn assert_none(queue: &Arc<dyn Queue>) {
     assert!(deliveries.is_empty(), "{deliveries:?}");
 }
 
-/// The first to open the queues of the target creates them, and everyone else gets the same ones.
+/// The first broker to open the queues of the target creates them, and all others get the same ones.
 pub async fn queues_of_the_target_are_created_once(harness: &dyn Harness) {
     let (broker, another) = (harness.broker(), harness.another().await);
     let first = target(&*broker).await;
@@ -138,7 +138,7 @@ pub async fn queues_of_the_target_are_created_once(harness: &dyn Harness) {
     assert_holds(&again.dead_letters, "letter").await;
 }
 
-/// The queues of the target have nothing to do with those of its jobs.
+/// The queues of the target are independent of those of its jobs.
 pub async fn queues_of_the_target_outlive_those_of_jobs(harness: &dyn Harness) {
     let broker = harness.broker();
     let (target, job) = (target(&*broker).await, create(&*broker, "job").await);
@@ -179,8 +179,8 @@ pub async fn creating_again_keeps_messages(harness: &dyn Harness) {
     assert_holds(&again.results, "result").await;
 }
 
-/// Tasks and results of a job are separate, and those of two jobs.
-pub async fn queues_of_a_job_and_of_two_jobs_are_separate(harness: &dyn Harness) {
+/// The task queue and the result queue of a job are separate, and so are the queues of two jobs.
+pub async fn queues_are_separate_within_a_job_and_between_jobs(harness: &dyn Harness) {
     let broker = harness.broker();
     let (job, other) = (create(&*broker, "job").await, create(&*broker, "other").await);
     send(&job.tasks, "task").await;
@@ -207,7 +207,7 @@ pub async fn handles_to_one_queue_share_its_messages(harness: &dyn Harness) {
     }
 }
 
-/// A deletion removes all messages, leased or not, and may be repeated.
+/// Deleting queues removes all messages, leased or not, and may be repeated.
 pub async fn deletion_removes_messages(harness: &dyn Harness) {
     let broker = harness.broker();
     let queues = create(&*broker, "job").await;
@@ -259,18 +259,17 @@ pub async fn calls_of_a_deleted_queue_fail_or_find_nothing(harness: &dyn Harness
     send(&queues.tasks, "held").await;
     let held = [take(&queues.tasks).await.receipt];
     another.delete("job").await.expect("deletes");
-    let assert_absent =
-        |failed: Error| assert!(matches!(failed, Error::Absent { .. }), "{failed:?}");
+    let assert_absent = |error: Error| assert!(matches!(error, Error::Absent { .. }), "{error:?}");
     // A service may take a moment to notice.
     let until = Instant::now() + harness.notice_max();
-    let refused = loop {
+    let error = loop {
         match queues.tasks.send(vec![Message::new("late")]).await {
             Err(error) => break error,
-            Ok(()) => assert!(Instant::now() < until, "messages are still accepted"),
+            Ok(()) => assert!(Instant::now() < until, "the queue still accepts messages"),
         }
         sleep(Duration::from_millis(50)).await;
     };
-    assert_absent(refused);
+    assert_absent(error);
     let request = Receive { messages_max: 10, visibility: LEASE, wait: Duration::ZERO };
     match queues.tasks.receive(request).await {
         Ok(deliveries) => assert!(deliveries.is_empty(), "{deliveries:?}"),
@@ -293,7 +292,7 @@ pub async fn calls_of_a_deleted_queue_fail_or_find_nothing(harness: &dyn Harness
     }
 }
 
-/// Names with dots, and names of 200 characters, work, and different names are different queues.
+/// Names with dots and names of 200 characters work, and different names lead to different queues.
 pub async fn unusual_names_work_and_differ(harness: &dyn Harness) {
     let (broker, another) = (harness.broker(), harness.another().await);
     let names = unusual_names();
@@ -313,7 +312,7 @@ pub async fn unusual_names_work_and_differ(harness: &dyn Harness) {
     open(&*broker, &names[4]).await;
 }
 
-/// Closing ends leases that last as long as their connection, and keeps acknowledgements and other messages.
+/// Closing a broker ends leases that belong to its connection, but loses no acknowledgement and no message.
 pub async fn closing_ends_leases(harness: &dyn Harness) {
     let (broker, another) = (harness.broker(), harness.another().await);
     let queues = create(&*broker, "job").await;

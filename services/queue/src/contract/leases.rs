@@ -63,7 +63,7 @@ pub async fn expired_lease_cannot_be_extended(harness: &dyn Harness) {
     assert!(test.extend(&second.receipt, LEASE_UNITS).await);
 }
 
-/// A batch with lost receipts takes effect for the others, and returns exactly the lost ones.
+/// A call with some lost receipts takes effect for the others, and returns exactly the lost ones.
 pub async fn lost_receipts_of_a_batch_are_returned(harness: &dyn Harness) {
     let test = Tester::new(harness);
     test.send(&["a", "b", "c", "d"]).await;
@@ -88,7 +88,7 @@ pub async fn lost_receipts_of_a_batch_are_returned(harness: &dyn Harness) {
     }
 }
 
-/// An acknowledged message does not return, no matter what a caller does with its receipt.
+/// An acknowledged message does not return, whatever a caller does with its receipt.
 pub async fn acknowledged_message_is_never_delivered_again(harness: &dyn Harness) {
     let test = Tester::new(harness);
     test.send(&["a", "b"]).await;
@@ -153,8 +153,8 @@ pub async fn concurrent_receivers_never_share_a_lease(harness: &dyn Harness) {
             })
         })
         .collect();
-    for part in bodies.chunks(50) {
-        test.send(&part.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    for batch in bodies.chunks(50) {
+        test.send(&batch.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
     for receiver in receivers {
         receiver.await.expect("the receiver does not panic");

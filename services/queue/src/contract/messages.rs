@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A body may consist of any bytes: none, all values, 200 kB.
+/// A body may have any bytes, and any size from 0 to 200 kB or the queue's limit.
 pub async fn bodies_are_delivered_unchanged(harness: &dyn Harness) {
     let test = Tester::new(harness);
     let large = 200_000.min(test.capabilities.message_bytes_max.unwrap_or(usize::MAX));
@@ -23,7 +23,7 @@ pub async fn bodies_are_delivered_unchanged(harness: &dyn Harness) {
     assert_eq!(receipts(&deliveries).into_iter().collect::<HashSet<_>>().len(), bodies.len());
 }
 
-/// One call sends, receives and acknowledges no message, or thousands.
+/// One call sends or acknowledges any number of messages, from none to thousands.
 pub async fn batch_of_any_size_is_sent_completely(harness: &dyn Harness) {
     let test = Tester::new(harness);
     test.send(&[]).await;
@@ -115,8 +115,8 @@ pub async fn waiting_receive_times_out_empty(harness: &dyn Harness) {
     assert!(one.is_empty() && other.is_empty());
 }
 
-/// A dropped receive loses no message: dropped before the message arrives, just as it
-/// arrives, and after the claim but before the return.
+/// A dropped receive loses no message, whether it is dropped before the message arrives, just as it arrives, or after
+/// the claim but before the return.
 pub async fn dropped_receive_loses_no_message(harness: &dyn Harness) {
     let test = Tester::new(harness);
     for round in 0..30 {
@@ -164,7 +164,7 @@ pub async fn delayed_message_is_hidden_until_its_time(harness: &dyn Harness) {
     test.assert_count(&deliveries[0], 1);
 }
 
-/// The other tests use the limits that the queue reports.
+/// The limits that the queue reports are those that the other tests assume.
 pub async fn limits_agree_with_capabilities(harness: &dyn Harness) {
     let test = Tester::new(harness);
     let limits = test.queue.limits();

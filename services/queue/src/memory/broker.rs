@@ -15,17 +15,17 @@ pub struct MemoryBroker {
     options: MemoryOptions,
     target: OnceLock<[Arc<MemoryQueue>; 2]>,
     queues: Mutex<BTreeMap<String, [Arc<MemoryQueue>; 2]>>,
-    /// Queues that it has created. No two of them have equal receipts.
+    /// The number of queues that it has created. It numbers them, so that no two have equal receipts.
     created: AtomicU32,
 }
 
 impl MemoryBroker {
-    /// Has no queues yet.
+    /// Creates a broker without queues.
     pub fn new(options: MemoryOptions) -> Self {
         Self { options, ..Self::default() }
     }
 
-    /// Returns the control queue and that of dead letters.
+    /// Returns the control queue and the dead-letter queue.
     pub fn target_pair(&self) -> [Arc<MemoryQueue>; 2] {
         self.target.get_or_init(|| self.new_pair()).clone()
     }
@@ -35,7 +35,7 @@ impl MemoryBroker {
         self.queues().keys().cloned().collect()
     }
 
-    /// Returns the queues of tasks and of results of a job, if they exist.
+    /// Returns the task queue and the result queue of a job, if they exist.
     pub fn pair(&self, name: &str) -> Option<[Arc<MemoryQueue>; 2]> {
         self.queues().get(name).cloned()
     }

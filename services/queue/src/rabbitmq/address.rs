@@ -1,4 +1,4 @@
-//! The address of a queue: the parsed URL, and a label without its password for messages.
+//! The address of a queue: the parsed URL, and a label without the password for error messages.
 
 use std::fmt::{self, Debug, Display, Formatter};
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ use super::RabbitOptions;
 use crate::Error;
 use crate::error::Cause;
 
-/// Heartbeat interval. A broker that is silent for twice as long counts as dead. The broker may ask for a shorter
-/// interval.
+/// The heartbeat interval. The client gives up a broker that is silent for twice as long. The broker may request a
+/// shorter interval.
 const HEARTBEAT_SECONDS: u16 = 20;
 
 /// The address of a queue. Its `Debug` and `Display` forms never contain the password.
@@ -23,16 +23,16 @@ pub(super) struct Address {
     /// The name of the queue.
     pub queue: String,
     pub ca_file: Option<PathBuf>,
-    /// The queue belongs to a job, and may be deleted at any time.
+    /// Whether the queue belongs to a job, so that it may be deleted at any time.
     pub of_job: bool,
-    /// This process creates the queue if it is missing, so that its loss is an accident.
+    /// Whether this process creates the queue if it is missing. Its later absence is then an error.
     creates: bool,
     label: String,
 }
 
 impl Address {
-    /// Parses `amqp(s)://user:password@host:port/vhost`, with `?cacertfile=` and `&heartbeat=`. Only scheme and host
-    /// are required, and unknown parameters are ignored.
+    /// Parses `amqp(s)://user:password@host:port/vhost`, with `?cacertfile=` and `&heartbeat=`. Requires only scheme
+    /// and host, and ignores unknown parameters.
     pub fn new(options: &RabbitOptions, queue: &str, of_job: bool) -> Result<Self, Error> {
         let misconfigured =
             |words: String| Error::Misconfigured { queue: queue.to_owned(), source: words.into() };
@@ -113,12 +113,12 @@ impl Address {
         Error::Misconfigured { queue: self.label.clone(), source: cause.into() }
     }
 
-    /// Returns whether this queue may be absent: it is that of a job, or another process creates it.
+    /// Returns whether this queue may be absent, because it belongs to a job, or another process creates it.
     pub fn may_be_absent(&self) -> bool {
         self.of_job || !self.creates
     }
 
-    /// Returns the error for a missing queue. A person must know if a queue was deleted that this process had created.
+    /// Returns the error for a missing queue. If this process had created it, a person must learn of the deletion.
     pub fn absent(&self, cause: impl Into<Cause>) -> Error {
         match self.may_be_absent() {
             true => Error::Absent { queue: self.label.clone() },
@@ -126,7 +126,7 @@ impl Address {
         }
     }
 
-    /// Returns an error of the connection as one of this queue, which uses it, too.
+    /// Converts an error of a shared connection into one of this queue.
     pub fn sharing(&self, error: Error) -> Error {
         match error {
             Error::Unavailable { source, .. } => self.unavailable(source),

@@ -17,27 +17,27 @@ use super::{Access, RabbitOptions, RabbitQueue, TRIES_MAX};
 use crate::broker::{Naming, QueueRole};
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
-/// How many jobs may have queues at a time. Each has two quorum queues, each of which costs every node of the broker some
-/// hundred kilobytes of memory even if it is empty, and its log on disk.
+/// How many jobs may have queues at a time. Each has two quorum queues. Even an empty one costs every node of the
+/// broker some hundred kilobytes of memory, and a log on disk.
 const JOBS_MAX: u32 = 1000;
-/// The names that RabbitMQ allows: it counts bytes, and other characters would be several.
+/// The names that RabbitMQ allows. It counts bytes, so only ASCII characters remain.
 const NAMING: Naming = Naming { characters_max: 255, marks: "-_." };
 
 /// The queues of a target on RabbitMQ, each one quorum queue.
 ///
-/// All queues that it opens share its connections, each with two channels, of which an idle one costs nothing but memory: it
-/// has no consumer. If a connection breaks, all queues on it lose their leases, and use the same new connection. Messages
-/// of jobs that are returned too often move to `PREFIX-dead-letters`.
+/// All queues that it opens share its connections. Each has two channels; an idle queue has no consumer, and costs only
+/// memory. If a connection breaks, all queues on it lose their leases and move to the same new connection. The broker
+/// moves messages of jobs that are returned too often to `PREFIX-dead-letters`.
 ///
-/// RabbitMQ 3.10 closes a whole connection if a client starts a consumer, or sends a message, in the milliseconds in which
-/// the broker deletes the queue. Stop the workers of a job before you delete its queues.
+/// RabbitMQ 3.10 closes a whole connection if a client starts a consumer, or sends a message, in the milliseconds in
+/// which the broker deletes the queue. Stop the workers of a job before you delete its queues.
 pub struct RabbitBroker {
     options: RabbitOptions,
     connections: Arc<Connections>,
 }
 
 impl RabbitBroker {
-    /// Connects, without a second try, to a broker with default settings but for [`RabbitOptions::consumer_timeout`].
+    /// Connects, without retries, to a broker with default settings except for [`RabbitOptions::consumer_timeout`].
     pub async fn connect(
         url: &str,
         prefix: &str,
@@ -47,24 +47,25 @@ impl RabbitBroker {
             .await
     }
 
-    /// Connects, without a second try.
+    /// Connects, without retries.
     ///
     /// [`Error::Misconfigured`] means a rejected user, a missing virtual host, or an untrusted certificate;
-    /// [`Error::Unavailable`] means anything that may pass.
+    /// [`Error::Unavailable`] means any temporary failure.
     pub async fn connect_with(options: RabbitOptions) -> Result<Self, Error> {
         let connections = Arc::new(Connections::new(format!("gristmill {}", options.prefix)));
         let until = Instant::now() + options.connect_wait_max;
-        connections.seat(&Address::new(&options, &options.prefix, false)?, until, false).await?;
+        let address = Address::new(&options, &options.prefix, false)?;
+        connections.acquire(&address, until, false).await?;
         Ok(Self { options, connections })
     }
 
-    /// Returns the number of connections, which all open queues share.
+    /// Returns the number of open connections, which all queues share.
     pub fn connections(&self) -> usize {
         self.connections.count()
     }
 
-    fn name_of(&self, name: &str, part: QueueRole) -> String {
-        NAMING.name(&format!("{}-{name}", self.options.prefix), part)
+    fn queue_name(&self, name: &str, role: QueueRole) -> String {
+        NAMING.name(&format!("{}-{name}", self.options.prefix), role)
     }
 
     async fn open_queue(
@@ -79,7 +80,7 @@ impl RabbitBroker {
     }
 
     async fn open_queues(&self, name: &str, declare: bool) -> Result<JobQueues, Error> {
-        let [tasks, results] = QueueRole::BOTH.map(|part| self.name_of(name, part));
+        let [tasks, results] = QueueRole::BOTH.map(|role| self.queue_name(name, role));
         let (tasks, results) = tokio::try_join!(
             self.open_queue(&tasks, true, declare),
             self.open_queue(&results, true, declare)
@@ -92,18 +93,22 @@ impl RabbitBroker {
         let address = Address::new(options, &name, true)?;
         for tries in 1.. {
             let until = Instant::now() + options.connect_wait_max;
-            let seat = self.connections.seat(&address, until, true).await?;
+            let permit = self.connections.acquire(&address, until, true).await?;
             let delete = async {
-                let channel = seat.create_channel().await?;
+                let channel = permit.create_channel().await?;
                 channel.queue_delete(name.as_str().into(), QueueDeleteOptions::default()).await?;
                 channel.close(200, "deleted".into()).await
             };
             match timeout(options.answer_wait_max, delete).await {
                 Ok(Ok(())) => break,
                 Ok(Err(error)) if is_gone(&error) => break,
-                Ok(Err(_)) if tries < TRIES_MAX && !seat.is_alive() => {}
+                Ok(Err(_)) if tries < TRIES_MAX && !permit.is_alive() => {}
                 Ok(Err(error)) => return Err(explain(&address, Operation::Working, error)),
-                Err(_) => return Err(address.unavailable("no answer to the request to delete it")),
+                Err(_) => {
+                    return Err(
+                        address.unavailable("the broker did not answer the request to delete it")
+                    );
+                }
             }
         }
         Ok(())
@@ -116,7 +121,7 @@ impl Broker for RabbitBroker {
         let [control, dead_letters] =
             [CONTROL, DEAD_LETTERS].map(|end| self.options.name_of_target(end));
         let open = |name| self.open_queue(name, false, self.options.create);
-        // If both are missing, the error always names the first.
+        // `join` instead of `try_join`: if both queues are missing, the error always names the first.
         let (control, dead_letters) = tokio::join!(open(&control), open(&dead_letters));
         let (control, dead_letters) = (control?, dead_letters?);
         let are_new = control.current().is_new;
@@ -136,12 +141,12 @@ impl Broker for RabbitBroker {
     }
 
     async fn delete(&self, name: &str) -> Result<(), Error> {
-        let deletions = QueueRole::BOTH.map(|part| self.delete_queue(self.name_of(name, part)));
+        let deletions = QueueRole::BOTH.map(|role| self.delete_queue(self.queue_name(name, role)));
         try_join_all(deletions).await.map(drop)
     }
 
     fn name_of_tasks(&self, name: &str) -> String {
-        self.name_of(name, QueueRole::Tasks)
+        self.queue_name(name, QueueRole::Tasks)
     }
 
     fn jobs_max(&self) -> u32 {

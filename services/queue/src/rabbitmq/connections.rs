@@ -1,9 +1,9 @@
-//! Living connections to a broker, which the sessions of queues share.
+//! The connections to a broker, which the sessions of queues share.
 //!
-//! A session has a [`SessionPermit`] on a connection, and asks for another one when its connection broke. The first to ask connects,
-//! and the others wait for the same connection, or for the same error. A connection takes as many sessions as the broker
-//! allows channels, up to a limit that keeps the loss of one connection bearable; beyond that there is another one, and
-//! also when its numbers for channels have all been used.
+//! A session has a [`SessionPermit`] on a connection, and acquires another one when its connection breaks. The first
+//! session to do so connects, and the others wait for the same connection, or for the same error. A connection takes as
+//! many sessions as its channels allow, up to a limit that bounds how many leases the loss of one connection ends.
+//! Further sessions open another connection, as they do once all channel numbers of a connection have been used.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,10 +24,10 @@ use super::leases::Leases;
 use crate::Error;
 use crate::pauses::while_others_wait;
 
-/// Sessions on one connection. Each has two channels, and a broker allows 2047 by default.
+/// The largest number of sessions on one connection. Each has two channels, and a broker allows 2047 by default.
 const SESSIONS_MAX: usize = 500;
 const CLOSED: &str = "this process has closed its connection";
-/// Channels that are left for short questions, and for those which the broker is about to close.
+/// The number of channels that are spared for short requests, and for channels that the broker is about to close.
 const CHANNELS_SPARE: usize = 16;
 
 /// The connections of a process to one broker.
@@ -47,9 +47,10 @@ struct Link {
     connection: Connection,
     sessions: AtomicUsize,
     sessions_max: usize,
-    /// Channels so far, and how many numbers there are for them. No number is used twice: the client remembers the error
-    /// with which the broker closed a channel, and answers with it on the next one that has its number.
+    /// The number of channels so far. No channel number is used twice: the client remembers the error with which the
+    /// broker closed a channel, and returns it for the next channel with that number.
     channels: AtomicUsize,
+    /// The number of channel numbers.
     channels_max: usize,
     leases: Mutex<Vec<Weak<Leases>>>,
 }
@@ -59,7 +60,7 @@ impl Link {
         self.connection.status().connected()
     }
 
-    /// Whether there are numbers left for the channels of another session.
+    /// Returns whether there are numbers left for the channels of another session.
     fn has_numbers(&self) -> bool {
         self.channels.load(Ordering::Relaxed) + CHANNELS_SPARE <= self.channels_max
     }
@@ -68,13 +69,14 @@ impl Link {
         self.sessions.load(Ordering::Relaxed) < self.sessions_max && self.has_numbers()
     }
 
-    /// Ends the leases of all sessions: the client does not tell their consumers when it closes the connection itself.
+    /// Ends the leases of all sessions. The client does not notify their consumers when it closes the connection
+    /// itself.
     fn end_leases(&self) {
         let held = std::mem::take(&mut *self.leases.lock().expect("no holder panics"));
         held.iter().filter_map(Weak::upgrade).for_each(|leases| leases.end(CLOSED, false));
     }
 
-    /// Returns why it broke, as far as a session knows.
+    /// Returns why the connection broke, if a session knows.
     fn reason(&self) -> Option<String> {
         let held = self.leases.lock().expect("no holder panics");
         held.iter()
@@ -86,12 +88,12 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // This queues the request.
+        // Polling once queues the request.
         drop(queued(Box::pin(self.connection.close(200, "dropped".into()))));
     }
 }
 
-/// The place of a session on a connection.
+/// The permit of a session to use a connection.
 #[derive(Debug)]
 pub(super) struct SessionPermit(Arc<Link>);
 
@@ -101,8 +103,8 @@ impl SessionPermit {
         Self(link.clone())
     }
 
-    /// Lets the leases of the session end when this process closes the connection.
-    pub fn hold(&self, leases: &Arc<Leases>) {
+    /// Registers the leases of the session, which end when this process closes the connection.
+    pub fn register(&self, leases: &Arc<Leases>) {
         let mut held = self.0.leases.lock().expect("no holder panics");
         held.retain(|leases| leases.strong_count() > 0);
         held.push(Arc::downgrade(leases));
@@ -112,7 +114,7 @@ impl SessionPermit {
         self.0.is_alive()
     }
 
-    /// Returns whether the broker accepts nothing because it is short of memory or disk.
+    /// Returns whether the broker accepts no messages because it is short of memory or disk.
     pub fn is_blocked(&self) -> bool {
         self.0.connection.status().blocked()
     }
@@ -130,11 +132,11 @@ impl Drop for SessionPermit {
     }
 }
 
-/// A channel. Dropping it closes it, and leaves the connection to others.
+/// A channel. Dropping it closes the channel, but not its connection.
 ///
-/// The client closes a dropped channel at once. If the broker closes the channel at the same time, because an abandoned
-/// request has failed, the client treats that as an error of the whole connection. Dropping therefore sends another request
-/// first, and closes the channel only if that succeeds.
+/// The client itself closes a dropped channel at once. If the broker closes the channel at the same time, because an
+/// abandoned request has failed, the client treats that as an error of the whole connection. Dropping therefore sends
+/// another request first, and closes the channel only if that request succeeds.
 #[derive(Debug)]
 pub(super) struct OwnChannel {
     channel: Channel,
@@ -155,7 +157,7 @@ impl Drop for OwnChannel {
             let channel = self.channel.clone();
             self.runtime.spawn(async move {
                 if channel.basic_qos(1, BasicQosOptions::default()).await.is_ok() {
-                    // It is closed either way.
+                    // The channel is closed even if the request fails.
                     let _ = channel.close(200, "dropped".into()).await;
                 }
             });
@@ -177,79 +179,79 @@ impl Connections {
         self.links.lock().expect("no holder panics")
     }
 
-    /// Returns the number of living connections.
+    /// Returns the number of live connections.
     pub fn count(&self) -> usize {
         self.links().iter().filter(|link| link.is_alive()).count()
     }
 
-    /// Returns a seat on a live connection, and connects if there is none. With `is_patient`, retries until `until`.
-    pub async fn seat(
+    /// Returns a permit on a live connection, and connects if none has room. With `is_patient`, retries until `until`.
+    pub async fn acquire(
         &self,
         address: &Address,
         until: Instant,
         is_patient: bool,
     ) -> Result<SessionPermit, Error> {
-        if let Some(seat) = self.free_seat(address)? {
-            return Ok(seat);
+        if let Some(permit) = self.try_acquire(address)? {
+            return Ok(permit);
         }
         let called = Instant::now();
         let mut failed = self.connecting.lock().await;
-        if let Some(seat) = self.free_seat(address)? {
-            return Ok(seat);
+        if let Some(permit) = self.try_acquire(address)? {
+            return Ok(permit);
         }
         if let Some((_, error)) = failed.as_ref().filter(|(when, _)| *when > called) {
             return Err(address.sharing(error.clone()));
         }
-        let may_pass =
+        let is_transient =
             |error: &Error| matches!(error, Error::Unavailable { .. }) && !self.has_ended();
         let link = (|| self.connect(address, until))
             .retry(while_others_wait(None))
-            .when(|error| is_patient && may_pass(error) && Instant::now() < until)
+            .when(|error| is_patient && is_transient(error) && Instant::now() < until)
             .await
             .inspect_err(|error| *failed = Some((Instant::now(), error.clone())))?;
         let link = Arc::new(link);
         let mut links = self.links();
-        // Otherwise the link is dropped.
+        // If the broker was closed meanwhile, dropping the link closes the new connection.
         if self.has_ended() {
             return Err(Self::closed(address));
         }
-        let seat = SessionPermit::on(&link);
+        let permit = SessionPermit::on(&link);
         links.push(link);
         self.forget_broken(&mut links);
-        Ok(seat)
+        Ok(permit)
     }
 
     fn closed(address: &Address) -> Error {
         address.unavailable(CLOSED)
     }
 
-    /// Returns a seat on a connection that has one left.
-    fn free_seat(&self, address: &Address) -> Result<Option<SessionPermit>, Error> {
+    /// Returns a permit on a live connection that has room.
+    fn try_acquire(&self, address: &Address) -> Result<Option<SessionPermit>, Error> {
         let mut links = self.links();
         if self.has_ended() {
             return Err(Self::closed(address));
         }
         let mut is_first = true;
-        // An empty connection stays only if it is the only one.
+        // A connection without sessions stays only if it is the first usable one.
         links.retain(|link| {
             let is_useful =
                 link.sessions.load(Ordering::Relaxed) > 0 || is_first && link.has_numbers();
             is_first &= !(link.is_alive() && is_useful);
             is_useful
         });
-        let seat =
+        let permit =
             links.iter().find(|link| link.is_alive() && link.has_room()).map(SessionPermit::on);
-        if seat.is_some() {
+        if permit.is_some() {
             self.forget_broken(&mut links);
         }
-        Ok(seat)
+        Ok(permit)
     }
 
-    /// Logs each broken connection once another one is alive, and forgets it.
+    /// Logs and removes broken connections. The caller has found a live one.
     fn forget_broken(&self, links: &mut Vec<Arc<Link>>) {
         for link in links.extract_if(.., |link| !link.is_alive()) {
             let reason = link.reason().unwrap_or_default();
-            tracing::warn!(error = %reason, "{}: connected again; all leases of the broken connection are lost", self.name);
+            tracing::warn!(error = %reason, "{}: reconnected; all leases of the broken connection are lost", self.name);
         }
     }
 
@@ -281,12 +283,12 @@ impl Connections {
         })
     }
 
-    /// Returns whether this process has closed all connections for good.
+    /// Returns whether this process has closed all connections permanently.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// Closes all connections after all frames written before, and opens no other.
+    /// Closes all connections permanently, after the frames that are already queued.
     pub async fn end(&self, wait_max: Duration) {
         let links = {
             let mut links = self.links();

@@ -1,4 +1,4 @@
-//! Explains errors of the broker and of connections to it, and sorts them by kind.
+//! Explains errors of the broker and of connections to it, and classifies them.
 
 use std::io;
 
@@ -14,8 +14,8 @@ use crate::error::Cause;
 pub(super) enum Operation {
     Connecting,
     Declaring,
-    /// Looking for a queue that existed before.
-    Looking,
+    /// Opening a queue that already exists.
+    Opening,
     Working,
 }
 
@@ -27,8 +27,8 @@ pub(super) fn reply(error: &lapin::Error) -> Option<&AMQPErrorKind> {
     }
 }
 
-/// Returns the words of the broker or of the system.
-pub(super) fn said(error: &lapin::Error) -> String {
+/// Returns the message of the broker or of the system.
+pub(super) fn message(error: &lapin::Error) -> String {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
         ErrorKind::IOError(error) => error.to_string(),
@@ -41,19 +41,20 @@ pub(super) fn is_refusal(error: &lapin::Error) -> bool {
     matches!(reply(error), Some(AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)))
 }
 
-/// Returns whether there is no such queue.
+/// Returns whether the queue does not exist, or is down for a while.
 pub(super) fn is_absence(error: &lapin::Error) -> bool {
     matches!(reply(error), Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)))
 }
 
-/// Returns whether a queue was deleted or never created. The broker has the same code for one that is down for a while.
+/// Returns whether a queue was deleted or never created. The broker sends the same code for a queue that is down for a
+/// while, but another text.
 pub(super) fn is_gone(error: &lapin::Error) -> bool {
-    is_absence(error) && said(error).contains("no queue '")
+    is_absence(error) && message(error).contains("no queue '")
 }
 
 /// Translates an error of the broker or the connection.
 pub(super) fn explain(address: &Address, during: Operation, error: lapin::Error) -> Error {
-    let said = said(&error);
+    let said = message(&error);
     if address.may_be_absent() && is_gone(&error) && during != Operation::Declaring {
         return address.absent(Cause::new(said, error));
     }
@@ -76,7 +77,7 @@ pub(super) fn explain(address: &Address, during: Operation, error: lapin::Error)
                 "a different kind of queue has this name; delete that when it is empty, or choose another prefix ({said})"
             ),
         ),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), Operation::Looking) => (
+        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), Operation::Opening) => (
             true,
             format!("it was deleted with its messages; restart this command to create it ({said})"),
         ),
@@ -96,7 +97,7 @@ pub(super) fn explain(address: &Address, during: Operation, error: lapin::Error)
     if is_misconfigured { address.misconfigured(cause) } else { address.unavailable(cause) }
 }
 
-/// Explains that the user may connect, but lacks a permission.
+/// Returns the text for a user who may connect, but lacks a permission.
 pub(super) fn no_permission(address: &Address, said: &str) -> String {
     format!(
         "user {} may not use it; ask for configure, write and read permission ({said})",

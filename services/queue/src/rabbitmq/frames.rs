@@ -1,4 +1,4 @@
-//! Frames that are on their way to the broker in the order of the calls.
+//! Frames that are queued for the broker in the order of the calls.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

@@ -1,7 +1,7 @@
-//! The messages of a session: those that have arrived and wait for a receiver, and those handed out.
+//! The messages of a session: those that have arrived and wait for a receiver, and those that receivers hold.
 //!
-//! A lease is a delivery tag of a channel. Tags count 1, 2, 3 …, so one acknowledgement can settle all tags up to
-//! its own once all earlier tags are settled.
+//! A lease is a delivery tag of a channel. Tags count 1, 2, 3 …, so one frame can settle its tag and all earlier ones,
+//! if none of them is still leased.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,33 +18,33 @@ pub(super) struct Leases {
     state: Mutex<State>,
     /// Wakes receivers: a message arrived, the subscription changed, or the session ended.
     pub changed: Notify,
-    /// Wakes the subscription, which then checks whether it still fits.
-    pub misfit: Notify,
+    /// Wakes the subscription, which then checks whether its consumers still fit the demand.
+    pub demand_changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     arrived: BTreeMap<u64, UnsettledDelivery>,
-    /// The consumers that got these messages.
+    /// The tags that receivers hold, each with the set of the consumer that got it.
     handed_out: BTreeMap<u64, ConsumerSet>,
     settled: Settled,
     consumers: Consumers,
-    /// Total number of messages that the current receives request.
-    wanted: usize,
-    /// A caller has stopped receiving.
-    enough: bool,
+    /// The total number of messages that the current receives request.
+    requested: usize,
+    /// Whether a caller has stopped receiving.
+    is_stopped: bool,
     ended: Option<Ended>,
 }
 
 /// The number of a set of consumers.
 pub(super) type ConsumerSet = u32;
 
-/// The consumers to which the broker sends. They end together; then another set begins.
+/// The current consumers. They end together, and then another set begins.
 #[derive(Debug, Default)]
 struct Consumers {
     set: ConsumerSet,
     count: usize,
-    /// The number of unsettled messages that the broker sends to all of them: as messages are settled, it sends others.
+    /// The largest total number of unsettled messages that the broker sends to them.
     prefetch: usize,
     unsettled: usize,
 }
@@ -59,7 +59,7 @@ impl Consumers {
         self.unsettled -= usize::from(set == self.set);
     }
 
-    /// Returns the set that has ended.
+    /// Ends the set and begins another one. Returns the set that has ended.
     fn end(&mut self) -> ConsumerSet {
         std::mem::replace(self, Self { set: self.set + 1, ..Self::default() }).set
     }
@@ -69,14 +69,14 @@ impl Consumers {
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub reason: String,
-    /// The broker rejected an operation, so another try would fail, too.
+    /// Whether the broker denied an operation, so that a retry would fail as well.
     pub refused: bool,
 }
 
 impl State {
-    /// Returns how many messages are held once all current receives are satisfied.
+    /// Returns how many messages receivers will hold once all current receives are satisfied.
     fn held(&self) -> usize {
-        self.handed_out.len().saturating_add(self.wanted).min(HELD_MAX)
+        self.handed_out.len().saturating_add(self.requested).min(HELD_MAX)
     }
 
     /// Returns how many messages should still arrive.
@@ -84,7 +84,7 @@ impl State {
         self.held().saturating_sub(self.handed_out.len() + self.arrived.len())
     }
 
-    /// Returns how many messages the broker should send beyond what it sends already.
+    /// Returns how many messages are missing beyond those that the current consumers may still get.
     fn more(&self) -> usize {
         self.missing().saturating_sub(self.consumers.free())
     }
@@ -106,33 +106,37 @@ pub(super) struct Incoming {
 /// The required change of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConsumerChange {
-    /// No change.
-    Right,
+    Unchanged,
     /// Another consumer should get this many messages.
     More(usize),
     /// All consumers should end, and others should begin.
     Replace,
-    /// No receive requests a message. If that lasts, consumers should end, and messages that have arrived should return to
-    /// the queue.
+    /// No receive requests a message. If that lasts, consumers should end, and messages that have arrived should return
+    /// to the queue.
     Idle,
-    /// The same at once: a caller has stopped receiving.
+    /// A caller has stopped receiving: consumers should end, and messages return, at once.
     Stop,
     /// The session has ended.
     Ended,
 }
 
-/// The most messages that a session holds.
+/// The largest number of messages that a session holds.
 const HELD_MAX: usize = 1_000_000;
 
-/// The most consumers; another one replaces them.
+/// The largest number of consumers. If more would be needed, one replaces all of them.
 const CONSUMERS_MAX: usize = 16;
 
-/// One frame that settles: the tag, and whether it includes all earlier tags.
+/// The content of a frame that settles: the tag, and whether it includes all earlier tags.
 pub(super) type Settlement = (u64, bool);
 
 impl Leases {
     pub fn new(generation: u32) -> Self {
-        Self { generation, state: Mutex::default(), changed: Notify::new(), misfit: Notify::new() }
+        Self {
+            generation,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            demand_changed: Notify::new(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -144,14 +148,14 @@ impl Leases {
         let mut state = self.state();
         state.consumers.unsettled += usize::from(set == state.consumers.set);
         state.arrived.insert(tag, UnsettledDelivery { message, set });
-        if state.wanted == 0 {
-            self.misfit.notify_one();
+        if state.requested == 0 {
+            self.demand_changed.notify_one();
         }
         drop(state);
         self.changed.notify_waiters();
     }
 
-    /// Records the end of the session; the first reason counts.
+    /// Records the end of the session. The first reason stays.
     pub fn end(&self, reason: impl Into<String>, refused: bool) {
         let mut state = self.state();
         state.ended.get_or_insert_with(|| Ended { reason: reason.into(), refused });
@@ -160,7 +164,7 @@ impl Leases {
         state.consumers.end();
         drop(state);
         self.changed.notify_waiters();
-        self.misfit.notify_one();
+        self.demand_changed.notify_one();
     }
 
     pub fn ended(&self) -> Option<Ended> {
@@ -168,19 +172,19 @@ impl Leases {
     }
 
     /// Requests messages until the returned value is dropped.
-    pub fn want(self: &Arc<Self>, messages: usize) -> ReceiveRequest {
+    pub fn request(self: &Arc<Self>, messages: usize) -> ReceiveRequest {
         let mut state = self.state();
-        state.wanted = state.wanted.saturating_add(messages);
-        state.enough = false;
+        state.requested = state.requested.saturating_add(messages);
+        state.is_stopped = false;
         drop(state);
-        self.misfit.notify_one();
+        self.demand_changed.notify_one();
         ReceiveRequest { leases: self.clone(), messages }
     }
 
     /// Stops receiving until the next request.
-    pub fn want_no_more(&self) {
-        self.state().enough = true;
-        self.misfit.notify_one();
+    pub fn stop(&self) {
+        self.state().is_stopped = true;
+        self.demand_changed.notify_one();
     }
 
     /// Hands out messages that have arrived, up to `messages_max`.
@@ -201,7 +205,7 @@ impl Leases {
         deliveries
     }
 
-    /// Returns how many messages are handed out, and how many wait.
+    /// Returns how many messages receivers hold, and how many wait for a receiver.
     pub fn counts(&self) -> (usize, usize) {
         let state = self.state();
         (state.handed_out.len(), state.arrived.len())
@@ -218,7 +222,7 @@ impl Leases {
             .collect()
     }
 
-    /// Ends the leases of these receipts. Returns the frames to send, and the receipts that were already lost.
+    /// Ends the leases of these receipts. Returns the frames to send, and the receipts whose leases were already lost.
     pub fn settle(&self, receipts: &[Receipt]) -> (Vec<Settlement>, Vec<Receipt>) {
         let mut state = self.state();
         let (mut tags, mut lost, mut seen) = (BTreeSet::new(), Vec::new(), HashSet::new());
@@ -249,39 +253,39 @@ impl Leases {
         self.state().settled.settle(tags)
     }
 
-    /// Returns whether the broker still sends although a caller has stopped receiving.
+    /// Returns whether a caller has stopped receiving, but consumers have not ended yet.
     pub fn is_stopping(&self) -> bool {
-        self.fit() == ConsumerChange::Stop
+        self.required_change() == ConsumerChange::Stop
     }
 
-    /// Returns whether the broker sends as many messages as the current receives request.
-    pub fn satisfied(&self) -> bool {
+    /// Returns whether the consumers may get as many messages as the current receives request.
+    pub fn is_satisfied(&self) -> bool {
         self.state().more() == 0
     }
 
     /// Returns how the subscription should change.
-    pub fn fit(&self) -> ConsumerChange {
+    pub fn required_change(&self) -> ConsumerChange {
         let state = self.state();
         let Consumers { count, prefetch, .. } = state.consumers;
         if state.ended.is_some() {
             ConsumerChange::Ended
-        } else if state.wanted == 0 {
-            match (count, state.enough) {
+        } else if state.requested == 0 {
+            match (count, state.is_stopped) {
                 (1.., true) => ConsumerChange::Stop,
-                (0, _) if state.arrived.is_empty() => ConsumerChange::Right,
+                (0, _) if state.arrived.is_empty() => ConsumerChange::Unchanged,
                 _ => ConsumerChange::Idle,
             }
         } else if state.held() < prefetch / 2 || state.more() > 0 && count >= CONSUMERS_MAX {
             ConsumerChange::Replace
         } else {
             match state.more() {
-                0 => ConsumerChange::Right,
+                0 => ConsumerChange::Unchanged,
                 more => ConsumerChange::More(more),
             }
         }
     }
 
-    /// Records a consumer to which the broker will send. Returns its set.
+    /// Records a consumer with this prefetch. Returns its set.
     pub fn add_consumer(&self, prefetch: usize) -> ConsumerSet {
         let consumers = &mut self.state().consumers;
         consumers.count += 1;
@@ -289,7 +293,7 @@ impl Leases {
         consumers.set
     }
 
-    /// Records that the broker sends nothing more to the consumers. Their messages stay leased. Returns their set.
+    /// Records that the consumers get no more messages. Those that they have got stay leased. Returns their set.
     pub fn remove_consumers(&self) -> ConsumerSet {
         self.state().consumers.end()
     }
@@ -320,16 +324,16 @@ pub(super) struct ReceiveRequest {
 impl Drop for ReceiveRequest {
     fn drop(&mut self) {
         let mut state = self.leases.state();
-        state.wanted = state.wanted.saturating_sub(self.messages);
-        let is_last = state.wanted == 0;
+        state.requested = state.requested.saturating_sub(self.messages);
+        let is_last = state.requested == 0;
         drop(state);
         if is_last {
-            self.leases.misfit.notify_one();
+            self.leases.demand_changed.notify_one();
         }
     }
 }
 
-/// The settled tags.
+/// The settled tags: all up to `up_to` inclusive, and those in `beyond`.
 #[derive(Debug, Default)]
 struct Settled {
     up_to: u64,
@@ -337,7 +341,7 @@ struct Settled {
 }
 
 impl Settled {
-    /// Settles tags. One frame settles all tags without an open earlier tag; each other tag has a frame.
+    /// Settles tags. One frame settles all tags before the first unsettled tag; each other tag has its own frame.
     fn settle(&mut self, tags: &BTreeSet<u64>) -> Vec<Settlement> {
         self.beyond.extend(tags);
         while self.beyond.remove(&(self.up_to + 1)) {

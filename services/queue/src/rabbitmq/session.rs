@@ -18,9 +18,9 @@ use super::subscription::{self, Subscription, milliseconds};
 use super::{Access, RabbitOptions};
 use crate::{DEAD_LETTERS, Error};
 
-/// Written to disk before it is confirmed.
+/// The delivery mode of messages that the broker writes to disk before it confirms them.
 const PERSISTENT: u8 = 2;
-/// Limits of the messages and bytes that are in flight to the broker at a time, copies included.
+/// The limits of the messages and bytes that are in flight to the broker at a time.
 const BURST_MESSAGES_MAX: usize = 1024;
 const BURST_BYTES_MAX: usize = 16 << 20;
 
@@ -32,8 +32,8 @@ pub(super) struct Session {
     publishing: tokio::sync::Mutex<OwnChannel>,
     /// Held while frames of messages are queued, because the broker must get them in the order of their numbers.
     order: Mutex<()>,
-    seat: SessionPermit,
-    /// It has created its queue, one of the target itself.
+    permit: SessionPermit,
+    /// Whether this session has created its queue, one of the target itself.
     pub is_new: bool,
     _keeper: AbortOnDropHandle<()>,
 }
@@ -42,37 +42,37 @@ pub(super) struct Session {
 pub(super) enum Unsent {
     /// The connection broke before these were confirmed; they may have arrived.
     Broken(Vec<Bytes>, lapin::Error),
-    /// The broker rejects them.
+    /// The broker rejects them permanently.
     Refused(String),
-    /// There is no such queue.
+    /// The queue does not exist.
     Absent,
     /// The broker cannot accept them now.
     NotNow,
 }
 
 impl Session {
-    /// Opens a session on a connection. With `declare`, creates the queue, and the dead-letter queue of one of a job;
-    /// otherwise the queue must exist.
+    /// Opens a session on a connection. With `declare`, creates the queue, and for a queue of a job also the
+    /// dead-letter queue; otherwise the queue must exist.
     pub async fn open(
-        seat: SessionPermit,
+        permit: SessionPermit,
         access: &Access,
         generation: u32,
         declare: bool,
     ) -> Result<Self, Error> {
-        let during = if declare { Operation::Declaring } else { Operation::Looking };
-        let session = Self::open_channels(seat, access, generation, declare).await;
+        let during = if declare { Operation::Declaring } else { Operation::Opening };
+        let session = Self::open_channels(permit, access, generation, declare).await;
         session.map_err(|error| explain(&access.address, during, error))
     }
 
     async fn open_channels(
-        seat: SessionPermit,
+        permit: SessionPermit,
         access: &Access,
         generation: u32,
         declare: bool,
     ) -> lapin::Result<Self> {
         let Access { address, options, .. } = access;
-        let is_new = declare && !address.of_job && is_absent(&seat, &address.queue).await?;
-        let publishing = publishing_channel(&seat).await?;
+        let is_new = declare && !address.of_job && is_absent(&permit, &address.queue).await?;
+        let publishing = publishing_channel(&permit).await?;
         let dead_letters = address.of_job.then(|| options.name_of_target(DEAD_LETTERS));
         if let Some(dead_letters) = dead_letters.as_deref().filter(|_| declare) {
             declare_queue(&publishing, dead_letters, declare, arguments(options, None)).await?;
@@ -80,8 +80,8 @@ impl Session {
         let arguments = arguments(options, dead_letters.as_deref());
         declare_queue(&publishing, &address.queue, declare, arguments).await?;
         let leases = Arc::new(Leases::new(generation));
-        seat.hold(&leases);
-        let receiving = seat.create_channel().await?;
+        permit.register(&leases);
+        let receiving = permit.create_channel().await?;
         let subscription = Arc::new(Subscription::new(
             receiving,
             leases.clone(),
@@ -95,7 +95,7 @@ impl Session {
             subscription,
             publishing,
             order: Mutex::default(),
-            seat,
+            permit,
             is_new,
             _keeper: keeper,
         })
@@ -106,7 +106,7 @@ impl Session {
         if self.leases.ended().is_some() {
             return false;
         }
-        let alive = self.seat.is_alive() && self.subscription.channel.status().connected();
+        let alive = self.permit.is_alive() && self.subscription.channel.status().connected();
         if !alive {
             self.leases.end("the connection is closed", false);
         }
@@ -115,24 +115,24 @@ impl Session {
 
     /// Returns whether the connection is alive, even if the leases are not.
     pub fn is_connected(&self) -> bool {
-        self.seat.is_alive()
+        self.permit.is_alive()
     }
 
-    /// Returns whether the broker accepts nothing because it is short of memory or disk.
+    /// Returns whether the broker accepts no messages because it is short of memory or disk.
     pub fn is_blocked(&self) -> bool {
-        self.seat.is_blocked()
+        self.permit.is_blocked()
     }
 
-    /// Returns the channel for everything except received messages: it may break without ending a lease.
+    /// Returns the channel for everything except received messages. If it breaks, no lease ends.
     async fn channel(&self) -> lapin::Result<Channel> {
         let mut channel = self.publishing.lock().await;
         if !channel.status().connected() {
-            *channel = publishing_channel(&self.seat).await?;
+            *channel = publishing_channel(&self.permit).await?;
         }
         Ok((**channel).clone())
     }
 
-    /// Sends messages, and returns when the broker has confirmed them all.
+    /// Sends messages. Returns once the broker has confirmed all of them.
     pub async fn send(&self, messages: Vec<Bytes>) -> Result<(), Unsent> {
         let channel = match self.channel().await {
             Ok(channel) => channel,
@@ -213,16 +213,16 @@ fn refused_size(error: &lapin::Error) -> Result<Option<lapin::PublisherConfirm>,
     }
 }
 
-async fn publishing_channel(seat: &SessionPermit) -> lapin::Result<OwnChannel> {
-    let channel = seat.create_channel().await?;
+async fn publishing_channel(permit: &SessionPermit) -> lapin::Result<OwnChannel> {
+    let channel = permit.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     Ok(channel)
 }
 
 /// Returns whether a queue does not exist.
-async fn is_absent(seat: &SessionPermit, name: &str) -> lapin::Result<bool> {
-    // The broker closes the channel if it does not.
-    let channel = seat.create_channel().await?;
+async fn is_absent(permit: &SessionPermit, name: &str) -> lapin::Result<bool> {
+    // The broker closes the channel if the queue is absent, so this needs its own channel.
+    let channel = permit.create_channel().await?;
     match declare_queue(&channel, name, false, FieldTable::default()).await {
         Ok(()) => channel.close(200, "looked".into()).await.map(|()| false),
         Err(error) if is_absence(&error) => Ok(true),
@@ -230,7 +230,7 @@ async fn is_absent(seat: &SessionPermit, name: &str) -> lapin::Result<bool> {
     }
 }
 
-/// Creates the queue, or only checks that it exists.
+/// Creates the queue, or without `declare` checks that it exists.
 async fn declare_queue(
     channel: &Channel,
     name: &str,
@@ -259,7 +259,7 @@ fn arguments(options: &RabbitOptions, dead_letters: Option<&str>) -> FieldTable 
     arguments
 }
 
-/// Splits messages into bursts, so that at most one burst is in memory twice.
+/// Splits messages into bursts. Sending copies a burst, so this limits the memory of the copies.
 fn bursts(mut messages: &[Bytes]) -> impl Iterator<Item = &[Bytes]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;

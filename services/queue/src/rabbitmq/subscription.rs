@@ -1,10 +1,10 @@
 //! Makes the broker send as many messages as the callers of the queue request.
 //!
 //! A consumer of a quorum queue has a fixed prefetch, and a channel as a whole has none. So the first request begins a
-//! consumer, a larger one adds another, and a much smaller one replaces all of them; messages of a canceled consumer stay
-//! leased, and make no room for others. (If each larger request replaced the consumer, a node that holds older messages
-//! would replace it at every receive, which then takes three times as long.) One task of the session does all of this, so a
-//! dropped receive leaves nothing half done.
+//! consumer, a larger one adds another, and a much smaller one replaces all of them. Messages of a canceled consumer
+//! stay leased, and make no room for others. (If each larger request replaced the consumer, a node that holds older
+//! messages would replace it at every receive, which then takes three times as long.) One task of the session does all
+//! of this, so a dropped receive cannot interrupt a change.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -24,20 +24,20 @@ use lapin::{BasicProperties, Channel, Confirmation, Consumer, ConsumerDelegate};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::connections::OwnChannel;
-use super::failure::{is_refusal, said};
+use super::failure::{is_refusal, message};
 use super::frames::{Frame, queued};
 use super::leases::{ConsumerChange, ConsumerSet, Incoming, Leases, Settlement};
 use crate::Receipt;
 
-/// Messages without a request return to the queue after this time, and consumers end.
+/// The time without a request after which consumers end, and waiting messages return to the queue.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// How long the broker may take to fill the prefetch.
+/// The time that the broker has to fill the prefetch.
 const SETTLE_MAX: Duration = Duration::from_millis(500);
-/// How long the broker may take to confirm returned messages.
+/// The time that the broker has to confirm returned messages.
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
-/// Deliveries of a message before it returned as a new one.
+/// The header with the number of deliveries of a message before it returned as a new one.
 const DELIVERIES_BEFORE: &str = "x-gristmill-deliveries";
-/// Written to disk before it is confirmed.
+/// The delivery mode of messages that the broker writes to disk before it confirms them.
 const PERSISTENT: u8 = 2;
 
 /// The channel on which messages arrive and are settled.
@@ -48,10 +48,10 @@ pub(super) struct Subscription {
     /// The name of the queue.
     pub queue: String,
     arguments: FieldTable,
-    /// Held while frames that settle are queued: the broker must get them in the planned order,
-    /// because one may include all tags before it.
+    /// Held while frames that settle are queued. The broker must get them in the planned order, because a frame may
+    /// include all earlier tags.
     order: Mutex<()>,
-    /// Held while consumers end: a settled message would let the broker send them another one.
+    /// Held while consumers end. Settling a message at that time would make the broker send them another one.
     ending: tokio::sync::RwLock<()>,
     /// Held while all consumers end and waiting messages return to the queue.
     stopping: tokio::sync::Mutex<()>,
@@ -89,29 +89,29 @@ impl Subscription {
 
     /// Adapts the consumers to the requests until the session ends.
     pub async fn keep(self: Arc<Self>) {
-        if let Err(error) = self.fit().await {
+        if let Err(error) = self.adapt().await {
             end(&self.leases, &error);
         }
     }
 
-    async fn fit(&self) -> lapin::Result<()> {
+    async fn adapt(&self) -> lapin::Result<()> {
         let mut consumers: Vec<Consumer> = Vec::new();
         let mut idle_since = None;
         loop {
-            let fit = self.leases.fit();
-            if fit != ConsumerChange::Idle {
+            let change = self.leases.required_change();
+            if change != ConsumerChange::Idle {
                 idle_since = None;
             }
-            match fit {
+            match change {
                 ConsumerChange::Ended => return Ok(()),
-                ConsumerChange::Right => self.leases.misfit.notified().await,
+                ConsumerChange::Unchanged => self.leases.demand_changed.notified().await,
                 ConsumerChange::More(messages) => consumers.push(self.consume(messages).await?),
                 ConsumerChange::Replace => self.cancel(&mut consumers).await?,
                 ConsumerChange::Stop => self.stop(&mut consumers).await?,
                 ConsumerChange::Idle => {
                     let until = *idle_since.get_or_insert_with(Instant::now) + IDLE_MAX;
                     tokio::select! {
-                        () = self.leases.misfit.notified() => {}
+                        () = self.leases.demand_changed.notified() => {}
                         () = sleep_until(until) => self.stop(&mut consumers).await?,
                     }
                 }
@@ -123,7 +123,7 @@ impl Subscription {
     async fn consume(&self, messages: usize) -> lapin::Result<Consumer> {
         let prefetch = u16::try_from(messages).unwrap_or(u16::MAX);
         let set = self.leases.add_consumer(prefetch.into());
-        // A prefetch is that of the consumers which follow it. This sends both requests in this order.
+        // A prefetch applies to later consumers. This sends both requests in this order.
         let qos = self.channel.basic_qos(prefetch, BasicQosOptions::default());
         let (queue, arguments) = (self.queue.as_str().into(), self.arguments.clone());
         let consume =
@@ -158,8 +158,8 @@ impl Subscription {
         self.send_back().await
     }
 
-    /// Waits until the broker has nothing to send: the consumers are full, or the queue is empty. The broker itself would
-    /// return, and count, a message that is still on its way when its consumer ends.
+    /// Waits until the broker has nothing to send: the consumers are full, or the queue is empty. If a message were
+    /// still on its way when its consumer ends, the broker would return it and count the delivery.
     async fn settle_down(&self) -> lapin::Result<()> {
         let until = Instant::now() + SETTLE_MAX;
         while self.ready().await? > 0 && self.leases.may_arrive() && Instant::now() < until {
@@ -168,8 +168,7 @@ impl Subscription {
         Ok(())
     }
 
-    /// Waits until the broker sends no unrequested messages any more, and those that it sent have returned to the
-    /// queue.
+    /// Waits until all consumers have ended, and unrequested messages have returned to the queue.
     pub async fn stopped(&self) {
         loop {
             let mut changed = std::pin::pin!(self.leases.changed.notified());
@@ -182,8 +181,8 @@ impl Subscription {
         let _stopping = self.stopping.lock().await;
     }
 
-    /// Returns waiting messages as new messages. If they were rejected instead, the broker would count a delivery
-    /// that no caller had; so each carries its count.
+    /// Returns waiting messages to the queue as new messages that carry their counts. If this process rejected them
+    /// instead, the broker would count a delivery that no caller had.
     async fn send_back(&self) -> lapin::Result<()> {
         let arrived = self.leases.take_arrived();
         if arrived.is_empty() {
@@ -202,7 +201,7 @@ impl Subscription {
         written(frames).await
     }
 
-    /// Sends copies. Returns for each whether the broker has it.
+    /// Sends copies. Returns for each whether the broker has confirmed it.
     async fn sent_back(&self, arrived: &[(u64, Incoming)]) -> Vec<bool> {
         let confirmed = async {
             self.channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -227,7 +226,7 @@ impl Subscription {
             }
             Ok::<_, lapin::Error>(confirmed)
         };
-        // A message without a confirmed copy is rejected instead, whatever the reason.
+        // The caller rejects messages without a confirmed copy.
         timeout(CONFIRM_MAX, confirmed)
             .await
             .ok()
@@ -274,8 +273,8 @@ impl Subscription {
         (frames, rest)
     }
 
-    /// Returns the number of ready messages. Messages that the broker sent meanwhile have arrived by then: it answers the
-    /// second question after everything that it had to send when it answered the first.
+    /// Returns the number of ready messages, after all messages that the broker was sending have arrived: it answers
+    /// the second request after everything that it had to send when it answered the first.
     pub async fn ready(&self) -> lapin::Result<usize> {
         ready(&self.channel, &self.queue).await?;
         ready(&self.channel, &self.queue).await
@@ -328,12 +327,12 @@ fn arrive(leases: &Leases, set: ConsumerSet, delivery: Delivery) {
 }
 
 fn end(leases: &Leases, error: &lapin::Error) {
-    leases.end(said(error), is_refusal(error));
+    leases.end(message(error), is_refusal(error));
 }
 
-/// Counts this delivery and those that the broker reports before it. Until RabbitMQ 4.2, `x-delivery-count` counted
-/// every return to the queue; since 4.3 it counts failures only, and `x-acquired-count` counts all deliveries. The
-/// larger one is correct for all versions.
+/// Returns the number of deliveries, this one included. Until RabbitMQ 4.2, `x-delivery-count` counted every return to
+/// the queue; since 4.3 it counts only failures, and `x-acquired-count` counts all deliveries. The larger one is
+/// correct for all versions.
 fn receive_count(delivery: &Delivery) -> u32 {
     let headers = delivery.properties.headers().as_ref();
     let count = |name: &str| {

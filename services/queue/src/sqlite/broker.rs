@@ -16,18 +16,17 @@ use crate::broker::{Naming, QueueRole};
 use crate::error::Cause;
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
-/// How many jobs may have queues at a time: an open queue is a thread and three files, and each job has two.
+/// How many jobs may have queues at a time: each has two, and an open queue costs a thread and three files.
 const JOBS_MAX: u32 = 100;
-/// The longest file name, less `.db-wal`.
+/// The names that file systems allow: 255 bytes, less `.db-wal`.
 const NAMING: Naming = Naming { characters_max: 248, marks: "-_." };
-/// The files of a queue, the database first: without it SQLite ignores the others.
+/// The files of a queue. The database comes first, because SQLite ignores the others without it.
 const ENDINGS: [&str; 3] = ["", "-wal", "-shm"];
 
-/// The queues of a target in a folder, shared by any number of processes on one machine. It must be on a local disk.
+/// The queues of a target in a folder, which any number of processes on one machine share. It must be on a local disk.
 ///
-/// Those of this process who open the same queue share it while one of them holds it, because each open queue has a
-/// thread. Which queues exist is what files there are; a deleted queue is noticed at the next call, and by those who wait
-/// for messages within milliseconds.
+/// Callers in one process share an open queue, because each open queue has a thread. A queue exists while its file
+/// does. Calls on a deleted queue fail, and a waiting receive notices the deletion within milliseconds.
 #[derive(Clone, Debug)]
 pub struct SqliteBroker {
     shared: Arc<Shared>,
@@ -41,12 +40,12 @@ struct Shared {
 }
 
 impl SqliteBroker {
-    /// Has the queues in this folder, which is made with the first queue.
+    /// Creates a broker with the queues in this folder. The first queue creates the folder.
     pub fn new(folder: PathBuf, options: SqliteOptions) -> Self {
         Self { shared: Arc::new(Shared { folder, options, open: Mutex::default() }) }
     }
 
-    /// Works with files where that delays no other task.
+    /// Runs file operations on a thread where they block no task.
     async fn work<T: Send + 'static>(&self, work: impl FnOnce(&Shared) -> T + Send + 'static) -> T {
         let shared = self.shared.clone();
         tokio::task::spawn_blocking(move || work(&shared)).await.expect("it does not panic")
@@ -58,21 +57,21 @@ impl Shared {
         self.folder.join(format!("{queue}.db"))
     }
 
-    fn path_of_job(&self, name: &str, part: QueueRole) -> PathBuf {
-        self.path(&NAMING.name(name, part))
+    fn path_of_job(&self, name: &str, role: QueueRole) -> PathBuf {
+        self.path(&NAMING.name(name, role))
     }
 
-    fn make_folder(&self) -> Result<(), Error> {
+    fn create_folder(&self) -> Result<(), Error> {
         fs::create_dir_all(&self.folder).map_err(|error| {
             misconfigured(
                 &self.folder,
-                Cause::new(format!("the folder cannot be made ({error})"), error),
+                Cause::new(format!("the folder cannot be created ({error})"), error),
             )
         })
     }
 
     fn target(&self) -> Result<TargetQueues, Error> {
-        self.make_folder()?;
+        self.create_folder()?;
         let [control, dead_letters] = [CONTROL, DEAD_LETTERS].map(|queue| self.path(queue));
         let are_new = !control.exists();
         Ok(TargetQueues {
@@ -101,7 +100,7 @@ impl Shared {
     }
 
     fn delete(&self, name: &str) -> Result<(), Error> {
-        for path in QueueRole::BOTH.map(|part| self.path_of_job(name, part)) {
+        for path in QueueRole::BOTH.map(|role| self.path_of_job(name, role)) {
             for ending in ENDINGS {
                 let mut file = path.clone().into_os_string();
                 file.push(ending);
@@ -130,7 +129,8 @@ impl Broker for SqliteBroker {
 
     async fn create(&self, name: &str) -> Result<JobQueues, Error> {
         let name = name.to_owned();
-        self.work(move |shared| shared.make_folder().and_then(|()| shared.open(&name, true))).await
+        self.work(move |shared| shared.create_folder().and_then(|()| shared.open(&name, true)))
+            .await
     }
 
     async fn open(&self, name: &str) -> Result<JobQueues, Error> {
@@ -154,7 +154,7 @@ impl Broker for SqliteBroker {
     async fn close(&self) {}
 }
 
-/// Distinguishes a file from another one that has its name later.
+/// The identity of a file, which distinguishes it from a later file of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileIdentity {
     device: u64,

@@ -27,7 +27,7 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> Error {
             return unavailable(path, Cause::new(words, error));
         }
         Some(ErrorCode::DiskFull) => "the disk is full; free some space and run again".to_owned(),
-        // Growing the shared index beside the file fails like this, too, when the disk is full.
+        // SQLite also reports this when a full disk prevents the shared-memory file from growing.
         Some(ErrorCode::SystemIoFailure) => {
             format!("reading or writing failed ({error}); check the disk, and the space left on it")
         }

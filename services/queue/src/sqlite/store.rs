@@ -1,11 +1,11 @@
 //! The file: its schema, and every statement that runs on it.
 //!
-//! There is one table with its index, and a table for large bodies. `visible_at` is the time from which a message may be
-//! received: in the past (new or released), or in the future because of a delay (`receive_count` 0) or a lease. The index
-//! defines the order of claims.
+//! There is one table with an index, and a table for large bodies. `visible_at` is the time (milliseconds of the
+//! queue's [`Clock`]) from which a message may be received. It is in the past for a new or released message, and in the
+//! future because of a delay (`receive_count` 0) or a lease. The index defines the order of claims.
 //!
-//! SQLite reads a whole row to change one of its columns. So the row that changes with every claim, extension and
-//! release contains the body only if it is small.
+//! SQLite reads a whole row to change one of its columns. So the row that every claim, extension and release changes
+//! contains the body only if it is small.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -25,12 +25,13 @@ pub(super) struct Store {
     clock: Clock,
 }
 
-/// The schema of a queue file.
+/// The kind of a SQLite file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileKind {
     Empty,
     /// A queue with the schema of this build.
     Queue,
+    /// Another application's database, or a queue with another schema.
     Other,
     ReadOnly,
 }
@@ -39,8 +40,8 @@ enum FileKind {
 const APPLICATION_ID: i32 = 0x476d_5175;
 const SCHEMA_VERSION: i32 = 1;
 
-/// Ids are never reused (AUTOINCREMENT), so a receipt (id, delivery) identifies one delivery permanently. A message with a
-/// row in `large_body` has an empty `body`.
+/// The tables and index of a queue. AUTOINCREMENT never reuses an id, so a receipt (id, delivery) identifies one
+/// delivery permanently. A message with a row in `large_body` has an empty `body`.
 const SCHEMA: &str = "
     CREATE TABLE message (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -52,18 +53,19 @@ const SCHEMA: &str = "
     CREATE TABLE large_body (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 ";
 
-/// From this size on, a body has its own row: half a page.
+/// A body of this size (half a page) or more has its own row in `large_body`.
 const LARGE_BODY_BYTES: usize = 4096;
 
-/// `visible_at` of a message that is visible now. In the past (2004), so that new messages come first and in the
-/// order of their ids, and stored with the same length as current dates (6 bytes), so that a claim overwrites
+/// The `visible_at` of a message that is visible now. It is in the past (2004), so that new messages come first and in
+/// the order of their ids. SQLite stores it with the same length as current dates (6 bytes), so that a claim overwrites
 /// the row in place, without moving the body.
 const VISIBLE_NOW: i64 = 1 << 40;
 
-/// Pages of 8 KiB between two checkpoints: 16 MiB, so that the file is synced a few times a second at full speed.
+/// The number of 8 KiB pages between two checkpoints: 16 MiB, so that SQLite syncs the file a few times a second at
+/// full load.
 const CHECKPOINT_PAGES: i32 = 2048;
 
-/// A claim ends with the message that reaches this size, which bounds the memory of a receiver that requests many
+/// A claim ends with the message that brings it to this size. This bounds the memory of a receiver that requests many
 /// messages.
 const CLAIM_BYTES_MAX: usize = 16 << 20;
 
@@ -101,7 +103,7 @@ impl Store {
             }
             FileKind::Empty | FileKind::Other => Err(misconfigured(
                 path,
-                "it is a database of something else; choose another path".into(),
+                "it is another application's database; choose another path".into(),
             )),
         }
     }
@@ -109,7 +111,7 @@ impl Store {
     /// Turns an empty file into a queue. Leaves any other file unchanged.
     fn prepare_file(&self, options: &SqliteOptions) -> rusqlite::Result<FileKind> {
         self.connection.busy_timeout(options.lock_wait_max)?;
-        // One transaction, so that this process sees all or nothing of a queue that another process creates right now.
+        // In a transaction, this process sees all or nothing of a queue that another process is creating.
         self.run("BEGIN")?;
         let kind = self.file_kind()?;
         self.run("COMMIT")?;
@@ -118,7 +120,7 @@ impl Store {
         }
         configure(&self.connection, options)?;
         self.in_transaction(|store| {
-            // Another process may have been faster.
+            // Another process may have created the queue meanwhile.
             if store.file_kind()? == FileKind::Empty {
                 store.connection.execute_batch(SCHEMA)?;
                 store.connection.pragma_update(None, "application_id", APPLICATION_ID)?;
@@ -148,7 +150,7 @@ impl Store {
     ) -> rusqlite::Result<T> {
         self.run("BEGIN IMMEDIATE")?;
         let result = work(self).and_then(|value| self.run("COMMIT").map(|()| value));
-        // Some failures end the transaction themselves; the first failure is the one to report.
+        // Some failures end the transaction themselves. The caller needs the first failure, not that of the rollback.
         if result.is_err() && !self.connection.is_autocommit() {
             let _ = self.run("ROLLBACK");
         }
@@ -209,7 +211,7 @@ impl Store {
         Ok(deliveries)
     }
 
-    /// Undoes claims that reached no receiver, including their counts.
+    /// Undoes claims that reached no receiver, and their receive counts.
     pub(super) fn unclaim(&self, receipts: &[Receipt]) -> rusqlite::Result<()> {
         let mut unclaim = self.connection.prepare_cached(UNCLAIM)?;
         for receipt in receipts {
@@ -276,13 +278,13 @@ impl Store {
         })
     }
 
-    /// Returns the current time, but never a time before [`VISIBLE_NOW`], even if the machine's clock shows 1970.
+    /// Returns the current time, or [`VISIBLE_NOW`] if the machine's clock shows an earlier time, such as 1970.
     fn now(&self) -> i64 {
         self.clock.now_milliseconds().max(VISIBLE_NOW)
     }
 }
 
-/// Returns the body of a message, from the table of large bodies if it has a row there.
+/// Returns the body of a message: the column `large` of `large_body`, or else the column `column` of `message`.
 fn body(row: &Row<'_>, column: usize, large: usize) -> rusqlite::Result<Bytes> {
     let body = match row.get_ref(large)? {
         ValueRef::Null => row.get_ref(column)?,
@@ -300,14 +302,14 @@ fn configure(connection: &Connection, options: &SqliteOptions) -> rusqlite::Resu
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)
 }
 
-/// Sets WAL mode. SQLite itself does not wait for the necessary lock while another process opens the new file.
+/// Sets WAL mode. Retries, because SQLite itself does not wait for the lock while another process opens the new file.
 fn use_write_ahead_log(connection: &Connection, lock_wait_max: Duration) -> rusqlite::Result<()> {
-    let give_up = Instant::now() + lock_wait_max;
+    let deadline = Instant::now() + lock_wait_max;
     loop {
         match connection.pragma_update(None, "journal_mode", "WAL") {
             Err(error)
                 if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
-                    && Instant::now() < give_up =>
+                    && Instant::now() < deadline =>
             {
                 std::thread::sleep(Duration::from_millis(5));
             }

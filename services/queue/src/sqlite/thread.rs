@@ -1,5 +1,5 @@
-//! The thread that owns the connection: it takes all waiting calls, runs them as one transaction, and answers
-//! them after the commit. Any number of waiting calls thus share one commit.
+//! The thread that owns the connection: it takes all waiting calls, runs them as one transaction, and answers them
+//! after the commit.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,9 +12,9 @@ use super::failure::{absent, explain};
 use super::store::Store;
 use crate::{Delivery, Error, Receipt, Receive};
 
-/// Interval at which a waiting receiver checks for messages of other processes and for expired leases. A send of
-/// this process wakes it immediately.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// The interval at which the thread checks, for waiting receivers, for messages of other processes and for expired
+/// leases. A send of this process wakes it immediately.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The calls that wait for the thread.
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Mailbox {
         });
     }
 
-    /// Lets the thread finish the waiting calls, and end.
+    /// Makes the thread end after the waiting calls.
     pub(super) fn close(&self) {
         self.change(|state| state.closed = true);
     }
@@ -58,7 +58,7 @@ impl Mailbox {
         self.changed.notify_one();
     }
 
-    /// Waits for calls, at most until `until`, and takes them all.
+    /// Waits for calls, at most until `until`, and takes all of them.
     fn take(&self, until: Option<Instant>) -> MailboxState {
         let mut state = self.state.lock().expect("no holder panics");
         while state.jobs.is_empty() && state.receivers.is_empty() && !state.closed {
@@ -73,7 +73,7 @@ impl Mailbox {
     }
 }
 
-/// One call, which runs within a transaction and is answered after it.
+/// A call that runs within a transaction and gets its answer afterwards.
 pub(super) trait Job: Send {
     fn run(&mut self, store: &Store) -> rusqlite::Result<()>;
     fn answer(self: Box<Self>, outcome: Result<(), Error>);
@@ -150,7 +150,7 @@ pub(super) struct QueueThread {
     pub(super) path: PathBuf,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) waiting: Vec<Receiver>,
-    /// The file of a queue that is deleted while others have it open.
+    /// The file, if it may be deleted while the queue is open.
     pub(super) file: Option<FileIdentity>,
 }
 
@@ -158,8 +158,8 @@ impl QueueThread {
     /// Serves calls until the mailbox is closed.
     pub(super) fn run(mut self) {
         loop {
-            let look = Instant::now() + LOOK_INTERVAL;
-            let until = self.waiting.iter().map(|receiver| receiver.deadline.min(look)).min();
+            let check = Instant::now() + CHECK_INTERVAL;
+            let until = self.waiting.iter().map(|receiver| receiver.deadline.min(check)).min();
             let taken = self.mailbox.take(until);
             self.waiting.extend(taken.receivers);
             self.waiting.retain(|receiver| !receiver.answer.is_closed());
@@ -201,14 +201,14 @@ impl QueueThread {
                 jobs.into_iter().for_each(|job| job.answer(Ok(())));
                 for (receiver, deliveries) in self.waiting.drain(..claimed.len()).zip(claimed) {
                     let claimed = Claimed { deliveries, mailbox: self.mailbox.clone() };
-                    // If the receiver has gone, dropping the claim undoes it.
+                    // If the receiver no longer waits, dropping the claim undoes it.
                     let _ = receiver.answer.send(Ok(claimed));
                 }
             }
         }
     }
 
-    /// Checks for a message for a waiting receiver. This needs no write lock, and usually finds nothing.
+    /// Returns whether a receiver waits and a message is visible. This needs no write lock, and is usually false.
     fn has_awaited_message(&self) -> rusqlite::Result<bool> {
         Ok(!self.waiting.is_empty() && self.store.has_visible()?)
     }
@@ -236,7 +236,7 @@ impl QueueThread {
 }
 
 impl Drop for QueueThread {
-    /// No call waits for a thread that has ended, for whatever reason.
+    /// Drops the waiting calls, so that none of them waits for a thread that has ended, even by a panic.
     fn drop(&mut self) {
         self.mailbox.close();
         drop(self.mailbox.take(None));

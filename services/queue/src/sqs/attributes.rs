@@ -9,21 +9,21 @@ use aws_sdk_sqs::types::QueueAttributeName;
 
 use super::failure::Failure;
 use super::leases::Leases;
-use super::service::{REQUEST_TIME, Retries, answer, persist};
+use super::service::{REQUEST_TIME, Retries, answer, with_retries};
 use super::{Inner, SqsOptions, SqsQueue, region};
 use crate::{Depth, Error};
 
-/// How long SQS keeps a message, the maximum: a job may wait for its fleet.
+/// How long SQS keeps a message: its maximum, because a job may wait for its fleet.
 const RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
-/// Default lease of receivers that do not request one; all receivers here do.
+/// The default lease. All receivers of this crate request their own.
 const VISIBILITY: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(20);
-/// How long SQS uses one data key before it asks KMS, which charges each request, for another.
+/// How long SQS uses one data key before it requests another from KMS, which charges each request.
 const DATA_KEY_REUSE: Duration = Duration::from_secs(3600);
-/// Receives after which SQS itself moves a message to the dead letters. The engine limits lost deliveries much
-/// earlier and by its own count, so this limit only concerns messages that it never gets to read.
+/// The number of receives after which SQS itself moves a message to the dead letters. The engine limits lost deliveries
+/// much earlier, by its own count, so this limit concerns only messages that it never reads.
 pub(super) const RECEIVES_MAX: u32 = 100;
-/// Assumed limit of messages if the service reports none.
+/// The assumed size limit of messages if the service reports none.
 const MESSAGE_BYTES_DEFAULT: usize = 256 << 10;
 
 /// The attributes of a queue.
@@ -37,7 +37,7 @@ pub struct SqsAttributes {
     pub visibility: Duration,
     /// The largest encoded body.
     pub message_bytes_max: usize,
-    /// Destination of messages that are received too often.
+    /// The destination of messages that are received too often.
     pub redrive: Option<Redrive>,
 }
 
@@ -46,13 +46,12 @@ pub struct SqsAttributes {
 pub struct Redrive {
     /// The full name of the queue that gets them.
     pub dead_letters_arn: String,
-    /// Number of receives after which a message moves.
+    /// The number of receives after which a message moves.
     pub receive_count_max: u32,
 }
 
 impl SqsQueue {
-    /// Opens a queue, or creates it if it does not exist and the options say so. Returns whether it
-    /// was created.
+    /// Opens a queue, or creates it if it does not exist and the options say so. Returns whether it was created.
     pub(super) async fn open_with(
         client: Client,
         options: &SqsOptions,
@@ -66,7 +65,7 @@ impl SqsQueue {
             return Err(Error::Misconfigured { queue: name, source });
         }
         let found = if is_url(queue) {
-            look(&client, queue).await.map(|_| queue.to_owned())
+            describe(&client, queue).await.map(|_| queue.to_owned())
         } else {
             find(&client, queue).await
         };
@@ -113,11 +112,12 @@ impl SqsQueue {
         };
         let mut retries = Retries::new();
         let attributes = loop {
-            match look(&inner.client, &inner.url).await {
+            match describe(&inner.client, &inner.url).await {
                 Ok((attributes, _)) => break attributes,
                 // A new queue takes a moment to become known everywhere.
                 Err(Failure::NoQueue) if created => {
-                    let unknown = Failure::Passing("it was created, but does not exist yet".into());
+                    let unknown =
+                        Failure::Transient("SQS has created it, but does not find it yet".into());
                     retries.pause(unknown).await.map_err(|failure| inner.error(failure))?;
                 }
                 Err(failure) => return Err(inner.error(failure)),
@@ -145,8 +145,8 @@ fn is_url(queue: &str) -> bool {
 pub(super) async fn find(client: &Client, name: &str) -> Result<String, Failure> {
     let request =
         || answer("GetQueueUrl", REQUEST_TIME, client.get_queue_url().queue_name(name).send());
-    let found = persist(request).await?;
-    found.queue_url.ok_or_else(|| Failure::Lasting("GetQueueUrl returned no URL".into()))
+    let found = with_retries(request).await?;
+    found.queue_url.ok_or_else(|| Failure::Permanent("GetQueueUrl returned no URL".into()))
 }
 
 async fn create(
@@ -173,30 +173,33 @@ async fn create(
         attributes
             .insert(QueueAttributeName::KmsDataKeyReusePeriodSeconds, seconds(DATA_KEY_REUSE));
     }
-    // A request with tags needs the right sqs:TagQueue, even if it names none.
+    // A request with tags needs the permission sqs:TagQueue, even if the tags are empty.
     let tags = (!options.tags.is_empty()).then(|| options.tags.clone().into_iter().collect());
     let request = || {
         let request = client.create_queue().queue_name(name);
         let request = request.set_attributes(Some(attributes.clone())).set_tags(tags.clone());
         answer("CreateQueue", REQUEST_TIME, request.send())
     };
-    match persist(request).await {
-        Ok(created) => {
-            created.queue_url.ok_or_else(|| Failure::Lasting("CreateQueue returned no URL".into()))
-        }
-        // Another process may have created it meanwhile, with other attributes.
+    match with_retries(request).await {
+        Ok(created) => created
+            .queue_url
+            .ok_or_else(|| Failure::Permanent("CreateQueue returned no URL".into())),
+        // Another process may have created the queue with other attributes, which fails this request.
         Err(failure) => find(client, name).await.map_err(|_| failure),
     }
 }
 
-/// Requests all attributes of a queue.
-pub(super) async fn look(client: &Client, url: &str) -> Result<(SqsAttributes, Depth), Failure> {
+/// Requests the attributes and depth of a queue.
+pub(super) async fn describe(
+    client: &Client,
+    url: &str,
+) -> Result<(SqsAttributes, Depth), Failure> {
     use QueueAttributeName as Name;
     let request = || {
         let request = client.get_queue_attributes().queue_url(url).attribute_names(Name::All);
         answer("GetQueueAttributes", REQUEST_TIME, request.send())
     };
-    let values = persist(request).await?.attributes.unwrap_or_default();
+    let values = with_retries(request).await?.attributes.unwrap_or_default();
     let text = |name: Name| values.get(&name).cloned().unwrap_or_default();
     let number = |name: Name| text(name).parse::<u64>().ok();
     let seconds = |name: Name| Duration::from_secs(number(name).unwrap_or_default());
@@ -217,7 +220,7 @@ pub(super) async fn look(client: &Client, url: &str) -> Result<(SqsAttributes, D
     Ok((attributes, depth))
 }
 
-/// Reads a redrive policy. Services write the count as a number or as text.
+/// Parses a redrive policy. Services write the count as a number or as text.
 fn redrive(policy: &str) -> Option<Redrive> {
     let policy: serde_json::Value = serde_json::from_str(policy).ok()?;
     let count = policy.get("maxReceiveCount")?;

@@ -1,10 +1,10 @@
-//! Encodes any bytes as a body that SQS accepts: text unchanged, so that people can read it; all else as base64.
+//! Encodes any bytes as a body that SQS accepts: text unchanged, so that people can read it; everything else as base64.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
-/// The beginning of an encoded body. Text with this beginning is encoded, too.
+/// The beginning of an encoded body. Text that happens to begin with it is encoded as well.
 const MARKER: &str = "base64:";
 
 /// Returns the text to send.
@@ -23,7 +23,7 @@ pub(super) fn decode(body: String) -> Bytes {
     }
 }
 
-/// Returns the size up to which any body fits into a message of `message_bytes_max`.
+/// Returns the largest size, in bytes, with which any body fits into a message of `message_bytes_max`.
 pub(super) fn bytes_max(message_bytes_max: usize) -> usize {
     message_bytes_max.saturating_sub(MARKER.len()) / 4 * 3
 }

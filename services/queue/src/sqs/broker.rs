@@ -12,23 +12,22 @@ use tokio::{join, try_join};
 
 use super::attributes::{RECEIVES_MAX, check_region, find};
 use super::failure::Failure;
-use super::service::{REQUEST_TIME, answer, connect, persist};
+use super::service::{REQUEST_TIME, answer, connect, with_retries};
 use super::{Redrive, SqsOptions, SqsQueue, region};
 use crate::broker::{Naming, QueueRole};
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
-/// How many jobs may have queues at a time. The service allows any number, but each waiting receiver of each costs a request
+/// How many jobs may have queues at a time. The service allows any number, but each waiting receiver costs a request
 /// every 20 seconds.
 const JOBS_MAX: u32 = 2000;
 /// The names that SQS allows.
 const NAMING: Naming = Naming { characters_max: 80, marks: "-_" };
 
-/// The queues of a target on SQS, with one client. Messages of jobs that are received too often move to
+/// The queues of a target on SQS, with one client. SQS moves messages of jobs that are received too often to
 /// `PREFIX-dead-letters`.
 ///
-/// For a minute after a deletion, AWS refuses to create a queue of the same name, which is [`Error::Unavailable`]; so jobs
-/// have names that are not used again. A new queue takes a moment to become known everywhere, in which another process may
-/// not find it.
+/// For a minute after a deletion, AWS refuses to create a queue of the same name, and the call fails with
+/// [`Error::Unavailable`]; so no job reuses a name. Another process may not find a new queue for a moment.
 #[derive(Clone)]
 pub struct SqsBroker {
     client: Client,
@@ -37,15 +36,16 @@ pub struct SqsBroker {
 }
 
 impl SqsBroker {
-    /// Uses the AWS settings of the environment. [`SqsOptions::queue`] is the prefix of all names. Sends no request yet.
+    /// Creates a broker with the AWS settings of the environment. [`SqsOptions::queue`] is the prefix of all names.
+    /// Sends no request yet.
     pub async fn connect(options: SqsOptions) -> Result<Self, Error> {
         let client = connect(&options).await?;
         check_region(&client, &options.queue)?;
         Ok(Self { client, options, redrive: OnceCell::new() })
     }
 
-    fn queue_name(&self, name: &str, part: QueueRole) -> String {
-        NAMING.name(&format!("{}-{name}", self.options.queue), part)
+    fn queue_name(&self, name: &str, role: QueueRole) -> String {
+        NAMING.name(&format!("{}-{name}", self.options.queue), role)
     }
 
     /// Returns a queue of the target itself, and whether it was created.
@@ -55,7 +55,7 @@ impl SqsBroker {
         SqsQueue::open_with(self.client.clone(), &options).await
     }
 
-    /// Returns where messages go that are received too often.
+    /// Returns the destination of messages that are received too often.
     async fn redrive(&self) -> Result<&Redrive, Error> {
         let find = async || {
             let (dead_letters, _) = self.open_of_target(DEAD_LETTERS).await?;
@@ -66,8 +66,8 @@ impl SqsBroker {
     }
 
     async fn open_with(&self, name: &str, create: Option<&Redrive>) -> Result<JobQueues, Error> {
-        let [tasks, results] = QueueRole::BOTH.map(|part| {
-            let name = self.queue_name(name, part);
+        let [tasks, results] = QueueRole::BOTH.map(|role| {
+            let name = self.queue_name(name, role);
             SqsQueue::open_of_job(self.client.clone(), name, &self.options, create)
         });
         let (tasks, results) = try_join!(tasks, results)?;
@@ -81,7 +81,7 @@ impl SqsBroker {
                 let request = self.client.delete_queue().queue_url(&url);
                 answer("DeleteQueue", REQUEST_TIME, request.send())
             };
-            persist(request).await.map(drop)
+            with_retries(request).await.map(drop)
         };
         match delete.await {
             Ok(()) | Err(Failure::NoQueue) => Ok(()),
@@ -93,7 +93,7 @@ impl SqsBroker {
 #[async_trait]
 impl Broker for SqsBroker {
     async fn target(&self) -> Result<TargetQueues, Error> {
-        // If both are missing, the error always names the first.
+        // `join` instead of `try_join`: if both queues are missing, the error always names the first.
         let (control, dead_letters) =
             join!(self.open_of_target(CONTROL), self.open_of_target(DEAD_LETTERS));
         let ((control, are_new), (dead_letters, _)) = (control?, dead_letters?);
@@ -113,7 +113,7 @@ impl Broker for SqsBroker {
     }
 
     async fn delete(&self, name: &str) -> Result<(), Error> {
-        let deletions = QueueRole::BOTH.map(|part| self.delete_queue(self.queue_name(name, part)));
+        let deletions = QueueRole::BOTH.map(|role| self.delete_queue(self.queue_name(name, role)));
         try_join_all(deletions).await.map(drop)
     }
 

@@ -1,4 +1,4 @@
-//! Classifies answers of the service by what to do next, and explains them.
+//! Classifies failures of requests by what the caller should do next, and explains them.
 
 use std::error::Error as StdError;
 
@@ -12,12 +12,12 @@ use crate::error::Cause;
 /// Why a request failed.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
-    /// Throttled, out of order or unreachable: the same request may succeed later.
-    Passing(Cause),
+    /// The service is throttling, out of order or unreachable: the same request may succeed later.
+    Transient(Cause),
     /// The queue does not exist.
     NoQueue,
     /// No request succeeds until a person changes something.
-    Lasting(Cause),
+    Permanent(Cause),
 }
 
 impl Failure {
@@ -25,8 +25,8 @@ impl Failure {
     pub fn explain(self, queue: &str, region: &str) -> Error {
         let queue = queue.to_owned();
         match self {
-            Self::Passing(source) => Error::Unavailable { queue, source },
-            Self::Lasting(source) => Error::Misconfigured { queue, source },
+            Self::Transient(source) => Error::Unavailable { queue, source },
+            Self::Permanent(source) => Error::Misconfigured { queue, source },
             Self::NoQueue => {
                 let words = format!(
                     "it does not exist in region {region}; create it, or check the queue's name, the region and the \
@@ -46,7 +46,7 @@ impl Failure {
     }
 }
 
-/// The result of one failed entry of a batch.
+/// The outcome of one failed entry of a batch.
 #[derive(Clone, Debug)]
 pub(super) enum EntryOutcome {
     /// Its receipt is no longer valid.
@@ -60,8 +60,8 @@ where
     E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
     R: std::fmt::Debug + Http + Send + Sync + 'static,
 {
-    let (is_lasting, words) = match &error {
-        // The words are those of the service. Its error is not kept: its debug form may contain what was signed.
+    let (is_permanent, words) = match &error {
+        // The cause quotes the service but does not keep its error, whose debug form may contain the signed request.
         SdkError::ServiceError(answer) => {
             let (code, words) = (
                 answer.err().code().unwrap_or_default(),
@@ -71,8 +71,8 @@ where
         }
         SdkError::ResponseError(answer) => {
             let status = answer.raw().status();
-            return Failure::Passing(
-                format!("{action} was answered with HTTP status {status}, unreadable").into(),
+            return Failure::Transient(
+                format!("{action} got an unreadable answer with HTTP status {status}").into(),
             );
         }
         SdkError::TimeoutError(_) => (false, format!("{action} was not answered in time")),
@@ -86,7 +86,7 @@ where
                     (true, format!("the AWS settings cannot be used: {}", one_line(&chain(error))))
                 }
                 Some(error) => {
-                    (false, format!("no AWS credentials now: {}", one_line(&chain(error))))
+                    (false, format!("cannot load AWS credentials: {}", one_line(&chain(error))))
                 }
                 None if matches!(error, SdkError::ConstructionFailure(_)) => {
                     let shown = DisplayErrorContext(&error).to_string();
@@ -98,13 +98,13 @@ where
                         ),
                     )
                 }
-                None => (false, format!("no connection: {}", one_line(&chain(&error)))),
+                None => (false, format!("cannot connect: {}", one_line(&chain(&error)))),
             }
         }
         _ => (false, one_line(&chain(&error))),
     };
     let cause = Cause::new(words, error);
-    if is_lasting { Failure::Lasting(cause) } else { Failure::Passing(cause) }
+    if is_permanent { Failure::Permanent(cause) } else { Failure::Transient(cause) }
 }
 
 /// The status of a response of any type.
@@ -123,7 +123,7 @@ pub(super) fn of_entry(action: &str, entry: &BatchResultErrorEntry) -> EntryOutc
     let (code, words) = (entry.code(), entry.message().unwrap_or_default());
     let is_receipt = matches!(action, EXTEND | DELETE);
     match bare(code) {
-        // The service answers this for an extension beyond 12 hours, and for a receipt of a removed message.
+        // The service answers with these codes to an extension beyond 12 hours, and to a receipt of a removed message.
         "ReceiptHandleIsInvalid"
         | "MessageNotInflight"
         | "InvalidParameterValue"
@@ -147,14 +147,14 @@ pub(super) const EXTEND: &str = "ChangeMessageVisibility";
 pub(super) const DELETE: &str = "DeleteMessage";
 
 fn of_answer(action: &str, status: u16, code: &str, words: &str) -> Failure {
-    let lasting = |words: String| Failure::Lasting(words.into());
+    let permanent = |words: String| Failure::Permanent(words.into());
     match bare(code) {
         "NonExistentQueue" | "QueueDoesNotExist" => Failure::NoQueue,
-        "AccessDenied" | "OptInRequired" | "InvalidSecurity" => lasting(format!(
-            "access denied; allow these credentials sqs:{action} on the queue, or use others ({})",
+        "AccessDenied" | "OptInRequired" | "InvalidSecurity" => permanent(format!(
+            "access denied; allow these credentials sqs:{action} on the queue, or use other credentials ({})",
             one_line(words)
         )),
-        // The service's own words may contain what was signed, a session token included: they are left out.
+        // The text omits the service's own words, because they may quote the signed request with its session token.
         "InvalidClientTokenId"
         | "UnrecognizedClient"
         | "SignatureDoesNotMatch"
@@ -163,37 +163,37 @@ fn of_answer(action: &str, status: u16, code: &str, words: &str) -> Failure {
         | "MissingAuthenticationToken"
         | "AuthFailure"
         | "InvalidAccessKeyId"
-        | "NotAuthorized" => lasting(format!(
+        | "NotAuthorized" => permanent(format!(
             "AWS does not accept the credentials ({code}); check AWS_PROFILE, AWS_ACCESS_KEY_ID and \
              AWS_SECRET_ACCESS_KEY"
         )),
         "ExpiredToken" | "TokenRefreshRequired" => {
-            lasting(format!("the AWS credentials have expired ({code}); sign in again"))
+            permanent(format!("the AWS credentials have expired ({code}); sign in again"))
         }
         "RequestTimeTooSkewed" | "RequestExpired" => {
-            lasting(format!("the clock of this machine is wrong ({code}); set it"))
+            permanent(format!("the clock of this machine is wrong ({code}); set it"))
         }
-        _ if is_passing(status, code) => {
+        _ if is_transient(status, code) => {
             let words =
                 if words.is_empty() { String::new() } else { format!(": {}", one_line(words)) };
             let code =
                 if code.is_empty() { format!("HTTP status {status}") } else { code.to_owned() };
-            Failure::Passing(format!("{action} was answered with {code}{words}").into())
+            Failure::Transient(format!("{action} failed with {code}{words}").into())
         }
-        code if code.starts_with("Kms") => lasting(format!(
+        code if code.starts_with("Kms") => permanent(format!(
             "the KMS key of the queue cannot be used; allow these credentials kms:GenerateDataKey and \
              kms:Decrypt on it, and check that it exists and is enabled ({code}: {})",
             one_line(words)
         )),
-        // A gateway between here and the service answers in its own words.
-        _ if matches!(status, 401 | 403) => lasting(format!(
+        // A gateway before the service answers without a code of the service.
+        _ if matches!(status, 401 | 403) => permanent(format!(
             "access denied to sqs:{action} (HTTP status {status} {code}); check the credentials and what they allow"
         )),
-        _ => lasting(format!("{action} is rejected: {code} {}", one_line(words))),
+        _ => permanent(format!("SQS rejected {action}: {code} {}", one_line(words))),
     }
 }
 
-fn is_passing(status: u16, code: &str) -> bool {
+fn is_transient(status: u16, code: &str) -> bool {
     let codes = [
         "RequestThrottled",
         "Throttling",
@@ -203,8 +203,7 @@ fn is_passing(status: u16, code: &str) -> bool {
         "RequestLimitExceeded",
         "SlowDown",
         "RequestTimeout",
-        // Too many messages of the queue are leased, the queue is being purged, or it was deleted less than a minute
-        // ago.
+        // Too many messages of the queue are leased; the queue is being purged; it was deleted less than a minute ago.
         "OverLimit",
         "PurgeQueueInProgress",
         "QueueDeletedRecently",
@@ -224,7 +223,7 @@ fn credentials_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Cred
         .find_map(|error| error.downcast_ref())
 }
 
-/// Returns the causes without repetition.
+/// Returns the error and its causes in one text, without repetition.
 fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut causes: Vec<String> = Vec::new();
     for cause in std::iter::successors(Some(error), |error| (*error).source()) {
@@ -236,7 +235,7 @@ fn chain(error: &(dyn StdError + 'static)) -> String {
     causes.join(": ")
 }
 
-/// Returns the first line, up to a limit.
+/// Returns the first line, up to a limit of characters.
 fn one_line(words: &str) -> String {
     const CHARACTERS_MAX: usize = 400;
     words.lines().next().unwrap_or_default().chars().take(CHARACTERS_MAX).collect()
@@ -271,52 +270,53 @@ mod tests {
     }
 
     #[test]
-    fn failed_entry_passes_or_lasts() {
+    fn failed_entry_is_transient_or_permanent() {
         assert!(matches!(
             verdict(SEND, "InternalError", false),
-            EntryOutcome::Failed(Failure::Passing(_))
+            EntryOutcome::Failed(Failure::Transient(_))
         ));
         assert!(matches!(
             verdict(SEND, "RequestThrottled", true),
-            EntryOutcome::Failed(Failure::Passing(_))
+            EntryOutcome::Failed(Failure::Transient(_))
         ));
         assert!(matches!(
             verdict(SEND, "InvalidMessageContents", true),
-            EntryOutcome::Failed(Failure::Lasting(_))
+            EntryOutcome::Failed(Failure::Permanent(_))
         ));
         assert!(matches!(
             verdict(DELETE, "AccessDenied", true),
-            EntryOutcome::Failed(Failure::Lasting(_))
+            EntryOutcome::Failed(Failure::Permanent(_))
         ));
     }
 
     #[test]
-    fn refusal_of_the_key_names_its_rights() {
-        let Failure::Lasting(reason) = of_answer(SEND, 400, "KmsAccessDenied", "no") else {
-            panic!("lasts")
+    fn kms_denial_names_the_missing_permissions() {
+        let Failure::Permanent(reason) = of_answer(SEND, 400, "KmsAccessDenied", "no") else {
+            panic!("is permanent")
         };
         assert!(reason.to_string().contains("kms:GenerateDataKey"), "{reason}");
-        assert!(matches!(of_answer(SEND, 400, "KmsThrottled", ""), Failure::Passing(_)));
+        assert!(matches!(of_answer(SEND, 400, "KmsThrottled", ""), Failure::Transient(_)));
     }
 
     #[test]
     fn signed_content_is_not_shown() {
         let words = "The Canonical String should have been 'POST x-amz-security-token:abc123'";
-        let Failure::Lasting(reason) = of_answer(SEND, 403, "SignatureDoesNotMatch", words) else {
-            panic!("lasts")
+        let Failure::Permanent(reason) = of_answer(SEND, 403, "SignatureDoesNotMatch", words)
+        else {
+            panic!("is permanent")
         };
         assert!(!format!("{reason} {reason:?}").contains("abc123"), "{reason}");
     }
 
     #[test]
-    fn missing_queue_differs_from_a_silent_service() {
+    fn missing_queue_differs_from_a_failing_service() {
         for code in ["AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"] {
             assert!(matches!(of_answer(SEND, 400, code, ""), Failure::NoQueue), "{code}");
         }
-        assert!(matches!(of_answer(SEND, 503, "", ""), Failure::Passing(_)));
+        assert!(matches!(of_answer(SEND, 503, "", ""), Failure::Transient(_)));
         assert!(matches!(
             of_answer(SEND, 400, "com.amazonaws.sqs#ThrottlingException", ""),
-            Failure::Passing(_)
+            Failure::Transient(_)
         ));
     }
 }

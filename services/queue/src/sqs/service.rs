@@ -1,8 +1,8 @@
 //! Requests to SQS: a client with the usual settings, the time limit of a request, and its retries.
 //!
 //! The retries of the SDK are off. A batch may fail in part, and the retries of its failed entries must share one
-//! schedule with the retries of whole requests. Besides, the SDK would stop all retries once concurrent requests had
-//! used up its tokens.
+//! schedule with the retries of whole requests. The SDK would also stop all retries once concurrent requests had used
+//! up its tokens.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -27,19 +27,20 @@ use crate::pauses::FOR_SECONDS;
 use super::SqsOptions;
 use super::failure::{EntryOutcome, Failure, of_entry, of_request};
 
-/// Maximum number of entries in a batch of SQS.
+/// The largest number of entries in a batch of SQS.
 pub(super) const BATCH_MAX: usize = 10;
-/// Concurrent requests of one call.
+/// The largest number of concurrent requests of one call.
 pub(super) const REQUESTS_MAX: usize = 16;
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Time limit of a request that does not wait for messages.
+/// The time limit of a request that does not wait for messages.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
-/// Retries end this long after the first request, because a caller that holds a lease must know.
+/// The time from the first request to the last retry. It is limited because a caller that holds a lease must learn of
+/// the failure before the lease expires.
 const RETRY_TIME: Duration = Duration::from_secs(20);
 
 /// Creates a client with the settings that every AWS tool uses: environment, profile, web identity, container,
-/// instance. Rejects an invalid endpoint, with which the SDK would panic.
+/// instance. Rejects an invalid endpoint, because the SDK would panic.
 pub(super) async fn connect(options: &SqsOptions) -> Result<Client, Error> {
     let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIME).build();
     let mut settings = aws_config::defaults(BehaviorVersion::latest())
@@ -62,7 +63,7 @@ pub(super) async fn connect(options: &SqsOptions) -> Result<Client, Error> {
     let endpoint =
         options.endpoint.clone().or(of_sqs).or_else(|| config.endpoint_url().map(str::to_owned));
     match endpoint {
-        // The message does not quote it, because it may contain a password.
+        // The message does not quote the endpoint, because it may contain a password.
         Some(endpoint) if !is_endpoint(&endpoint) => Err(Error::Misconfigured {
             queue: options.queue.clone(),
             source: "the endpoint of SQS is not an address such as http://localhost:4566, without user, password or \
@@ -92,8 +93,8 @@ where
 {
     match timeout(time, request).await {
         Ok(answer) => answer.map_err(|error| of_request(action, error)),
-        Err(_) => Err(Failure::Passing(
-            format!("{action} was not answered in {} s", time.as_secs()).into(),
+        Err(_) => Err(Failure::Transient(
+            format!("{action} got no answer within {} s", time.as_secs()).into(),
         )),
     }
 }
@@ -111,10 +112,10 @@ impl Retries {
 
     /// Waits until the next retry, or returns the failure after the last one.
     pub async fn pause(&mut self, failure: Failure) -> Result<(), Failure> {
-        let Failure::Passing(reason) = &failure else { return Err(failure) };
+        let Failure::Transient(reason) = &failure else { return Err(failure) };
         match self.pauses.next() {
             Some(pause) if Instant::now() + pause < self.until => {
-                tracing::debug!("SQS: {reason}; trying again in {pause:?}");
+                tracing::debug!("SQS: {reason}; retrying in {pause:?}");
                 sleep(pause).await;
                 Ok(())
             }
@@ -123,8 +124,8 @@ impl Retries {
     }
 }
 
-/// Retries a request until it succeeds or fails permanently.
-pub(super) async fn persist<T, F>(mut request: impl FnMut() -> F) -> Result<T, Failure>
+/// Sends a request, and retries it until it succeeds, fails permanently, or the retries end.
+pub(super) async fn with_retries<T, F>(mut request: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
@@ -146,7 +147,7 @@ pub(super) struct Batch<E> {
     pub failure: Option<Failure>,
 }
 
-/// Sends batches concurrently, and retries exactly the failed entries.
+/// Sends batches concurrently, and retries only the failed entries.
 pub(super) async fn send_batches<E, F>(
     action: &str,
     batches: Vec<Vec<E>>,
@@ -174,16 +175,16 @@ where
         let failure = match request(&entries).await {
             Err(failure) => failure,
             Ok(failed) => {
-                let (mut again, mut lost, mut failure) = (HashSet::new(), HashSet::new(), None);
+                let (mut retried, mut lost, mut failure) = (HashSet::new(), HashSet::new(), None);
                 for entry in &failed {
                     match of_entry(action, entry) {
                         EntryOutcome::Lost => {
                             lost.insert(entry.id().to_owned());
                         }
                         EntryOutcome::Failed(why) => {
-                            again.insert(entry.id().to_owned());
-                            // A lasting failure takes precedence, because a retry would not help.
-                            if !matches!(failure, Some(Failure::Lasting(_) | Failure::NoQueue)) {
+                            retried.insert(entry.id().to_owned());
+                            // A permanent failure takes precedence, because a retry would not help.
+                            if !matches!(failure, Some(Failure::Permanent(_) | Failure::NoQueue)) {
                                 failure = Some(why);
                             }
                         }
@@ -192,7 +193,7 @@ where
                 let mut left = Vec::new();
                 for (index, entry) in entries.into_iter().enumerate() {
                     let id = index.to_string();
-                    if again.contains(&id) {
+                    if retried.contains(&id) {
                         left.push(entry);
                     } else if lost.contains(&id) {
                         batch.lost.push(entry);

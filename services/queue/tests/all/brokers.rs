@@ -1,4 +1,4 @@
-//! Every broker passes its contract, and those of this machine keep their own promises.
+//! The brokers of one machine pass the contract, and the SQLite broker has further tests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -74,10 +74,10 @@ fn files(folder: &TempDir) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn sqlite_queues_are_files_that_only_creation_makes() {
+async fn only_creation_makes_the_files_of_sqlite_queues() {
     let folder = tempfile::tempdir().expect("a folder");
     let broker = sqlite(folder.path());
-    let absent = broker.open("a.b").await.expect_err("there is none");
+    let absent = broker.open("a.b").await.expect_err("it does not exist");
     assert!(
         matches!(&absent, Error::Absent { queue } if queue.ends_with("jobs/a.b-tasks.db")),
         "{absent:?}"
@@ -85,7 +85,7 @@ async fn sqlite_queues_are_files_that_only_creation_makes() {
     broker.delete("a.b").await.expect("there is nothing to delete");
     assert_eq!(files(&folder), [""; 0]);
     let queues = broker.create("a.b").await.expect("creates");
-    let of = |part: &str| ["", "-shm", "-wal"].map(|ending| format!("a.b-{part}.db{ending}"));
+    let of = |role: &str| ["", "-shm", "-wal"].map(|ending| format!("a.b-{role}.db{ending}"));
     assert_eq!(files(&folder), [of("results"), of("tasks")].concat());
     std::fs::remove_file(folder.path().join("jobs/a.b-results.db-shm")).expect("removes");
     broker.delete("a.b").await.expect("a missing file is no error");
@@ -115,9 +115,9 @@ async fn open_sqlite_queues_are_shared_within_a_process() {
     assert_eq!(later.tasks.depth().await.expect("depth").total(), 1);
 }
 
-/// Closing a database removes its log by name, which must not be that of another database by then.
+/// SQLite removes the log of a database by name when it closes it. A new database may have the same name by then.
 #[tokio::test]
-async fn sqlite_queue_that_is_created_again_is_independent_of_the_deleted_one() {
+async fn recreated_sqlite_queue_is_independent_of_the_deleted_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let (broker, another) = (sqlite(folder.path()), sqlite(folder.path()));
     let old = broker.create("job").await.expect("creates");

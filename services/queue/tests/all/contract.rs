@@ -1,4 +1,4 @@
-//! Every backend passes the contract.
+//! The queues of one machine pass the contract.
 
 use std::sync::Arc;
 use std::time::Duration;

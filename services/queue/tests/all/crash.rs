@@ -1,4 +1,4 @@
-//! A killed process loses nothing: a test kills a child that works on a queue, and checks what is left.
+//! A killed process loses no message: a test kills a child that works on a queue, and checks the remaining messages.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -11,8 +11,8 @@ use queue::{Clock, ManualClock, Message, Queue, Receive, SqliteOptions, SqliteQu
 const PATH_VARIABLE: &str = "QUEUE_CRASH_TEST_PATH";
 const LEASE: Duration = Duration::from_secs(3600);
 
-/// The work of the child: sends, receives and acknowledges, and prints each step, until it is killed. Does nothing when
-/// it runs as a test of its own.
+/// Is the child: sends, receives and acknowledges, and prints each step, until it is killed. As a test of its own, it
+/// does nothing.
 #[tokio::test]
 async fn child_works_until_killed() {
     let Some(path) = std::env::var_os(PATH_VARIABLE) else { return };
@@ -36,8 +36,8 @@ async fn child_works_until_killed() {
     }
 }
 
-/// Runs the child until it has printed a few hundred lines, kills it, and returns all lines.
-fn run_and_kill_a_child(path: &Path) -> Vec<String> {
+/// Runs the child until it has printed 500 lines, kills it, and returns all lines.
+fn run_and_kill_child(path: &Path) -> Vec<String> {
     let mut child = Command::new(std::env::current_exe().expect("has a path"))
         .args(["--exact", "crash::child_works_until_killed", "--nocapture"])
         .env(PATH_VARIABLE, path)
@@ -45,16 +45,17 @@ fn run_and_kill_a_child(path: &Path) -> Vec<String> {
         .spawn()
         .expect("starts");
     let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
-    let mut said: Vec<String> =
+    let mut printed: Vec<String> =
         lines.by_ref().take(500).map(|line| line.expect("is text")).collect();
     child.kill().expect("SIGKILL");
     child.wait().expect("is dead");
-    // Its last lines are still in the pipe, and whole: short writes to a pipe are atomic.
-    said.extend(lines.map_while(Result::ok));
-    said
+    // The last lines are still in the pipe, and complete, because short writes to a pipe are atomic.
+    printed.extend(lines.map_while(Result::ok));
+    printed
 }
 
-fn said<'a>(lines: &'a [String], verb: &str) -> BTreeSet<&'a str> {
+/// Returns the bodies in the lines that begin with this verb.
+fn bodies<'a>(lines: &'a [String], verb: &str) -> BTreeSet<&'a str> {
     lines.iter().filter_map(|line| line.strip_prefix(verb)?.strip_prefix(' ')).collect()
 }
 
@@ -62,10 +63,10 @@ fn said<'a>(lines: &'a [String], verb: &str) -> BTreeSet<&'a str> {
 async fn killed_process_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("queue.db");
-    let lines = run_and_kill_a_child(&path);
-    let (sent, leased) = (said(&lines, "sent"), said(&lines, "leased"));
+    let lines = run_and_kill_child(&path);
+    let (sent, leased) = (bodies(&lines, "sent"), bodies(&lines, "leased"));
     let (acknowledging, acknowledged) =
-        (said(&lines, "acknowledging"), said(&lines, "acknowledged"));
+        (bodies(&lines, "acknowledging"), bodies(&lines, "acknowledged"));
     assert!(sent.len() > 200 && acknowledged.len() > 20, "the child did too little: {lines:?}");
 
     let later = ManualClock::at(std::time::SystemTime::now());
@@ -81,18 +82,18 @@ async fn killed_process_loses_nothing() {
 
     later.advance(LEASE * 2);
     let deliveries = queue.receive(request).await.expect("receives");
-    let there: BTreeSet<_> = deliveries
+    let remaining: BTreeSet<_> = deliveries
         .iter()
         .map(|delivery| std::str::from_utf8(&delivery.body).expect("is text"))
         .collect();
-    assert_eq!(there.len(), deliveries.len(), "a message was duplicated");
+    assert_eq!(remaining.len(), deliveries.len(), "a message was duplicated");
     for body in sent {
         assert!(
-            there.contains(body) || acknowledging.contains(body),
+            remaining.contains(body) || acknowledging.contains(body),
             "{body} was sent and is lost"
         );
         assert!(
-            !there.contains(body) || !acknowledged.contains(body),
+            !remaining.contains(body) || !acknowledged.contains(body),
             "{body} was acknowledged and returned"
         );
     }

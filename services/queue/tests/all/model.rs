@@ -1,4 +1,4 @@
-//! Any sequence of calls gives the same answers as a model, a few lines of plain code.
+//! Any sequence of calls returns the same results as a simple model of a queue.
 
 use std::time::Duration;
 
@@ -52,9 +52,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A queue in plain code. Messages are numbered in the order of sending, and their number is their body.
+/// A simple model of a queue. It numbers messages in the order of sending, and their number is their body.
 struct Model {
-    /// Later than `visible_at` 0, which means immediately.
+    /// The time in milliseconds, from 1. A message with `visible_at` 0 is visible at any time.
     now: u64,
     sent: usize,
     messages: Vec<ModelMessage>,
@@ -144,7 +144,7 @@ fn milliseconds(time: u64) -> Duration {
     Duration::from_millis(time)
 }
 
-/// Returns the model's receipts of these deliveries.
+/// Returns the receipts that the model issues for these deliveries.
 fn numbers(deliveries: &[Delivery]) -> Vec<ModelReceipt> {
     let number = |delivery: &Delivery| {
         std::str::from_utf8(&delivery.body).expect("text").parse().expect("a number")
@@ -152,7 +152,7 @@ fn numbers(deliveries: &[Delivery]) -> Vec<ModelReceipt> {
     deliveries.iter().map(|delivery| (number(delivery), delivery.receive_count)).collect()
 }
 
-/// All receipts ever issued, each with that of the model.
+/// All receipts ever issued, each with the receipt of the model.
 #[derive(Default)]
 struct Receipts(Vec<(Receipt, ModelReceipt)>);
 
@@ -166,7 +166,7 @@ impl Receipts {
     }
 }
 
-/// Takes a step that every backend supports. Returns false for any other step.
+/// Takes a step that needs only the queue, and compares the result with the model. Returns false for any other step.
 async fn check(queue: &dyn Queue, model: &mut Model, receipts: &mut Receipts, step: &Step) -> bool {
     match step {
         Step::Send { delays } => queue.send(model.send(delays)).await.expect("sends"),
@@ -178,10 +178,10 @@ async fn check(queue: &dyn Queue, model: &mut Model, receipts: &mut Receipts, st
             };
             let deliveries = queue.receive(request).await.expect("receives");
             assert_eq!(numbers(&deliveries), model.receive(*messages_max, *visibility));
-            let given = deliveries.iter().map(|delivery| {
+            let issued = deliveries.iter().map(|delivery| {
                 (delivery.receipt.clone(), numbers(std::slice::from_ref(delivery))[0])
             });
-            receipts.0.extend(given);
+            receipts.0.extend(issued);
         }
         Step::Extend { leases } => {
             let indices: Vec<_> = leases.iter().map(|(index, _)| *index).collect();

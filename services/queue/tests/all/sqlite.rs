@@ -1,4 +1,4 @@
-//! The SQLite queue beyond the contract: a file that outlives its openers, and that they share.
+//! The SQLite queue beyond the contract: its openers share a file that outlives them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -163,7 +163,7 @@ fn other_file_is_rejected_by_name_and_unchanged() {
         .and_then(|other| other.execute_batch("CREATE TABLE mine (a)"))
         .expect("creates");
     let before = std::fs::read(&path).expect("reads");
-    assert_eq!(refusal(&path), "it is a database of something else; choose another path");
+    assert_eq!(refusal(&path), "it is another application's database; choose another path");
     assert!(std::fs::read(&path).expect("reads") == before, "the file was changed");
 }
 

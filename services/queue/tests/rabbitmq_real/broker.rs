@@ -34,8 +34,8 @@ fn free_port() -> u16 {
 }
 
 impl Broker {
-    /// Starts a broker. `configuration` is added to its `rabbitmq.conf`, with `FOLDER` and `PORT` replaced; if it
-    /// contains a listener, there is no plain one.
+    /// Starts a broker. Adds `configuration` to its `rabbitmq.conf`, with the values of `FOLDER` and `PORT`. If that
+    /// contains no listener, adds a plain one.
     pub fn start(configuration: &str) -> Self {
         let (port, node_port) = (free_port(), free_port());
         let folder = tempfile::tempdir().expect("a folder");
@@ -71,7 +71,7 @@ impl Broker {
             ("HOME", home),
         ];
         let mut broker = Self { port, folder, environment, child: None };
-        broker.start_again();
+        broker.restart();
         broker
     }
 
@@ -79,8 +79,8 @@ impl Broker {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// Starts it with its former data, and waits until it serves.
-    pub fn start_again(&mut self) {
+    /// Starts the broker with its former data, and waits until it is ready.
+    pub fn restart(&mut self) {
         let mut command = Command::new(SERVER);
         command.envs(self.environment.iter().map(|(name, value)| (*name, value.as_str())));
         command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -100,9 +100,9 @@ impl Broker {
         panic!("the broker did not start:\n{}", seen.join("\n"));
     }
 
-    /// Waits until a queue survives the death of the broker, some seconds after its creation: the broker is slow to
-    /// record the folder of each queue. Confirmed messages are safe immediately.
-    pub async fn has_noted(&self, queue: &str) {
+    /// Waits until a new queue would survive the death of the broker, which takes some seconds to record the folder of
+    /// a queue. Confirmed messages are safe immediately.
+    pub async fn wait_until_recorded(&self, queue: &str) {
         let node = format!("test{}@localhost", self.port);
         let names = self
             .folder
@@ -112,16 +112,16 @@ impl Broker {
             .join("quorum")
             .join(&node)
             .join("names.dets");
-        let noted = || {
+        let is_recorded = || {
             std::fs::read(&names)
                 .is_ok_and(|bytes| bytes.windows(queue.len()).any(|part| part == queue.as_bytes()))
         };
-        while !noted() {
+        while !is_recorded() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// Kills all its processes with SIGKILL.
+    /// Kills all processes of the broker with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let group = format!("-{}", child.id());
@@ -139,7 +139,7 @@ impl Drop for Broker {
     }
 }
 
-/// An authority, and a key and certificate for `localhost` signed by it, as PEM files in a folder.
+/// A certificate authority, and a key and certificate for `localhost` that it has signed, as PEM files in a folder.
 pub struct Certificates(TempDir);
 
 impl Certificates {

@@ -1,4 +1,5 @@
-//! The queues of a target: RabbitMQ keeps the contract of brokers, and all queues share a connection, also after it broke.
+//! The queues of a target: RabbitMQ passes the contract of brokers, and all queues share one connection, also after it
+//! broke.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ async fn create(broker: &RabbitBroker, jobs: usize) -> Vec<JobQueues> {
     try_join_all(names.iter().map(|name| broker.create(name))).await.expect("creates")
 }
 
-/// Sends through every queue, and receives it.
+/// Sends a message through every queue, and receives it.
 async fn assert_all_work(jobs: &[JobQueues]) {
     join_all(jobs.iter().flat_map(|job| [&job.tasks, &job.results]).enumerate().map(
         async |(number, queue)| {
@@ -92,7 +93,7 @@ async fn all_queues_share_one_connection_also_after_it_broke() {
         assert_all_work(&jobs).await;
         assert_eq!(broker.connections(), 1);
         assert_eq!(
-            (log::count(&["gristmill shared", "connected again"]), log::count(&["shared-"])),
+            (log::count(&["gristmill shared", "reconnected"]), log::count(&["shared-"])),
             (cuts, 0)
         );
     }
@@ -111,17 +112,17 @@ async fn all_queues_survive_a_restart_of_the_broker() {
     let waiting = jobs[1].results.clone();
     let waiting = tokio::spawn(async move { take(&waiting).await });
     for number in 0..jobs.len() {
-        for part in ["tasks", "results"] {
-            rabbit.has_noted(&format!("demo-{number}-{part}")).await;
+        for role in ["tasks", "results"] {
+            rabbit.wait_until_recorded(&format!("demo-{number}-{role}")).await;
         }
     }
     rabbit.kill();
-    let refused = tokio::spawn({
+    let sending = tokio::spawn({
         let queue = jobs[2].results.clone();
         async move { queue.send(vec![Message::new("late")]).await }
     });
-    rabbit.start_again();
-    refused.await.expect("no panic").expect("it waits for the broker");
+    rabbit.restart();
+    sending.await.expect("no panic").expect("it waits for the broker");
     send(&jobs[1].results, ["sent after the restart".to_owned()]).await;
     assert_eq!(waiting.await.expect("no panic"), "sent after the restart");
     let lost = jobs[0].tasks.acknowledge(&[held[0].receipt.clone()]).await.expect("acknowledges");
@@ -171,14 +172,14 @@ async fn dropped_queue_ends_its_leases_and_no_others() {
     assert_eq!(rabbit.broker.connections(), 1);
 }
 
-/// An open queue without a receiver leaves messages to others, also soon after it was received from.
+/// An open queue leaves messages to other processes soon after its last receive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_queue_has_no_consumer() {
     let rabbit = Rabbit::new().await;
     let idle = rabbit.broker.create("job").await.expect("creates");
     let other = rabbit.broker.open("job").await.expect("opens");
     send(&idle.tasks, ["first".to_owned()]).await;
-    // A consumer that holds messages is counted even after it has ended.
+    // The broker counts a consumer that holds messages even after it has ended.
     assert_eq!(take(&idle.tasks).await, "first");
     let (_connection, channel) = channel().await;
     let consumers = async || {
@@ -201,7 +202,7 @@ async fn idle_queue_has_no_consumer() {
     assert_eq!(take(&other.tasks).await, "second");
 }
 
-/// The queues of others go on while those of a job are deleted and dropped, again and again. (The broker itself closes the
+/// Repeatedly deleting and dropping the queues of a job does not affect other queues. (The broker itself closes the
 /// connection if a queue is deleted just as a consumer begins.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletions_end_no_lease_of_other_queues() {
@@ -224,9 +225,9 @@ async fn deletions_end_no_lease_of_other_queues() {
         }
         let (deleted, ()) = tokio::join!(rabbit.broker.delete("other"), async { drop(other) });
         deleted.expect("deletes");
-        // It fails as soon as the queue is gone, or was stopped.
+        // The task has been aborted, or ends once a receive fails because the queue is deleted.
         let _ = tokio::time::timeout(PATIENCE, receiving).await.expect("it ends");
-        // One of its two queues is missed first, and nobody waits for the answer about the other, or about both.
+        // `open` fails at the first missing queue, and drops the request for the other one; the timeout may drop both.
         let absent = rabbit.broker.open("other").await;
         assert!(matches!(absent, Err(Error::Absent { .. })), "{absent:?}");
         let _ =
@@ -238,7 +239,7 @@ async fn deletions_end_no_lease_of_other_queues() {
     assert_eq!(rabbit.broker.connections(), 1);
 }
 
-/// The client would answer with the error of an earlier channel that had the same number.
+/// The client would return the error of an earlier channel that had the same number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn absent_queues_leave_no_error_behind() {
     let rabbit = Broker::start("channel_max = 36");
@@ -290,6 +291,6 @@ async fn broker_connects_like_a_queue() {
     assert!(matches!(refused, Error::Misconfigured { .. }), "{refused:?}");
     let refused = RabbitBroker::connect("amqp://127.0.0.1:1", "demo", None)
         .await
-        .expect_err("nothing listens");
+        .expect_err("no broker listens");
     assert!(format!("{refused:#}").contains("is RabbitMQ running?"), "{refused:#}");
 }

@@ -1,4 +1,4 @@
-//! The contract of every queue, with the limits of RabbitMQ as flags.
+//! A queue of RabbitMQ passes the contract of queues within its capabilities.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use queue::{Broker as _, JobQueues, Queue};
 
 use crate::{Deleted, PATIENCE, connect, numbered, receive, send, unused_queues};
 
-/// A queue of a job, beside others on the same connection, one of which is being received from.
+/// The queue of a job beside others on the same connection. This process holds messages of one of them.
 struct Beside {
     queue: Arc<dyn Queue>,
     others: JobQueues,

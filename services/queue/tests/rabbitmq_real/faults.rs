@@ -1,5 +1,5 @@
-//! The broker restarts, the network fails, or a lease lasts too long: no message is lost, and every lease is reported
-//! lost.
+//! If the broker restarts, the network fails, or a lease lasts too long, the queue loses no message and reports every
+//! lease as lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,12 +24,12 @@ async fn killed_broker_loses_nothing() {
     // The broker answers this after the acknowledgements.
     assert_eq!(queue.depth().await.expect("depth").in_flight, held.len() as u64);
     assert!(lost(&queue, &receipts(&held)).await.is_empty());
-    broker.has_noted("demo-job-tasks").await;
+    broker.wait_until_recorded("demo-job-tasks").await;
     broker.kill();
     wait_until_lost(&queue, &receipts(&held)).await;
     assert_eq!(queue.acknowledge(&receipts(&held)).await.expect("acknowledge"), receipts(&held));
     queue.release(&receipts(&held)).await.expect("release");
-    broker.start_again();
+    broker.restart();
     let again = receive_all(&queue, 300 - done.len()).await;
     let expected = bodies(&done).into_iter().chain(bodies(&again)).collect::<Vec<_>>();
     assert_eq!(again.len() + done.len(), 300, "a message was duplicated");
@@ -50,10 +50,10 @@ async fn waiting_receive_survives_a_restart() {
     let receiver = queue.clone();
     let waiting = tokio::spawn(async move { receive_one(&receiver).await });
     for queue in ["demo-job-tasks", "demo-job-results"] {
-        broker.has_noted(queue).await;
+        broker.wait_until_recorded(queue).await;
     }
     broker.kill();
-    broker.start_again();
+    broker.restart();
     let other =
         connect(&options(broker.url(), "demo")).await.open("job").await.expect("opens").tasks;
     send(&other, ["late".to_owned()]).await;
@@ -101,7 +101,7 @@ async fn stalled_network_ends_leases() {
     let refused = queue.send(vec![Message::new("more")]).await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
     proxy.resume();
-    // Until the queue has connected again it may give up, because the test has shortened its waits.
+    // Until the queue has reconnected, calls may fail, because the test has shortened its waits.
     let reconnected = async {
         loop {
             match queue.receive(request(10)).await {
@@ -145,7 +145,7 @@ async fn lease_beyond_the_consumer_timeout_is_lost_with_all_others() {
         acknowledged.extend(bodies(&kept));
     }
     assert_eq!(acknowledged.into_iter().collect::<Vec<_>>(), numbered(20));
-    assert!(log::count(&["slow-job-tasks", "opened again"]) > 0);
+    assert!(log::count(&["slow-job-tasks", "reopened"]) > 0);
     assert_eq!(log::count(&["gristmill slow"]), 0, "the connection has not broken");
 }
 

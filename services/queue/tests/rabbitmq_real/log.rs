@@ -1,4 +1,4 @@
-//! What the crate logs in this process.
+//! The log of the crate in this process.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Mutex, Once};
@@ -9,7 +9,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Begins to collect lines, if that has not begun.
+/// Starts collecting lines, unless an earlier call has.
 pub fn collect() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
@@ -17,7 +17,7 @@ pub fn collect() {
     });
 }
 
-/// Returns how many lines have all these words.
+/// Returns how many lines contain all these texts.
 pub fn count(words: &[&str]) -> usize {
     let lines = LINES.lock().expect("no holder panics");
     lines.iter().filter(|line| words.iter().all(|words| line.contains(words))).count()

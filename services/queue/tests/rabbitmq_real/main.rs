@@ -1,4 +1,5 @@
-//! RabbitMQ queues with real brokers: the one at `GRISTMILL_TEST_AMQP_URL`, and others that a test may harm.
+//! RabbitMQ queues with real brokers: the shared one at `GRISTMILL_TEST_AMQP_URL`, and others that a test starts and
+//! kills.
 
 mod broker;
 mod brokers;
@@ -21,13 +22,13 @@ use queue::{
     Receipt, Receive,
 };
 
-/// How long a busy machine may take for anything. A test that passes never waits this long.
+/// The longest time that a step may take on a busy machine. A test that passes never waits this long.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Returns the address of the broker that all tests share.
 fn shared_url() -> String {
     std::env::var("GRISTMILL_TEST_AMQP_URL")
-        .expect("GRISTMILL_TEST_AMQP_URL names no RabbitMQ: start it with scripts/up")
+        .expect("GRISTMILL_TEST_AMQP_URL is not set; start RabbitMQ with scripts/up")
 }
 
 /// Returns an unused prefix of queue names.
@@ -69,7 +70,7 @@ async fn delete(channel: &lapin::Channel, queue: &str) {
     channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await.expect("deletes");
 }
 
-/// Returns the settings of queues that wait patiently for their broker.
+/// Returns the options of queues that wait long for their broker.
 fn options(url: impl Into<String>, prefix: impl Into<String>) -> RabbitOptions {
     RabbitOptions {
         connect_wait_max: PATIENCE,
@@ -78,7 +79,7 @@ fn options(url: impl Into<String>, prefix: impl Into<String>) -> RabbitOptions {
     }
 }
 
-/// Returns the settings of queues that do not exist yet on the shared broker.
+/// Returns the options of queues that do not exist yet on the shared broker.
 fn unused_queues() -> (RabbitOptions, Deleted) {
     let prefix = unused_prefix();
     (options(shared_url(), &prefix), Deleted(prefix))
@@ -88,7 +89,7 @@ async fn connect(options: &RabbitOptions) -> RabbitBroker {
     RabbitBroker::connect_with(options.clone()).await.expect("connects")
 }
 
-/// Opens a queue as a process of its own would: `PREFIX-job-tasks`.
+/// Opens the queue `PREFIX-job-tasks` on a new connection, as another process would.
 async fn open(options: &RabbitOptions) -> Arc<dyn Queue> {
     connect(options).await.create("job").await.expect("opens").tasks
 }
@@ -112,7 +113,7 @@ async fn receive_one(queue: &Arc<dyn Queue>) -> Delivery {
     receive(queue, 1).await.remove(0)
 }
 
-/// Receives until this many different messages have arrived and no other follows within a second.
+/// Receives until this many different messages have arrived, and no other follows within a second.
 async fn receive_all(queue: &Arc<dyn Queue>, expected: usize) -> Vec<Delivery> {
     let mut deliveries = Vec::new();
     loop {

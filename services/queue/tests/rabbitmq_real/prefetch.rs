@@ -33,7 +33,7 @@ async fn messages_are_delivered_once_while_requests_grow_and_shrink() {
         let received = queue.receive(request(requested)).await.expect("receive");
         let again = received.iter().filter(|delivery| delivery.receive_count > 1).count();
         assert_eq!(again, 0, "delivered a second time, after {settled} messages");
-        // A node settles what its processes have done meanwhile: sometimes nearly all, sometimes little.
+        // A node settles the messages that its processes have finished: sometimes nearly all, sometimes few.
         held.extend(received);
         let done: Vec<Delivery> = held.drain(..held.len() - requested.min(held.len())).collect();
         settled += done.len();
@@ -51,7 +51,7 @@ async fn prefetched_messages_return_after_the_last_request() {
     let other = open(&options).await;
     send(&one, numbered(30)).await;
     let held = receive(&one, 10).await;
-    // Acknowledging makes room, which the broker fills; but no receive requests these messages here.
+    // Acknowledging makes room, so the broker sends more messages, which no receive requests.
     one.acknowledge(&receipts(&held[..5])).await.expect("acknowledge");
     assert!(one.receive(request(0)).await.expect("receive").is_empty());
     let rest = receive(&other, 20).await;

@@ -16,7 +16,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy to this port of this machine.
+    /// Starts a proxy to a port of this machine.
     pub async fn start(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -40,12 +40,12 @@ impl Proxy {
         Self { port, connections, flows, listener }
     }
 
-    /// Ends every connection; new ones are accepted.
+    /// Ends every connection, but accepts new ones.
     pub fn cut(&self) {
         self.connections.lock().expect("no holder panics").abort_all();
     }
 
-    /// Stops all traffic silently, on new connections, too.
+    /// Stops all traffic silently, also on new connections.
     pub fn stall(&self) {
         self.flows.send_replace(false);
     }

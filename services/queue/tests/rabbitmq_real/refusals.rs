@@ -1,4 +1,4 @@
-//! Errors of the broker: one clear line each, without a password.
+//! Errors of the broker are one clear line each, without a password.
 
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
@@ -37,9 +37,9 @@ async fn queue_of_another_kind_is_rejected() {
     declare("job-tasks", quorum).await;
     let broker = connect(&options).await;
     let errors = [misconfigured(broker.target().await), misconfigured(broker.create("job").await)];
-    for (error, told) in errors.iter().zip(["x-queue-type", "x-dead-letter"]) {
+    for (error, property) in errors.iter().zip(["x-queue-type", "x-dead-letter"]) {
         assert!(
-            error.contains("a different kind of queue has this name") && error.contains(told),
+            error.contains("a different kind of queue has this name") && error.contains(property),
             "{error}"
         );
     }
@@ -92,7 +92,7 @@ async fn deleted_queue_is_not_recreated_silently() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn message_of_a_job_that_is_returned_too_often_moves_to_the_dead_letters() {
+async fn message_returned_too_often_moves_to_the_dead_letters() {
     let (options, _deleted) = unused_queues();
     let broker = connect(&RabbitOptions { delivery_limit: 1, ..options }).await;
     let tasks = broker.create("job").await.expect("creates").tasks;

@@ -1,4 +1,4 @@
-//! The queues of a target: SQS keeps the contract of brokers as far as the emulators can show.
+//! The queues of a target: SQS passes the contract of brokers, as far as its emulators can show.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Harness for Aws {
         Arc::new(broker(&self.endpoint, &self.prefix, false).await)
     }
 
-    /// A request that waits for messages lasts up to 20 seconds.
+    /// Allows for a request that waits for messages, which lasts up to 20 seconds.
     fn notice_max(&self) -> Duration {
         Duration::from_secs(25)
     }
@@ -91,7 +91,7 @@ mod on_moto {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_have_policies() {
+async fn created_queues_have_retention_and_redrive_policies() {
     for endpoint in [localstack(), moto()] {
         let aws = Aws::new(endpoint).await;
         aws.broker.target().await.expect("creates");
@@ -130,8 +130,9 @@ async fn created_queues_have_the_key_and_the_tags_of_the_target() {
         for end in [CONTROL, DEAD_LETTERS, "job-tasks", "job-results"] {
             let url = url_of(&client, &format!("{}-{end}", aws.prefix)).await;
             let name = QueueAttributeName::KmsMasterKeyId;
-            let asked = client.get_queue_attributes().queue_url(&url).attribute_names(name.clone());
-            let attributes = asked.send().await.expect("answers").attributes.unwrap_or_default();
+            let request =
+                client.get_queue_attributes().queue_url(&url).attribute_names(name.clone());
+            let attributes = request.send().await.expect("answers").attributes.unwrap_or_default();
             assert_eq!(attributes.get(&name).map(String::as_str), Some(key), "{end}");
             let listed = client.list_queue_tags().queue_url(url).send().await;
             let listed = listed.expect("answers").tags.unwrap_or_default();
@@ -141,7 +142,7 @@ async fn created_queues_have_the_key_and_the_tags_of_the_target() {
         let tasks = aws.queue("job-tasks").await.expect("exists");
         assert_eq!(receive(&tasks, 1).await.len(), 1);
         let again = broker(&aws.endpoint, &aws.prefix, false).await;
-        again.create("job").await.expect("finds the queues, whose key is another");
+        again.create("job").await.expect("opens the queues, although their key differs");
     }
 }
 
@@ -170,14 +171,14 @@ async fn missing_queues_of_the_target_are_named_or_created() {
         (another.create("job").await.err(), "dead-letters"),
     ] {
         let refused = refused.expect("there is no target");
-        let told = format!("{refused:#}");
-        assert!(matches!(refused, Error::Misconfigured { .. }), "{told}");
+        let text = format!("{refused:#}");
+        assert!(matches!(refused, Error::Misconfigured { .. }), "{text}");
         let name = format!("{}-{end}", aws.prefix);
         let expected =
             [&name[..], "cannot be used: it does not exist in region us-east-1", "create it"];
         expected
             .iter()
-            .for_each(|words| assert!(told.contains(words), "{words:?} is missing in: {told}"));
+            .for_each(|words| assert!(text.contains(words), "{words:?} is missing in: {text}"));
     }
     aws.broker.create("job").await.expect("creates");
     assert!(aws.queue(DEAD_LETTERS).await.is_ok() && aws.queue(CONTROL).await.is_err());
@@ -196,7 +197,7 @@ async fn queues_of_the_target_are_created_once_by_concurrent_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn name_that_was_deleted_within_a_minute_is_unavailable() {
+async fn name_of_a_recently_deleted_queue_is_unavailable() {
     const RECENT: &str = r#"{"__type":"com.amazonaws.sqs#QueueDeletedRecently","message":"You must wait 60 seconds after deleting a queue before you can create another with the same name."}"#;
     let aws = Aws::new(localstack()).await;
     aws.broker.target().await.expect("creates");
@@ -207,13 +208,13 @@ async fn name_that_was_deleted_within_a_minute_is_unavailable() {
     .await;
     let broker = broker(&proxy.endpoint, &aws.prefix, false).await;
     let refused = broker.create("job").await.expect_err("AWS refuses");
-    let told = format!("{refused:#}");
-    assert!(matches!(refused, Error::Unavailable { .. }), "{told}");
-    assert!(told.contains("QueueDeletedRecently") && told.contains("wait 60 seconds"), "{told}");
+    let text = format!("{refused:#}");
+    assert!(matches!(refused, Error::Unavailable { .. }), "{text}");
+    assert!(text.contains("QueueDeletedRecently") && text.contains("wait 60 seconds"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opening_asks_for_the_address_of_each_queue_once() {
+async fn opening_requests_the_url_of_each_queue_once() {
     let aws = Aws::new(localstack()).await;
     aws.broker.create("job").await.expect("creates");
     let proxy = Proxy::start(&localstack(), |_| Fate::Pass).await;

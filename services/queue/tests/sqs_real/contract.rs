@@ -1,4 +1,5 @@
-//! SQS keeps the contract, as far as two emulators can show: LocalStack, and for leases moto, whose time is more exact.
+//! SQS passes the contract, as far as two emulators can show: LocalStack, and for leases moto, whose times are more
+//! exact.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +49,7 @@ mod on_localstack {
     queue::queue_contract!(over(localstack()).await);
 }
 
-/// Leases, in seconds. LocalStack runs the rest: moto is slow, and busy-waits during a receive.
+/// Only the tests of times. LocalStack runs the rest, because moto is slow and busy-waits during a receive.
 mod on_moto {
     use super::{moto, over};
 

@@ -19,7 +19,7 @@ const THROTTLED: &str =
 const THROTTLED_OTHERWISE: &str = r#"{"__type":"ThrottlingException","message":"Rate exceeded"}"#;
 const BROKEN: &str = r#"{"__type":"com.amazonaws.sqs#InternalFailure"}"#;
 
-/// Opens a queue of LocalStack behind a proxy that asks `decide` about every request.
+/// Opens a queue of LocalStack behind a proxy that calls `decide` for every request.
 pub async fn behind(
     decide: impl Fn(&Request) -> Fate + Send + Sync + 'static,
 ) -> (Deleted, SqsQueue, Proxy) {
@@ -52,14 +52,14 @@ async fn requests_carry_ten_messages_each() {
             .filter(|request| request.action == action)
             .map(|request| request.entries().len());
         let sizes: Vec<usize> = sizes.collect();
-        // A busy service may answer too late, and then gets the request again.
+        // If a busy service answers too late, the queue sends the request again.
         assert!(sizes.len() >= 100 && sizes.iter().all(|size| *size == 10), "{action}: {sizes:?}");
     }
     let polls = requests.iter().filter(|request| request.action == "ReceiveMessage");
-    let asked: Vec<_> = polls
+    let sizes: Vec<_> = polls
         .map(|request| request.body["MaxNumberOfMessages"].as_u64().expect("a number"))
         .collect();
-    assert!(asked.len() >= 100 && asked[..100].iter().all(|messages| *messages == 10), "{asked:?}");
+    assert!(sizes.len() >= 100 && sizes[..100].iter().all(|size| *size == 10), "{sizes:?}");
     assert!(requests.len() < 450, "{} requests", requests.len());
 }
 
@@ -180,7 +180,7 @@ async fn throttled_and_broken_requests_are_retried() {
         [("SendMessageBatch", 5), ("DeleteMessageBatch", 5), ("ChangeMessageVisibilityBatch", 1)]
     {
         let made = proxy.count(action);
-        // A busy service may answer too late, and then gets a request again.
+        // If a busy service answers too late, the queue sends the request again.
         assert!((needed + 3..needed + 9).contains(&made), "{action}: {made}");
     }
 }
@@ -194,13 +194,13 @@ async fn lasting_throttling_is_reported_as_unavailable() {
     };
     let (_direct, queue, proxy) = behind(decide).await;
     let (sent, received) = tokio::join!(queue.send(messages(1)), queue.receive(request(1)));
-    let told = |error: &Error| format!("{error:#}");
+    let text = |error: &Error| format!("{error:#}");
     assert!(
-        matches!(&sent, Err(error @ Error::Unavailable { .. }) if told(error).contains("RequestThrottled")),
+        matches!(&sent, Err(error @ Error::Unavailable { .. }) if text(error).contains("RequestThrottled")),
         "{sent:?}"
     );
     assert!(
-        matches!(&received, Err(error @ Error::Unavailable { .. }) if told(error).contains("503")),
+        matches!(&received, Err(error @ Error::Unavailable { .. }) if text(error).contains("503")),
         "{received:?}"
     );
     assert!(
@@ -233,7 +233,7 @@ async fn hanging_request_is_retried() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_answer_may_duplicate_but_loses_nothing() {
-    // The first answer to each action is lost: the action took effect, but the queue cannot know.
+    // The first answer to each action is lost: the action took effect, but the queue does not know.
     let seen: Mutex<HashSet<String>> = Mutex::default();
     let decide = move |request: &Request| match request.action.as_str() {
         "SendMessageBatch"
@@ -312,12 +312,12 @@ async fn messages_of_a_dropped_receive_are_released() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn request_of_a_killed_process_does_not_get_its_own_messages() {
+async fn abandoned_request_of_a_killed_process_gets_no_messages() {
     let name = unused_name();
     let queue = Deleted(open(&localstack(), &name, true).await.expect("opens"));
     queue.send(messages(1)).await.expect("sends");
     let received = Arc::new(Notify::new());
-    // A process: the end of a runtime closes its connections.
+    // A runtime stands for a process: its end closes its connections.
     let process = tokio::runtime::Runtime::new().expect("starts");
     let has_received = received.clone();
     process.spawn(async move {

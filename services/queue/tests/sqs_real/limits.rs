@@ -122,12 +122,12 @@ async fn extension_ends_twelve_hours_after_the_receive() {
             .expect("is shortened to the remaining time");
         assert!(lost.is_empty());
     }
-    let asked: Vec<_> =
+    let entries: Vec<_> =
         proxy.requests().iter().flat_map(|request| request.entries().to_vec()).collect();
-    let asked = asked.iter().filter_map(|entry| entry["VisibilityTimeout"].as_u64());
-    assert!(asked.clone().all(|seconds| (43_180..=43_195).contains(&seconds)), "{asked:?}");
+    let timeouts = entries.iter().filter_map(|entry| entry["VisibilityTimeout"].as_u64());
+    assert!(timeouts.clone().all(|seconds| (43_180..=43_195).contains(&seconds)), "{timeouts:?}");
 
-    // The service would have rejected a longer one:
+    // The service rejects a longer extension.
     let service = client(&moto()).await;
     let url = url_of(&service, &name).await;
     queue.send(vec![Message::new("b")]).await.expect("sends");

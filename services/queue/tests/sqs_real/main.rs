@@ -28,7 +28,7 @@ fn endpoint(variable: &str, component: &str) -> String {
     // Without keys in the environment, the tests would use the role of this machine.
     for name in [variable, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"] {
         let is_set = std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        assert!(is_set, "{name} is not set, so there is no {component}: start it with scripts/up");
+        assert!(is_set, "{name} is not set; start {component} with scripts/up");
     }
     std::env::var(variable).expect("UTF-8")
 }
@@ -106,7 +106,7 @@ fn request(messages_max: usize) -> Receive {
     Receive { messages_max, visibility: Duration::from_secs(60), wait: Duration::ZERO }
 }
 
-/// How long a busy machine may take for anything. A test that passes never waits this long.
+/// The longest time that a step may take on a busy machine. A test that passes never waits this long.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Receives exactly this many messages, in as many calls as the service needs.

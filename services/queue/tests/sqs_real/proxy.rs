@@ -10,28 +10,28 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// The fate of a request.
 pub enum Fate {
-    /// It arrives, and its answer returns.
+    /// The request and its answer arrive.
     Pass,
-    /// It does not arrive. The proxy answers with this status and body, or closes the connection.
+    /// The request does not arrive. The proxy answers with this status and body, or closes the connection.
     Fail(Option<(u16, &'static str)>),
-    /// It does not arrive, and gets no answer.
+    /// The request does not arrive, and gets no answer.
     Stall,
-    /// It arrives, and its answer is lost.
+    /// The request arrives, but its answer is lost.
     LoseAnswer,
-    /// It arrives without these entries of its batch, which the proxy reports as failed with this code.
+    /// The request arrives without these entries of its batch, which the proxy reports as failed with this code.
     HoldBack(Vec<String>, &'static str),
 }
 
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// `SendMessageBatch`, for one.
+    /// The action, such as `SendMessageBatch`.
     pub action: String,
     pub body: Value,
 }
 
 impl Request {
-    /// The entries of a batch.
+    /// Returns the entries of a batch.
     pub fn entries(&self) -> &[Value] {
         self.body["Entries"].as_array().map_or(&[], Vec::as_slice)
     }
@@ -39,7 +39,7 @@ impl Request {
 
 type Decide = dyn Fn(&Request) -> Fate + Send + Sync;
 
-/// Accepts connections until it is dropped.
+/// A proxy that accepts connections until it is dropped.
 pub struct Proxy {
     pub endpoint: String,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -47,7 +47,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A proxy to `http://HOST:PORT`, where `decide` is asked about every request.
+    /// Starts a proxy to `http://HOST:PORT` that calls `decide` for every request.
     pub async fn start(
         upstream: &str,
         decide: impl Fn(&Request) -> Fate + Send + Sync + 'static,
@@ -70,18 +70,18 @@ impl Proxy {
         Self { endpoint, requests, _task: AbortOnDropHandle::new(tokio::spawn(accept)) }
     }
 
-    /// The requests so far.
+    /// Returns the requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("no holder panics").clone()
     }
 
-    /// The number of requests of an action.
+    /// Returns the number of requests with this action.
     pub fn count(&self, action: &str) -> usize {
         self.requests().iter().filter(|request| request.action == action).count()
     }
 }
 
-/// Head and body of an HTTP/1.1 message.
+/// The head and body of an HTTP/1.1 message.
 struct Http {
     head: Vec<String>,
     body: Vec<u8>,
@@ -192,7 +192,7 @@ async fn serve(
                 Some((ids, code))
             }
         };
-        // Some services close their connections silently, so each request gets a new one.
+        // Some services close connections silently, so each request gets a new one.
         let mut far = BufReader::new(TcpStream::connect(upstream).await?);
         http.write(&mut far).await?;
         let Some(mut answer) = Http::read(&mut far).await? else { return Ok(()) };

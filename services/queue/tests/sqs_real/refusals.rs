@@ -1,4 +1,4 @@
-//! Lasting errors take one line: the problem, the queue, the remedy.
+//! Permanent errors are one line each: the queue, the problem, the remedy.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,14 +14,15 @@ use crate::{
 /// Marks the child of a test.
 const CHILD: &str = "GRISTMILL_TEST_SQS_CHILD";
 
-fn assert_told<T>(result: Result<T, Error>, expected: &[&str]) {
+/// Asserts that a call failed permanently, with an error of one line that contains these texts.
+fn assert_error<T>(result: Result<T, Error>, expected: &[&str]) {
     let error = result.err().expect("fails");
     assert!(matches!(error, Error::Misconfigured { .. }), "{error:?}");
-    let told = format!("{error:#}");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    let text = format!("{error:#}");
+    assert_eq!(text.lines().count(), 1, "{text}");
     expected
         .iter()
-        .for_each(|words| assert!(told.contains(words), "{words:?} is missing in: {told}"));
+        .for_each(|words| assert!(text.contains(words), "{words:?} is missing in: {text}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,8 +30,8 @@ async fn missing_queue_is_named() {
     for endpoint in [localstack(), moto()] {
         let name = unused_name();
         let expected = [&name[..], "does not exist in region us-east-1", "create it"];
-        assert_told(open(&endpoint, &name, false).await, &expected);
-        assert_told(
+        assert_error(open(&endpoint, &name, false).await, &expected);
+        assert_error(
             open(&endpoint, &format!("{endpoint}/000000000000/{name}"), false).await,
             &expected,
         );
@@ -46,16 +47,16 @@ async fn deleted_queue_is_named_by_every_call() {
         let receipts = receipts(&receive(&queue, 2).await);
         queue.delete().await.expect("deletes");
         let expected = [&name[..], "does not exist", "create it"];
-        assert_told(queue.send(messages(1)).await, &expected);
-        assert_told(queue.receive(request(20)).await, &expected);
-        assert_told(
+        assert_error(queue.send(messages(1)).await, &expected);
+        assert_error(queue.receive(request(20)).await, &expected);
+        assert_error(
             queue.extend(&[(receipts[0].clone(), Duration::from_secs(30))]).await,
             &expected,
         );
-        assert_told(queue.release(&receipts).await, &expected);
-        assert_told(queue.acknowledge(&receipts).await, &expected);
-        assert_told(queue.depth().await, &expected);
-        assert_told(queue.attributes().await, &expected);
+        assert_error(queue.release(&receipts).await, &expected);
+        assert_error(queue.acknowledge(&receipts).await, &expected);
+        assert_error(queue.depth().await, &expected);
+        assert_error(queue.attributes().await, &expected);
     }
 }
 
@@ -70,7 +71,7 @@ async fn deletion_of_the_queue_ends_a_waiting_receive() {
     });
     // The service may end the wait without an error; the next call reports it.
     assert!(received.is_err() || received.is_ok_and(|deliveries| deliveries.is_empty()));
-    assert_told(queue.receive(request(1)).await, &[&name, "does not exist"]);
+    assert_error(queue.receive(request(1)).await, &[&name, "does not exist"]);
 }
 
 /// Answers of AWS to principals without access and to invalid credentials; the emulators allow everything.
@@ -93,24 +94,24 @@ async fn denied_access_and_invalid_credentials_are_named() {
     let receipts = receipts(&receive(&direct, 1).await);
     let proxy = Proxy::start(&localstack(), answers).await;
     let queue = open(&proxy.endpoint, &name, false).await.expect("opens");
-    assert_told(
+    assert_error(
         queue.send(messages(1)).await,
         &[&name, "access denied", "sqs:SendMessage", "user/ann"],
     );
-    assert_told(
+    assert_error(
         queue.receive(request(1)).await,
         &[&name, "does not accept the credentials", "AWS_PROFILE"],
     );
-    assert_told(queue.acknowledge(&receipts).await, &[&name, "SignatureDoesNotMatch"]);
+    assert_error(queue.acknowledge(&receipts).await, &[&name, "SignatureDoesNotMatch"]);
     let error = queue.acknowledge(&receipts).await.expect_err("fails");
     assert!(!format!("{error:#} {error:?}").contains("abc123"));
-    assert_told(queue.delete().await, &[&name, "expired", "sign in again"]);
-    assert_eq!(proxy.count("SendMessageBatch"), 1, "a lasting error was retried");
+    assert_error(queue.delete().await, &[&name, "expired", "sign in again"]);
+    assert_eq!(proxy.count("SendMessageBatch"), 1, "a permanent error was retried");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifo_queue_is_rejected() {
-    assert_told(open(&localstack(), "some.fifo", true).await, &["some.fifo", "standard queue"]);
+    assert_error(open(&localstack(), "some.fifo", true).await, &["some.fifo", "standard queue"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +131,7 @@ async fn rejected_entry_is_reported_and_others_are_sent() {
         .expect("sets");
     let sizes = [10, 2000, 10];
     let sent = queue.send(sizes.map(|size| Message::new("x".repeat(size))).to_vec()).await;
-    assert_told(sent, &[&name, "SendMessage is rejected"]);
+    assert_error(sent, &[&name, "SQS rejected SendMessage"]);
     assert_eq!(queue.depth().await.expect("depth").visible, 2);
 }
 
@@ -138,15 +139,15 @@ async fn rejected_entry_is_reported_and_others_are_sent() {
 async fn unreachable_service_is_unavailable() {
     let error = open("http://127.0.0.1:9", "some-queue", false).await.expect_err("nothing listens");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    let told = format!("{error:#}");
+    let text = format!("{error:#}");
     assert!(
-        told.contains("some-queue") && told.contains("no connection") && told.lines().count() == 1,
-        "{told}"
+        text.contains("some-queue") && text.contains("cannot connect") && text.lines().count() == 1,
+        "{text}"
     );
 }
 
-/// Opens a queue in a process with only these AWS settings, and returns its error.
-fn told_to_a_child(test: &str, settings: &[(&str, &str)]) -> String {
+/// Runs a test in a child process with only these AWS settings, and returns the error that it prints.
+fn error_in_child(test: &str, settings: &[(&str, &str)]) -> String {
     let mut child = Command::new(std::env::current_exe().expect("a test binary"));
     child.args(["--exact", test, "--nocapture"]).env_clear().env(CHILD, "1");
     child.env("AWS_CONFIG_FILE", "/dev/null").env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
@@ -156,12 +157,12 @@ fn told_to_a_child(test: &str, settings: &[(&str, &str)]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Returns whether this process is the child, which opens a queue and prints the error.
+/// Returns whether this process is the child. Then it has opened a queue and printed the error.
 async fn is_child() -> bool {
     let is_child = std::env::var_os(CHILD).is_some();
     if is_child {
         let options = SqsOptions { queue: "some-queue".to_owned(), ..SqsOptions::default() };
-        println!("told: {:#}", SqsQueue::open(options).await.expect_err("fails"));
+        println!("error: {:#}", SqsQueue::open(options).await.expect_err("fails"));
     }
     is_child
 }
@@ -173,12 +174,12 @@ async fn missing_credentials_are_named() {
     }
     let endpoint = localstack();
     let settings = [("AWS_REGION", "us-east-1"), ("AWS_ENDPOINT_URL", &endpoint[..])];
-    let told = told_to_a_child("refusals::missing_credentials_are_named", &settings);
+    let error = error_in_child("refusals::missing_credentials_are_named", &settings);
     assert!(
-        told.contains(
+        error.contains(
             "queue some-queue cannot be used: there are no AWS credentials; set AWS_PROFILE"
         ),
-        "{told}"
+        "{error}"
     );
 }
 
@@ -188,10 +189,10 @@ async fn missing_region_is_named() {
         return;
     }
     let keys = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
-    let told = told_to_a_child("refusals::missing_region_is_named", &keys);
+    let error = error_in_child("refusals::missing_region_is_named", &keys);
     assert!(
-        told.contains("queue some-queue cannot be used: there is no AWS region; set AWS_REGION"),
-        "{told}"
+        error.contains("queue some-queue cannot be used: there is no AWS region; set AWS_REGION"),
+        "{error}"
     );
 }
 
@@ -205,9 +206,9 @@ async fn settings_of_a_profile_are_used() {
     std::fs::write(&file, format!("{profile}endpoint_url = {}\n", localstack())).expect("writes");
     let path = file.path().to_str().expect("UTF-8");
     let settings = [("AWS_CONFIG_FILE", path), ("AWS_PROFILE", "fleet")];
-    let told = told_to_a_child("refusals::settings_of_a_profile_are_used", &settings);
+    let error = error_in_child("refusals::settings_of_a_profile_are_used", &settings);
     assert!(
-        told.contains("queue some-queue cannot be used: it does not exist in region eu-west-3"),
-        "{told}"
+        error.contains("queue some-queue cannot be used: it does not exist in region eu-west-3"),
+        "{error}"
     );
 }

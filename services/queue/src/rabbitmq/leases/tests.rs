@@ -1,4 +1,4 @@
-//! Frames that settle, lost receipts, and how a subscription should change.
+//! Tests of frames that settle, lost receipts, and changes of a subscription.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn receipts(tags: impl IntoIterator<Item = i64>) -> Vec<Receipt> {
 }
 
 #[test]
-fn one_frame_settles_all_tags_without_open_predecessors() {
+fn one_frame_settles_all_tags_before_the_first_unsettled_one() {
     let leases = leases(10);
     leases.take(8);
     assert_eq!(leases.settle(&receipts([2, 4])), (vec![(2, false), (4, false)], vec![]));
@@ -35,8 +35,8 @@ fn receipt_is_valid_once_and_on_its_connection() {
     leases.take(2);
     let other = Receipt::numbered(1, 6);
     let unseen = Receipt::numbered(3, 7);
-    let asked = [receipts([1, 1]), vec![other.clone(), unseen.clone()]].concat();
-    assert_eq!(leases.settle(&asked), (vec![(1, true)], vec![other, unseen]));
+    let settled = [receipts([1, 1]), vec![other.clone(), unseen.clone()]].concat();
+    assert_eq!(leases.settle(&settled), (vec![(1, true)], vec![other, unseen]));
     assert_eq!(leases.settle(&receipts([1])), (vec![], receipts([1])));
     assert_eq!(leases.lost(receipts([1, 2]).iter()), receipts([1]));
     leases.end("cut", false);
@@ -46,74 +46,86 @@ fn receipt_is_valid_once_and_on_its_connection() {
 #[test]
 fn broker_sends_what_is_held_and_requested() {
     let leases = leases(0);
-    assert_eq!(leases.fit(), ConsumerChange::Right);
-    let wish = leases.want(8);
-    assert_eq!(leases.fit(), ConsumerChange::More(8));
+    assert_eq!(leases.required_change(), ConsumerChange::Unchanged);
+    let request = leases.request(8);
+    assert_eq!(leases.required_change(), ConsumerChange::More(8));
     let set = leases.add_consumer(8);
-    assert_eq!(leases.fit(), ConsumerChange::Right);
+    assert_eq!(leases.required_change(), ConsumerChange::Unchanged);
     (1..=8).for_each(|tag| arrive(&leases, tag, set));
     assert_eq!(leases.take(8).len(), 8);
-    drop(wish);
-    assert_eq!(leases.fit(), ConsumerChange::Idle, "a consumer without a receiver ends");
-    let wish = leases.want(2);
-    assert_eq!(leases.fit(), ConsumerChange::More(2));
+    drop(request);
+    assert_eq!(
+        leases.required_change(),
+        ConsumerChange::Idle,
+        "a consumer without a receiver ends"
+    );
+    let request = leases.request(2);
+    assert_eq!(leases.required_change(), ConsumerChange::More(2));
     leases.add_consumer(2);
-    assert_eq!(leases.fit(), ConsumerChange::Right);
-    drop(wish);
+    assert_eq!(leases.required_change(), ConsumerChange::Unchanged);
+    drop(request);
     arrive(&leases, 9, set);
-    assert_eq!(leases.fit(), ConsumerChange::Idle);
-    leases.want_no_more();
-    assert_eq!(leases.fit(), ConsumerChange::Stop);
+    assert_eq!(leases.required_change(), ConsumerChange::Idle);
+    leases.stop();
+    assert_eq!(leases.required_change(), ConsumerChange::Stop);
     leases.remove_consumers();
-    assert_eq!(leases.fit(), ConsumerChange::Idle, "the message that has arrived returns");
+    assert_eq!(
+        leases.required_change(),
+        ConsumerChange::Idle,
+        "the message that has arrived returns"
+    );
     assert_eq!(leases.take_arrived().len(), 1);
-    assert_eq!(leases.fit(), ConsumerChange::Right);
+    assert_eq!(leases.required_change(), ConsumerChange::Unchanged);
 }
 
 #[test]
 fn settled_message_makes_room_for_another() {
     let leases = leases(0);
-    let _wish = leases.want(4);
+    let _request = leases.request(4);
     let set = leases.add_consumer(4);
     (1..=4).for_each(|tag| arrive(&leases, tag, set));
     leases.take(3);
-    assert_eq!(leases.fit(), ConsumerChange::More(3));
+    assert_eq!(leases.required_change(), ConsumerChange::More(3));
     leases.settle(&receipts(1..=3));
-    assert_eq!(leases.fit(), ConsumerChange::Right);
+    assert_eq!(leases.required_change(), ConsumerChange::Unchanged);
     assert!(leases.may_arrive());
 }
 
 #[test]
 fn consumers_that_get_too_many_messages_are_replaced() {
     let leases = leases(0);
-    let wish = leases.want(10);
+    let request = leases.request(10);
     let set = leases.add_consumer(10);
     (1..=10).for_each(|tag| arrive(&leases, tag, set));
     leases.take(10);
-    drop(wish);
+    drop(request);
     leases.settle(&receipts(1..=8));
-    let _wish = leases.want(2);
-    assert_eq!(leases.fit(), ConsumerChange::Replace, "the broker would send ten");
+    let _request = leases.request(2);
+    assert_eq!(leases.required_change(), ConsumerChange::Replace, "the broker would send ten");
     assert_eq!(leases.remove_consumers(), set);
-    assert_eq!(leases.fit(), ConsumerChange::More(2));
+    assert_eq!(leases.required_change(), ConsumerChange::More(2));
     let next = leases.add_consumer(2);
     assert_ne!(next, set);
     leases.settle(&receipts(9..=10));
     arrive(&leases, 11, next);
-    assert_eq!(leases.fit(), ConsumerChange::Right, "what the former consumers got makes no room");
+    assert_eq!(
+        leases.required_change(),
+        ConsumerChange::Unchanged,
+        "settling messages of former consumers makes no room"
+    );
 }
 
 #[test]
 fn many_consumers_become_one() {
     let leases = leases(0);
     for tag in 1..=CONSUMERS_MAX as u64 {
-        let _wish = leases.want(1);
-        assert_eq!(leases.fit(), ConsumerChange::More(1));
+        let _request = leases.request(1);
+        assert_eq!(leases.required_change(), ConsumerChange::More(1));
         arrive(&leases, tag, leases.add_consumer(1));
         leases.take(1);
     }
-    let _wish = leases.want(1);
-    assert_eq!(leases.fit(), ConsumerChange::Replace);
+    let _request = leases.request(1);
+    assert_eq!(leases.required_change(), ConsumerChange::Replace);
     leases.remove_consumers();
-    assert_eq!(leases.fit(), ConsumerChange::More(1));
+    assert_eq!(leases.required_change(), ConsumerChange::More(1));
 }

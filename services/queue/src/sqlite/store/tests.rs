@@ -1,4 +1,4 @@
-//! The file and its statements.
+//! Tests of the file and its statements.
 
 use super::*;
 use crate::ManualClock;
