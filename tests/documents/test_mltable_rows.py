@@ -109,7 +109,7 @@ def test_files_with_a_column_of_the_same_name_are_refused(workplace):
     workplace.write({"sales/a.csv": "Path,n\nx,1\n"})
     write(workplace, {"file": "a.csv"}, {"read_delimited": {"include_path_column": True}})
     ended = workplace.job("def run(frame): return list(frame.n)", inputs=INPUTS).run(expect=FAILED)
-    assert "the files have a column 'Path', and so has the column of their paths" in str(ended)
+    assert "the files have a column 'Path', which is also the name of the column of their paths" in str(ended)
 
 
 @pytest.mark.parametrize("name", ["keep_columns", "drop_columns"])

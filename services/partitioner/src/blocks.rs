@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::listing::Listed;
 use crate::remote::{Fetch, Remote};
 
-/// Splits the files of one input.
+/// The splitter of the files of one input.
 pub(crate) struct Cutter {
     input: String,
     table: TableOptions,
@@ -22,7 +22,7 @@ pub(crate) struct Cutter {
     progress: Arc<Mutex<Progress>>,
 }
 
-/// The parameters of the ranges of a file.
+/// The effects of earlier files on the ranges of the next one.
 struct Progress {
     window: RowWindow,
     is_first_file: bool,
@@ -71,8 +71,8 @@ impl Cutter {
         Self { input, table, size, remote, progress: Arc::new(Mutex::new(progress)) }
     }
 
-    /// Returns whether files must be split in the order of the listing, because earlier rows decide which rows of a file
-    /// the job reads.
+    /// Returns whether files must be split in the order of the listing, because earlier rows decide which rows of a
+    /// file the job reads.
     pub(crate) fn needs_order(&self) -> bool {
         !RowWindow::of(&self.table).has_all() || self.table.has_one_header()
     }

@@ -6,9 +6,9 @@ use std::fmt::{self, Display, Formatter};
 use protocol::ItemPath;
 use storage::ErrorSource;
 
-/// Why a job cannot be planned. Failures of the queue and of storage have their own types.
+/// The reason why a job cannot be planned. Failures of the queue and of storage have their own types.
 ///
-/// `{}` says what is wrong; `{:#}` adds the cause, as `anyhow` does.
+/// `{}` prints the problem; `{:#}` appends the cause, as `anyhow` does.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The job file or the data must be corrected. The message says what was found, where, and what to do.
@@ -31,7 +31,7 @@ pub enum Error {
     InputsChanged {
         /// Name of the input.
         input: String,
-        /// The plan then, and the plan now.
+        /// The stored plan, and the plan now.
         difference: String,
     },
 }
@@ -76,7 +76,7 @@ impl Error {
         }
     }
 
-    /// `message` continues the path: "is not a file".
+    /// Creates the error of a path, which `message` continues, such as "is not a file".
     pub(crate) fn bad_path(input: &str, path: &ItemPath, message: impl Display) -> Self {
         Self::bad_input(input, format_args!("{} {message}", path.display()))
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use globset::{GlobBuilder, GlobMatcher};
 
-/// Why a pattern is invalid.
+/// The reason why a pattern is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PatternError {
     #[error("the pattern is not valid UTF-8")]

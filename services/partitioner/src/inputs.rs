@@ -1,7 +1,7 @@
 //! The inputs of a job at its start: opened stores, and listings that have begun.
 //!
 //! A start looks at an input several times: at the names and the beginnings of its files, at their columns, and to plan
-//! it. [`Inputs`] lists it once. It keeps the first files, and the position of the listing behind them, from which the
+//! it. [`Inputs`] lists it once. It keeps the first files, and the position of the listing after them, from which the
 //! last look continues. Memory does not grow with the number of files. Only types that the first files do not show,
 //! because these have hardly any rows, take another listing.
 //!
@@ -39,14 +39,14 @@ struct BegunListing {
 #[derive(Default)]
 struct State {
     kept: Vec<Listed>,
-    /// The listing behind the kept files, unless a reader has taken it.
+    /// The listing after the kept files, unless a reader has taken it.
     rest: Option<Listing>,
-    /// Set once the kept files are all files: the names that the listing left out.
+    /// The names that the listing left out; set once the kept files are all files.
     end: Option<LeftOut>,
 }
 
 impl Inputs {
-    /// Opens no store yet.
+    /// Creates the inputs, which open no store yet.
     pub fn new(options: &StoreOptions) -> Self {
         Self::over(Arc::new(Remote::new(options)))
     }
@@ -78,7 +78,7 @@ impl Inputs {
         crate::schema::columns(input, self.files(spec, input), &self.remote)
     }
 
-    /// Whether no file of an input can be found.
+    /// Returns whether no file of an input can be found.
     pub fn finds_nothing(&self, spec: &JobSpec, index: usize) -> bool {
         self.files(spec, &spec.inputs[index]).next().is_none_or(|first| first.is_err())
     }
@@ -147,7 +147,7 @@ impl Files {
         }
     }
 
-    /// Lists the input again, behind the files that it has returned.
+    /// Lists the input again, after the files that it has returned.
     fn list_again(&self) -> Listing {
         let mut listing = Listing::new(&self.input, Arc::clone(&self.remote), self.outputs.clone());
         listing.by_ref().take(self.next).for_each(drop);

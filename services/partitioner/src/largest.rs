@@ -5,19 +5,20 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 
 use protocol::{Block, BlockRange, Descriptor, JobSpec, MiniBatchSize, Work};
 
-/// Finds the number of items of the largest mini-batch. A plan does not count the rows of text, so the largest text is read.
+/// The number of items of the largest mini-batch. A plan does not count the rows of text, so the largest text is read.
 #[derive(Debug, Default)]
 pub struct LargestMiniBatch {
     items: u64,
-    /// Rows of a mini-batch at most.
+    /// Maximum number of rows of a mini-batch.
     rows_max: Option<u64>,
-    /// The most text of which the rows were not counted, in bytes, and where it is.
+    /// Bytes and blocks of the largest text whose rows were not counted.
     text: Option<(u64, Vec<Block>)>,
+    /// Whether a mini-batch has neither a number of items nor a size.
     is_unknown: bool,
 }
 
 impl LargestMiniBatch {
-    /// Knows no mini-batch yet.
+    /// Begins with no mini-batch.
     pub fn of(spec: &JobSpec) -> Self {
         let rows_max = match spec.mini_batch_size {
             MiniBatchSize::Rows(rows) if spec.partition_keys.is_empty() => Some(rows),
@@ -41,13 +42,13 @@ impl LargestMiniBatch {
         }
     }
 
-    /// Returns the number of items, or one that it does not exceed; `None`: unknown.
+    /// Returns the number of items, or an upper bound; `None` if unknown.
     pub fn items(&self) -> Option<u64> {
         if self.is_unknown {
             return self.rows_max;
         }
         let rows = self.text.as_ref().map_or(0, |(bytes, blocks)| {
-            // If it cannot be read now, each row has at least one byte.
+            // If the text cannot be read now, its bytes are a bound: each row has at least one.
             let rows = blocks.iter().map(lines).sum::<Option<u64>>().unwrap_or(*bytes);
             rows.min(self.rows_max.unwrap_or(u64::MAX))
         });
@@ -55,7 +56,7 @@ impl LargestMiniBatch {
     }
 }
 
-/// Returns the size of a range of text.
+/// Returns the size of a range of text in bytes.
 fn bytes(block: &Block) -> Option<u64> {
     match block.range {
         BlockRange::Lines { first, last } => {
@@ -75,7 +76,7 @@ fn lines(block: &Block) -> Option<u64> {
     }
     let mut file = File::open(block.path.as_path()).ok()?;
     let end = last.min(file.metadata().ok()?.len().saturating_sub(1));
-    // A line starts behind a line break.
+    // A line starts after a line break.
     let start = first.saturating_sub(1);
     file.seek(SeekFrom::Start(start)).ok()?;
     let mut text = BufReader::new(file.take(end.saturating_sub(start)));

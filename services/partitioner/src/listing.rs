@@ -90,7 +90,7 @@ pub(crate) struct Listing {
     remote: Arc<Remote>,
     hidden: Hidden,
     outputs: Outputs,
-    /// Names of objects and of ended walks.
+    /// Names that were left out among objects, and by walks that have ended.
     left_out: LeftOut,
     group: u64,
     after_folder: bool,
@@ -326,7 +326,8 @@ impl Listing {
                 .map_err(|error| self.bad_path(&path, "is not a valid pattern").because(error))?;
             let base = std::str::from_utf8(base).ok().and_then(|base| Url::parse(base).ok());
             let Some(base) = base else {
-                return Err(self.bad_path(&path, "has a pattern in its bucket; name one"));
+                return Err(self
+                    .bad_path(&path, "has a pattern in the name of its bucket; name one bucket"));
             };
             self.begin(false);
             let objects = self

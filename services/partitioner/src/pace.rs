@@ -12,7 +12,7 @@ use queue::Queue;
 use storage::JobStore;
 use tokio::time::Instant;
 
-/// Work of the mini-batches of a message, at most, in seconds of one process.
+/// Maximum work of the mini-batches in one message, in seconds of one process.
 const SECONDS_MAX: f64 = 0.2;
 /// Time between two looks at the progress of the job.
 const LOOK: Duration = Duration::from_millis(500);
@@ -20,9 +20,11 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The run times of a job, as far as its partitioner knows them.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// As many as the queue can send together.
+    /// Maximum number of mini-batches that the queue can send together.
     limit: usize,
+    /// Number of mini-batches that travel together now.
     now: usize,
+    /// Time of the next look at the progress.
     look_at: Instant,
 }
 
@@ -36,7 +38,7 @@ impl Pace {
     pub(crate) async fn together(&mut self, store: &JobStore) -> usize {
         if self.limit > 1 && self.look_at <= Instant::now() {
             self.look_at = Instant::now() + LOOK;
-            // Without an answer it stays as it was.
+            // The number stays if the store does not answer.
             if let Ok(Some(progress)) = store.progress().await {
                 self.now = together(progress.run_seconds, self.limit);
             }

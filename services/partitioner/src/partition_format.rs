@@ -8,7 +8,7 @@
 
 use percent_encoding::percent_decode;
 
-/// Why a `partition_format` or its keys are invalid.
+/// The reason why a `partition_format` or its keys are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// A column without end.
@@ -53,7 +53,7 @@ enum Piece {
     Literal(Vec<u8>),
     /// Text without a slash, for the column of this position.
     Text(usize),
-    /// The same behind `=`, where names of folders have escapes.
+    /// The same after `=`, where names of folders have escapes.
     Escaped(usize),
     /// Digits of a time, for the column of this position.
     Digits(usize, TimePart),

@@ -167,7 +167,8 @@ impl Plan {
         }
     }
 
-    /// Returns a mini-batch with no rows of the first table, whose file names the columns; `None`: no input is a table.
+    /// Returns a mini-batch with no rows of the first table, whose file names the columns; `None` if no input is a
+    /// table.
     fn without_rows(&self) -> Result<Option<Work>> {
         let inputs =
             self.spec.inputs.iter().zip(0..).filter(|(input, _)| input.kind == InputKind::Tabular);
@@ -204,7 +205,7 @@ struct Counted {
     files: Files,
     tally: Arc<Mutex<Tally>>,
     input: String,
-    /// Endings of which the names of files must have one; `None`: any.
+    /// Endings of which each file name must have one; `None` if any name is allowed.
     endings: Option<&'static [&'static str]>,
     ended: bool,
 }
@@ -254,7 +255,7 @@ impl Inputs {
     }
 
     /// Returns the names that `columns` lists and the files do not have. Skips an input that cannot be listed or read:
-    /// planning it reports why.
+    /// planning reports its error.
     pub fn missing_columns(&self, spec: &JobSpec) -> Vec<MissingColumn> {
         let mut found = Vec::new();
         for (index, input) in spec.inputs.iter().enumerate() {
@@ -362,7 +363,7 @@ fn values(input: &str, format: &PartitionFormat, path: &ItemPath) -> Result<Vec<
     })
 }
 
-/// Returns the columns that a path gives the rows of its file, in the order of the format.
+/// Returns the columns from the path of a file, in the order of the format.
 fn columns_of(
     input: &str,
     format: &PartitionFormat,

@@ -9,8 +9,8 @@
 //! result queue           Planned: tells the reducer when the job is complete
 //! ```
 //!
-//! A queue may have room for a part of the mini-batches only. The plan does not wait for it: the rest is published from the
-//! stored plan.
+//! A queue may have room for a part of the mini-batches only. The plan does not wait for it: the rest is published from
+//! the stored plan.
 //!
 //! If a partitioner stops between two of these steps, [`Partitioner::resume`] repeats them and compares existing
 //! objects instead of writing them.
@@ -45,7 +45,7 @@ use crate::{Pending, PlanProgress};
 /// Chunks listed ahead of the one being written: enough to keep both sides busy.
 const CHUNKS_AHEAD: usize = 1;
 
-/// How long a queue may not answer before publishing fails.
+/// Time without an answer of the queue after which publishing fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The pause before the first look for the next chunk of a plan that another process makes, and the longest one.
@@ -55,7 +55,7 @@ const LOOKS_APART: Duration = Duration::from_secs(4);
 /// Chunks of a stored plan that are read while others are published: about 2 MB.
 const READS_AHEAD: usize = 16;
 
-/// Plans one job and publishes its mini-batches.
+/// The partitioner of one job: plans it, and publishes its mini-batches.
 #[derive(Debug)]
 pub struct Partitioner {
     spec: JobSpec,
@@ -66,7 +66,7 @@ pub struct Partitioner {
 }
 
 /// A message of the listing thread.
-enum FromListing {
+enum ListingStep {
     Schemas(Vec<Option<TableSchema>>),
     Chunk { chunk: Chunk, files: u64 },
 }
@@ -76,7 +76,7 @@ enum FromListing {
 struct Reading(VecDeque<(u64, JoinHandle<storage::Result<Bytes>>)>);
 
 impl Reading {
-    /// Returns the lines of this chunk; `None`: it is not among the `needed` ones, of which this reads the next.
+    /// Returns the lines of this chunk; `None` if it is not among the `needed` ones. Reads the next needed ones ahead.
     async fn next(
         &mut self,
         chunk: u64,
@@ -102,7 +102,7 @@ fn stored_chunk(number: u64, read: storage::Result<Bytes>) -> storage::Result<Ch
     }
 }
 
-/// Returns whether a complete plan has lost something: a machine that stopped may have left a chunk truncated, or none.
+/// Returns whether a complete plan lacks mini-batches: a machine that stopped may have truncated or lost a chunk.
 pub async fn plan_is_damaged(job: &JobStore) -> storage::Result<bool> {
     match job.plan_complete().await? {
         Some(complete) => Ok(!is_whole(job, &complete).await?),
@@ -142,13 +142,13 @@ impl Partitioner {
         Self { spec, store, tasks, results, inputs }
     }
 
-    /// Creates one that only [plans](Self::plan_only).
+    /// Creates a partitioner that only [plans](Self::plan_only).
     pub fn planning(spec: JobSpec, store: JobStore) -> Self {
         let nowhere = || Arc::new(MemoryQueue::new(MemoryOptions::default()));
         Self::new(spec, store, nowhere(), nowhere())
     }
 
-    /// Continues listings that a check of the job has begun.
+    /// Returns the partitioner with the listings that a check of the job has begun, which it continues.
     pub fn with_inputs(self, inputs: Inputs) -> Self {
         Self { inputs, ..self }
     }
@@ -156,8 +156,8 @@ impl Partitioner {
     /// Plans a new job: writes the plan, publishes every mini-batch, and sends the totals to the reducer. Workers can
     /// start on the first chunk while the partitioner lists the rest.
     ///
-    /// Calls `progress` after each published chunk. Fails with [`Error`] if the user must correct the job or
-    /// its inputs. After a failure or a crash, [`resume`](Self::resume) continues.
+    /// Calls `progress` after each published chunk. Fails with [`Error`] if the user must correct the job or its
+    /// inputs. After a failure or a crash, [`resume`](Self::resume) continues.
     pub async fn plan_and_publish(
         &self,
         progress: impl Fn(PlanProgress),
@@ -189,10 +189,10 @@ impl Partitioner {
             |mini_batch| if mini_batch < published_to { None } else { pending(mini_batch) };
         let (published, chunks) = (AtomicU64::new(0), watch::Sender::new(0));
         let planning = async {
-            let told = |planned: PlanProgress| {
+            let report = |planned: PlanProgress| {
                 progress(PlanProgress { published: published.load(Ordering::Relaxed), ..planned })
             };
-            let complete = self.plan(&chunks, &told).await?;
+            let complete = self.plan(&chunks, &report).await?;
             self.announce(&complete).await?;
             Ok(complete)
         };
@@ -206,7 +206,7 @@ impl Partitioner {
         Ok(complete)
     }
 
-    /// Makes the plan as far as it is missing or damaged, and publishes nothing: another process [follows](Self::follow) it.
+    /// Makes the plan if it is missing or damaged, and publishes nothing: another process [follows](Self::follow) it.
     pub async fn plan_only(&self) -> anyhow::Result<PlanComplete> {
         match self.stored_plan().await.context("read the plan")? {
             Some(complete)
@@ -218,8 +218,8 @@ impl Partitioner {
         }
     }
 
-    /// Publishes a plan that another process makes, each chunk as soon as it is there, until the plan is complete. Otherwise
-    /// like [`resume`](Self::resume). If the job cannot be planned, tells the reducer, and returns `None`.
+    /// Publishes a plan that another process makes, each chunk once it is written, until the plan is complete.
+    /// Otherwise like [`resume`](Self::resume). If the job cannot be planned, tells the reducer and returns `None`.
     pub async fn follow(
         &self,
         pending: impl Fn(u64) -> Option<Pending>,
@@ -238,7 +238,7 @@ impl Partitioner {
                 }
                 Err(storage::Error::NotFound { .. }) => {
                     if let Some(cause) = self.store.plan_failure().await.context("read the plan")? {
-                        self.tell(&ResultEvent::PlanFailed { cause }).await?;
+                        self.send_to_reducer(&ResultEvent::PlanFailed { cause }).await?;
                         return Ok(None);
                     }
                     sleep(pause).await;
@@ -257,7 +257,7 @@ impl Partitioner {
     /// Tells the reducer that the plan is complete.
     async fn announce(&self, complete: &PlanComplete) -> anyhow::Result<()> {
         let planned = Planned { mini_batches: complete.mini_batches, items: complete.items };
-        self.tell(&ResultEvent::Planned(planned)).await?;
+        self.send_to_reducer(&ResultEvent::Planned(planned)).await?;
         info!(
             job.id = self.spec.job_id,
             mini_batch.count = complete.mini_batches,
@@ -267,15 +267,15 @@ impl Partitioner {
         Ok(())
     }
 
-    async fn tell(&self, event: &ResultEvent) -> anyhow::Result<()> {
+    async fn send_to_reducer(&self, event: &ResultEvent) -> anyhow::Result<()> {
         let mut body = begin_message(&self.spec.job_id);
         encode_record(event, b"", &mut body);
         let message = Message::new(body);
         send(&*self.results, vec![message]).await.context("tell the reducer about the plan")
     }
 
-    /// Returns the totals of a complete plan. A machine that stopped may have left a part of it empty or truncated:
-    /// then the plan is made again.
+    /// Returns the totals of a complete plan. Returns `None` if a machine that stopped has left a part of it empty or
+    /// truncated: then the plan is made again.
     async fn stored_plan(&self) -> storage::Result<Option<PlanComplete>> {
         let stored = async {
             let complete = self.store.plan_complete().await?;
@@ -293,7 +293,7 @@ impl Partitioner {
         }
     }
 
-    /// Makes the plan, and says how many chunks are written.
+    /// Makes the plan, and sends the number of written chunks to `chunks`.
     async fn plan(
         &self,
         chunks: &watch::Sender<u64>,
@@ -304,8 +304,8 @@ impl Partitioner {
         let listing = tokio::task::spawn_blocking(move || list(plan, &sender));
         while let Some(step) = steps.recv().await {
             match step {
-                FromListing::Schemas(schemas) => self.write_schemas(&schemas).await?,
-                FromListing::Chunk { chunk, files } => {
+                ListingStep::Schemas(schemas) => self.write_schemas(&schemas).await?,
+                ListingStep::Chunk { chunk, files } => {
                     self.write_chunk(&chunk).await?;
                     chunks.send_replace(chunk.number + 1);
                     progress(PlanProgress {
@@ -323,8 +323,8 @@ impl Partitioner {
         Ok(complete)
     }
 
-    /// Publishes each chunk of a plan that is being made, once it is written; `chunks`: their number, the largest one once the
-    /// plan is complete.
+    /// Publishes each chunk of a plan that is being made once it is written. `chunks` holds the number of written
+    /// chunks, or `u64::MAX` once the plan is complete.
     async fn publish_chunks(
         &self,
         chunks: &watch::Sender<u64>,
@@ -351,8 +351,8 @@ impl Partitioner {
         Ok(())
     }
 
-    /// Publishes the stored plan from this chunk on. Returns the number of mini-batches, and whether these are all: a truncated
-    /// chunk ends the plan.
+    /// Publishes the stored plan from chunk `from` on, up to a truncated chunk. Returns the number of mini-batches of
+    /// the plan up to there, and whether these are all.
     async fn publish_stored(
         &self,
         complete: &PlanComplete,
@@ -449,7 +449,7 @@ impl Partitioner {
         }
     }
 
-    /// Returns the first difference between a stored chunk and the same chunk made now.
+    /// Returns the first difference between a stored chunk and the same chunk as it is planned now.
     fn difference(&self, stored: &Chunk, now: Option<&Chunk>) -> Error {
         let line = |chunk: Option<&Chunk>, index| chunk.and_then(|chunk| chunk.line(index));
         let index = (0..).find(|&index| {
@@ -506,13 +506,13 @@ impl Partitioner {
     }
 }
 
-/// Lists on a thread that may block, until the plan ends or the channel closes.
-fn list(mut plan: Plan, steps: &mpsc::Sender<FromListing>) -> Result<PlanComplete> {
+/// Runs the plan on a thread that may block, until it ends or the channel closes.
+fn list(mut plan: Plan, steps: &mpsc::Sender<ListingStep>) -> Result<PlanComplete> {
     let schemas = plan.schemas()?;
-    let mut wanted = steps.blocking_send(FromListing::Schemas(schemas)).is_ok();
+    let mut wanted = steps.blocking_send(ListingStep::Schemas(schemas)).is_ok();
     let mut number = 0;
     while wanted && let Some(chunk) = Chunk::next(&mut plan, number)? {
-        wanted = steps.blocking_send(FromListing::Chunk { chunk, files: plan.files() }).is_ok();
+        wanted = steps.blocking_send(ListingStep::Chunk { chunk, files: plan.files() }).is_ok();
         number += 1;
     }
     Ok(plan.totals())

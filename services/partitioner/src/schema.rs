@@ -94,7 +94,7 @@ pub(crate) fn check_columns(input: &Input, there: &[String]) -> Result<()> {
     }
 }
 
-/// Fails if the files have a column of the name of the column of their paths.
+/// Fails if a column of the files has the name of the column of their paths.
 pub(crate) fn check_path_column(input: &Input, there: &[String]) -> Result<()> {
     let TableOptions { columns, path_column, .. } = &input.table;
     match path_column
@@ -105,8 +105,8 @@ pub(crate) fn check_path_column(input: &Input, there: &[String]) -> Result<()> {
         Some(name) => Err(Error::bad_input(
             &input.name,
             format_args!(
-                "the files have a column '{name}', and so has the column of their paths (path_column, or \
-                 include_path_column of an MLTable); leave one of them out"
+                "the files have a column '{name}', which is also the name of the column of their paths \
+                 (path_column, or include_path_column of an MLTable); leave one of them out"
             ),
         )),
     }
@@ -161,7 +161,7 @@ fn read_heads(
     Ok(inference)
 }
 
-/// Reads rows at places that are evenly spread over the files; of files that name their own columns, each header.
+/// Reads rows at places that are evenly spread over the files. Also reads every header if files name their own columns.
 fn read_sample(
     input: &Input,
     listing: impl Iterator<Item = Result<Listed>>,
@@ -192,7 +192,8 @@ fn read_sample(
     Ok(inference)
 }
 
-/// Returns how many places of each of this many files to read. The first file, whose header names the columns, has one.
+/// Returns the number of places to read in each of this many files. The first file, whose header names the columns, has
+/// at least one.
 fn spread(files: u64) -> impl Fn(u64) -> u64 {
     move |index| {
         let until = |index: u64| (index * PLACES_MAX).div_ceil(files.max(1));

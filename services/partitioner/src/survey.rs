@@ -1,8 +1,8 @@
 //! Surveys the files of a table input before a job begins: their format, and whether they can be read in it.
 //!
-//! A survey checks the names of all local files and of one page of objects, and the beginnings of as many of them
-//! as it can read quickly. It is not the only check: the plan compares every name
-//! with the format of the input, and each worker checks the first bytes and the header of every file that it opens.
+//! A survey checks the names of all local files and of one page of objects, and the beginnings of as many of them as it
+//! can read quickly. It is not the only check: the plan compares every name with the format of the input, and each
+//! worker checks the first bytes and the header of every file that it opens.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,25 +27,25 @@ const HEAD_BYTES: usize = 4096;
 const LOCAL_HEADS_MAX: u64 = 10_000;
 /// Local Parquet files whose columns are compared, in a tenth of a second.
 const SHAPES_MAX: u64 = 1000;
-/// Objects that are looked at: those that the listing keeps.
+/// Objects that a survey checks: those that the listing keeps.
 const OBJECTS_MAX: u64 = FILES_KEPT as u64;
 
 /// The result for one table input.
 #[derive(Clone, Debug, Serialize)]
 pub struct Survey {
-    /// Their format.
+    /// The format of its files.
     pub format: TableFormat,
     /// How the format was determined, for people.
     pub format_reason: &'static str,
     /// Number of files checked.
     pub files: u64,
-    /// Total size of these files.
+    /// Total size of these files in bytes.
     pub bytes: u64,
     /// Number of empty files among them.
     pub empty_files: u64,
     /// Number of compressed files, by compression.
     pub compressed_files: BTreeMap<&'static str, u64>,
-    /// Whether these are all files.
+    /// Whether these are all files of the input.
     pub is_whole: bool,
     /// The encoding according to the byte order mark of the first file that is not empty.
     pub byte_order_mark: Option<&'static str>,
@@ -101,7 +101,7 @@ pub(crate) fn misnamed(path: &ItemPath, format: TableFormat) -> Option<String> {
         // Its content shows the format when it is read.
         NamedKind::Unknown if format == TableFormat::Parquet => None,
         NamedKind::Unknown => Some(format!(
-            "has a name that tells no format, among files that are {}; {ONE_FORMAT}",
+            "has a name that does not show its format, among files that are {}; {ONE_FORMAT}",
             format.word()
         )),
     }
@@ -139,7 +139,7 @@ struct Surveyor<'a> {
     shape: Option<(ItemPath, Vec<(String, String)>)>,
     /// Number of Parquet files with other columns, the first of them, and a difference.
     other_shape: Option<(u64, ItemPath, String)>,
-    /// The folder of the last file, which has been looked at.
+    /// The folder of the last file, which has been checked.
     folder: PathBuf,
     /// By key: the number of files, the first of them, and the sentence.
     notes: BTreeMap<&'static str, (u64, ItemPath, String)>,
@@ -180,7 +180,7 @@ impl<'a> Surveyor<'a> {
         for listed in files.by_ref() {
             let listed = listed?;
             objects += u64::from(listed.path.is_url());
-            self.look_at(&listed)?;
+            self.check(&listed)?;
             if objects >= OBJECTS_MAX {
                 is_whole = false;
                 break;
@@ -190,14 +190,14 @@ impl<'a> Surveyor<'a> {
         self.finish(is_whole, left_out)
     }
 
-    fn look_at(&mut self, listed: &Listed) -> Result<()> {
+    fn check(&mut self, listed: &Listed) -> Result<()> {
         let (path, table) = (&listed.path, &self.input.table);
         let refuse = |reason: String| Err(Error::bad_path(&self.input.name, path, reason));
         let named = detect::named(path.as_bytes());
         self.files += 1;
         self.bytes += listed.size.unwrap_or(0);
         self.empty_files += u64::from(listed.size == Some(0));
-        self.look_at_folder(path)?;
+        self.check_folder(path)?;
         let head = self.head(listed, named)?;
         let format = match named.kind {
             _ if !table.by_name => table.format,
@@ -242,17 +242,17 @@ impl<'a> Surveyor<'a> {
         }
         if format.is_text() && named.compression.is_none() && !head.is_empty() {
             let is_whole = listed.size == Some(head.len() as u64);
-            self.look_at_text(path, format, &head, is_whole)?;
+            self.check_text(path, format, &head, is_whole)?;
         } else if format.is_delimited() && self.files == 1 && !path.is_url() {
-            // The header of a compressed file. A file that cannot be read is reported when it is.
+            // The header of a compressed file. An unreadable file is reported when a worker reads it.
             let cells = tables::header_cells(path.as_path(), &self.options_for(format));
-            self.look_at_names(path, &cells.unwrap_or_default());
+            self.check_names(path, &cells.unwrap_or_default());
         }
         Ok(())
     }
 
     /// Rejects tables whose log says which of their files count, and notes columns that only the path has.
-    fn look_at_folder(&mut self, path: &ItemPath) -> Result<()> {
+    fn check_folder(&mut self, path: &ItemPath) -> Result<()> {
         let folder = path.as_path().parent().unwrap_or(Path::new(""));
         if folder == self.folder {
             return Ok(());
@@ -292,7 +292,8 @@ impl<'a> Surveyor<'a> {
         Ok(())
     }
 
-    /// Compares the columns of a Parquet file with those of the first. A file that cannot be read is reported when it is.
+    /// Compares the columns of a Parquet file with those of the first. An unreadable file is reported when it is
+    /// planned.
     fn compare_shape(&mut self, path: &ItemPath) {
         let Ok(mut shape) = tables::parquet_shape(path.as_path()) else { return };
         let listed = &self.input.table.columns;
@@ -323,7 +324,7 @@ impl<'a> Surveyor<'a> {
         self.other_shape.get_or_insert_with(|| (0, path.clone(), difference)).0 += 1;
     }
 
-    /// Reads the first bytes. Returns `None` once enough files were read.
+    /// Reads the first bytes of a file. Returns `None` once enough files have been read.
     fn head(&mut self, listed: &Listed, named: NamedFormat) -> Result<Option<Vec<u8>>> {
         let bad = |message: &str| Error::bad_path(&self.input.name, &listed.path, message);
         if listed.path.is_url() {
@@ -351,7 +352,7 @@ impl<'a> Surveyor<'a> {
         Ok(Some(head))
     }
 
-    fn look_at_text(
+    fn check_text(
         &mut self,
         path: &ItemPath,
         format: TableFormat,
@@ -367,14 +368,14 @@ impl<'a> Surveyor<'a> {
         for (key, note) in peek.notes {
             self.notes.entry(key).or_insert_with(|| (0, path.clone(), note)).0 += 1;
         }
-        self.look_at_names(path, &peek.first_row);
+        self.check_names(path, &peek.first_row);
         if peek.first_row.is_empty() || options.header != protocol::HeaderMode::AllFilesSameHeaders
         {
             return Ok(());
         }
         match &self.header {
             None => self.header = Some((path.clone(), peek.first_row)),
-            // If columns are listed, only those matter, and the worker that reads the file compares them.
+            // If columns are listed, only those matter. The worker that reads the file compares them.
             Some((_, first)) if options.columns.is_empty() && *first != peek.first_row => {
                 self.other_header.get_or_insert((0, path.clone())).0 += 1;
             }
@@ -389,7 +390,7 @@ impl<'a> Surveyor<'a> {
     }
 
     /// Notes what is surprising about the names in the first line of a file, if it names the columns.
-    fn look_at_names(&mut self, path: &ItemPath, cells: &[String]) {
+    fn check_names(&mut self, path: &ItemPath, cells: &[String]) {
         if self.input.table.header.is_in(self.files == 1) {
             for (kind, note) in tables::doubtful_names(cells) {
                 self.notes.entry(kind).or_insert_with(|| (0, path.clone(), note)).0 += 1;
@@ -415,9 +416,9 @@ impl<'a> Surveyor<'a> {
         }
         if let Some(path) = self.unknown {
             let reason = match self.formats.keys().next() {
-                None => format!("has a name that tells no format; {SET_FORMAT}"),
+                None => format!("has a name that does not show its format; {SET_FORMAT}"),
                 Some(format) => format!(
-                    "has a name that tells no format, among files that are {format}; {ONE_FORMAT}"
+                    "has a name that does not show its format, among files that are {format}; {ONE_FORMAT}"
                 ),
             };
             return Err(Error::bad_path(name, &path, reason));
@@ -468,8 +469,8 @@ impl<'a> Surveyor<'a> {
         }
         if !is_whole {
             notes.push(format!(
-                "{name}: {} objects were looked at before the job, and there are more; each of the others is checked when \
-                 it is planned and read, and fails its mini-batches if it is of another kind",
+                "{name}: {} objects were checked before the job, and there are more; each of the others is checked when it \
+                 is planned and read, and fails its mini-batches if it is of another kind",
                 self.files
             ));
         }
@@ -531,10 +532,7 @@ mod tests {
             assert!(!survey.is_whole);
             assert_eq!(survey.files, OBJECTS_MAX);
             let note = survey.notes.last().expect("it says what it has not seen");
-            assert!(
-                note.starts_with("sales: 1000 objects were looked at before the job"),
-                "{note}"
-            );
+            assert!(note.starts_with("sales: 1000 objects were checked before the job"), "{note}");
             let settled = TableOptions { format: survey.format, delimiter: b',', ..table.clone() };
             let mini_batch_size = MiniBatchSize::Bytes(100);
             let spec =

@@ -17,8 +17,8 @@ use crate::glob::{Glob, States};
 
 /// The file beside the data of a table of Azure ML that describes it.
 const MLTABLE: &[u8] = b"MLTable";
-/// Folders on the way to a file that stay open, so that the kernel finds a file by its name alone. Deeper ones are found
-/// by their paths: the process may have few descriptors.
+/// Folders on the way to a file that stay open, so that the kernel finds a file by its name alone. Deeper ones are
+/// found by their paths: the process may have few descriptors.
 const OPEN_FOLDERS_MAX: usize = 32;
 
 /// Names that are not part of an input, unless a pattern names them.
@@ -121,7 +121,7 @@ struct Folder {
     descriptor: Option<OwnedFd>,
     /// Device and inode, so that a folder that contains itself through a link is not entered again.
     identity: (u64, u64),
-    /// A link leads to it, or to a folder above it.
+    /// Whether a link leads to it, or to a folder above it.
     is_linked: bool,
     states: States,
     entries: Entries,

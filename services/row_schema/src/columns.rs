@@ -17,7 +17,7 @@ pub(crate) fn misfit(columns: &[ResultColumn], row: &Value) -> Option<String> {
     let first = columns.iter().find_map(|column| misfit_of_column(column, row));
     first.or_else(|| {
         let is_known = |name: &str| columns.iter().any(|column| column.name == name);
-        // Without others, as many fields are all columns.
+        // If all columns are present, a row of this length has no others.
         let other = (row.len() > columns.len() || columns.iter().any(|column| column.nullable))
             .then(|| row.keys().find(|name| !is_known(name)))??;
         Some(format!("{other}: not a column of result_schema"))
@@ -40,7 +40,7 @@ fn fits(kind: ColumnKind, value: &Value) -> bool {
         (ColumnKind::String, Value::String(_))
         | (ColumnKind::Number, Value::Number(_))
         | (ColumnKind::Boolean, Value::Bool(_)) => true,
-        // A frame whose column of whole numbers has missing values holds floating-point numbers.
+        // pandas holds whole numbers as floating-point numbers if a value of their column is missing.
         (ColumnKind::Integer, Value::Number(number)) => {
             number.is_i64()
                 || number.is_f64()

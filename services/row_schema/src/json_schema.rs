@@ -1,5 +1,5 @@
-//! JSON Schemas, checked by the crate `jsonschema`. As the standard says, the crate ignores keywords
-//! that it does not know. Here they are refused, so that a misspelt one is not ignored without notice.
+//! JSON Schemas, checked by the crate `jsonschema`. As the standard requires, the crate ignores unknown keywords. This
+//! module rejects them, so that a misspelt one is not ignored without notice.
 
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::paths::LocationSegment;
@@ -13,15 +13,14 @@ const SCHEMAS: &str = "additionalItems additionalProperties allOf anyOf contains
      else if items not oneOf prefixItems propertyNames then unevaluatedItems unevaluatedProperties";
 /// Keywords with schemas by name.
 const NAMED_SCHEMAS: &str = "$defs definitions dependentSchemas patternProperties properties";
-/// All others, with those of OpenAPI that say nothing about a value.
+/// All other keywords, including those of OpenAPI that do not restrict a value.
 const OTHERS: &str = "$anchor $comment $dynamicAnchor $dynamicRef $id $ref $schema $vocabulary \
      const contentEncoding contentMediaType default dependencies dependentRequired deprecated \
      description discriminator enum example examples exclusiveMaximum exclusiveMinimum format \
      maxContains maxItems maxLength maxProperties maximum minContains minItems minLength \
      minProperties minimum multipleOf pattern readOnly required title type uniqueItems writeOnly";
 
-/// Prepares a schema. The formats `date` and `date-time` are what the reducer reads for columns of
-/// Parquet.
+/// Prepares a schema. The formats `date` and `date-time` accept what the reducer reads for columns of Parquet.
 pub(crate) fn validator(schema: &Value) -> Result<Validator, InvalidSchema> {
     if let Some(mut place) = unknown_keyword(schema) {
         place.reverse();
@@ -80,7 +79,7 @@ pub(crate) fn misfit(schema: &Validator, value: &Value) -> Option<String> {
     Some(if field.is_empty() { reason } else { format!("{field}: {reason}") })
 }
 
-/// Returns what is wrong, with all that is allowed where the text of the crate is short of it.
+/// Returns the reason of an error, with all allowed values where the text of the crate omits some.
 fn reason(error: &ValidationError<'_>) -> String {
     match error.kind() {
         Kind::Enum { options } => format!("{} is not one of {options}", shown(error.instance())),
@@ -111,8 +110,7 @@ fn types(error: &ValidationError<'_>) -> Option<JsonTypeSet> {
     }
 }
 
-/// Returns why a value does not fit the first alternative that has its type, instead of the fact that
-/// it fits none.
+/// Returns the error of the first alternative that has the type of the value, instead of the error that it fits none.
 fn nearest<'a, 'v>(error: &'a ValidationError<'v>) -> &'a ValidationError<'v>
 where
     'static: 'v,

@@ -14,9 +14,9 @@ use jsonschema::Validator;
 use protocol::ResultSchema;
 use serde_json::Value;
 
-/// Characters of the text that says why a row does not fit.
+/// Maximum characters of the reason why a row does not fit.
 const CHARACTERS_MAX: usize = 300;
-/// Characters of a value in such a text.
+/// Maximum characters of a value in such a reason.
 const VALUE_CHARACTERS_MAX: usize = 80;
 /// Length of `2026-01-31`.
 const DAY_BYTES: usize = 10;
@@ -29,13 +29,13 @@ enum Kind {
     Json(Box<Validator>),
 }
 
-/// The value is not a JSON Schema.
+/// The reason why a value is not a JSON Schema.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct InvalidSchema {
     /// Place of the mistake in the schema: keys and positions.
     pub place: Vec<String>,
-    /// Its problem.
+    /// The problem at this place.
     pub message: String,
 }
 
@@ -50,7 +50,7 @@ impl RowSchema {
         }
     }
 
-    /// Returns why a row does not fit: the field, and what is wrong with it. `None`: it fits.
+    /// Returns why a row does not fit: the field and its problem; `None` if it fits.
     pub fn misfit(&self, row: &Value) -> Option<String> {
         let message = match &self.0 {
             Kind::Columns(columns) => columns::misfit(columns, row)?,
@@ -68,20 +68,20 @@ impl RowSchema {
         let misfit = |line: &[u8]| match serde_json::from_slice(line) {
             Ok(row) => self.misfit(&row),
             // Half of a surrogate pair, for example.
-            Err(error) => Some(format!("the row is no valid JSON: {error}")),
+            Err(error) => Some(format!("the row is not valid JSON: {error}")),
         };
         let lines = lines.split(|byte| *byte == b'\n').enumerate();
         lines.filter_map(|(row, line)| Some((row, misfit(line)?))).collect()
     }
 }
 
-/// Whether a text is an instant, with or without a zone. The reducer reads texts in the same way for columns of Parquet, so
-/// that every row that fits can be written.
+/// Returns whether a text is an instant, with or without a zone. The reducer reads texts in the same way for columns of
+/// Parquet, so that it can write every row that fits.
 fn is_instant(text: &str) -> bool {
     text.len() > DAY_BYTES && string_to_datetime(&Utc, text).is_ok()
 }
 
-/// Whether a text is a day, likewise.
+/// Returns whether a text is a day, as the reducer reads it.
 fn is_day(text: &str) -> bool {
     text.len() <= DAY_BYTES && Date32Type::parse(text).is_some()
 }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn large_integers_are_compared_exactly() {
-        let large = 9_007_199_254_740_993_u64; // 2^53 + 1, which no f64 is.
+        let large = 9_007_199_254_740_993_u64; // 2^53 + 1, which no f64 represents.
         for (schema, good, bad) in [
             (json!({"maximum": large - 1}), json!(large - 1), json!(large)),
             (json!({"exclusiveMinimum": large - 1}), json!(large), json!(large - 1)),
@@ -169,7 +169,7 @@ mod tests {
         let found = invoice()
             .misfits(b"{\"total\":1}\n{\"total\":null}\n{\"total\":2}\n{\"total\":\"\xff\"}\n");
         assert_eq!(found.iter().map(|(row, _)| *row).collect::<Vec<_>>(), [1, 3]);
-        assert!(found[1].1.starts_with("the row is no valid JSON"), "{found:?}");
+        assert!(found[1].1.starts_with("the row is not valid JSON"), "{found:?}");
         assert!(invoice().misfits(b"").is_empty());
     }
 
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn keywords_of_json_schema() {
+    fn json_schema_keywords_are_checked() {
         for (schema, fits, misfits) in [
             (
                 json!({"type": ["integer", "null"]}),
@@ -264,7 +264,7 @@ mod tests {
                 vec![json!({"b": 1})],
                 vec![json!({"a": 1})],
             ),
-            // A circle ends, and checks nothing.
+            // A circular reference ends, and checks nothing.
             (json!({"$ref": "#"}), vec![json!(1)], vec![]),
             (
                 json!({"minItems": 1, "uniqueItems": true}),
@@ -351,7 +351,7 @@ mod tests {
         );
     }
 
-    /// Each level of a list that ends in a misfit must not double the time.
+    /// A level of alternatives must not double the time.
     #[test]
     fn misfit_behind_many_levels_of_alternatives_is_found_at_once() {
         for keyword in ["anyOf", "oneOf"] {

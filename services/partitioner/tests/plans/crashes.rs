@@ -249,7 +249,7 @@ async fn plan_of_another_process_is_published_while_it_grows() {
         [Planned { mini_batches: complete.mini_batches, items: None }]
     );
 
-    // Of a complete plan, everything at once.
+    // A complete plan is published at once.
     let all = site.partitioner.follow(|_| Some(Pending::default())).await.expect("published");
     assert_eq!((all, site.published().await), (Some(complete), expected));
 }
@@ -264,7 +264,7 @@ async fn plan_alone_publishes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn plan_that_cannot_be_made_is_told_to_the_reducer() {
+async fn failed_plan_is_reported_to_the_reducer() {
     let (_root, job) = large_job();
     let site = Site::powered(&job);
     site.store.put_plan_failure("no column id").await.expect("writable");

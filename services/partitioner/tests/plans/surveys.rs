@@ -142,12 +142,12 @@ fn other_or_mixed_formats_are_rejected_by_name() {
     for (name, content, expected) in [
         ("mixed/a.csv", &b"id\n"[..], "several formats: csv ("),
         ("mixed/b.jsonl", b"{}\n", "several formats: csv ("),
-        ("unknown/a.dat", b"id\n", "a.dat has a name that tells no format; set `format`"),
-        ("beside/a.csv", b"id\n", "beside/README has a name that tells no format"),
+        ("unknown/a.dat", b"id\n", "a.dat has a name that does not show its format; set `format`"),
+        ("beside/a.csv", b"id\n", "beside/README has a name that does not show its format"),
         (
             "beside/README",
             b"Read me\n",
-            "README has a name that tells no format, among files that are csv; name the files",
+            "README has a name that does not show its format, among files that are csv; name the files",
         ),
         ("excel/a.xlsx", b"PK\x03\x04", "a.xlsx is an Excel workbook, and not read"),
         ("orc/part-0", b"ORC\x08\x03", "part-0 is an ORC file, and not read"),

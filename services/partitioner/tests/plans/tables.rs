@@ -94,7 +94,7 @@ fn header_has_a_mini_batch_and_empty_file_has_none() {
 }
 
 #[test]
-fn job_that_runs_without_rows_has_one_mini_batch_at_least() {
+fn job_that_runs_without_rows_has_at_least_one_mini_batch() {
     let root = folder();
     write(root.path(), "a.csv", "");
     write(root.path(), "b.csv", "id\n");
@@ -305,7 +305,7 @@ fn missing_columns_are_reported() {
     assert!(planned.expect_err("refused").contains("no column 'm'"));
     assert_eq!(missing_of(TableFormat::Parquet, "e.parquet", &["id"]), (vec![], Ok(vec![None])));
 
-    // Planning reports the problem of these.
+    // Planning reports the errors of these inputs.
     for (format, path) in [(TableFormat::Csv, "nowhere"), (TableFormat::Parquet, "d.jsonl")] {
         let (found, planned) = missing_of(format, path, &["n"]);
         assert!(found.is_empty() && planned.is_err(), "{path}: {found:?} {planned:?}");

@@ -106,7 +106,7 @@ fn rows_of_many_places_decide_where_fields_hold_line_breaks() {
             .collect();
         assert_eq!(types, [expected, Text, Integer], "row {at}");
     }
-    // Among very long fields, no place may be found to have whole rows; the first one has.
+    // With very long fields, only the first place may have whole rows.
     let long = format!("1,\"{}\",2\n", "no row, but a line of text\n".repeat(10_000));
     let types: Vec<_> =
         (Input::new(format!("a,b,c\n{}", long.repeat(20)), options).schema.expect("text").columns)

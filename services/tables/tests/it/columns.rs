@@ -88,9 +88,9 @@ fn header_may_differ_in_unlisted_columns() {
     {
         let other = input.folder.file("other", format!("{header}\n"));
         let decoded = decode(&other, ALL_LINES, &options, input.schema.as_ref()).expect("readable");
-        let told =
+        let is_reported =
             decoded.warnings.first.iter().any(|warning| warning.message.contains("header differs"));
-        assert_eq!(told, differs, "{header}");
+        assert_eq!(is_reported, differs, "{header}");
     }
 }
 

@@ -291,7 +291,7 @@ fn stream_has_one_batch_and_the_announced_length() {
 }
 
 #[test]
-fn rows_know_their_lines() {
+fn rows_have_line_numbers() {
     let options = TableOptions { support_multi_line: true, ..csv() };
     let options = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..options };
     let options =

@@ -181,7 +181,7 @@ fn escapes_repeated_keys_and_invalid_bytes_are_handled() {
 }
 
 #[test]
-fn items_know_their_lines() {
+fn items_have_line_numbers() {
     // Line: row of the table, item. 1: 0, 0; 2: none; 3 (fails): none, 1; 5: 1, 2.
     let options = TableOptions { on_type_mismatch: MismatchPolicy::Reject, ..jsonl() };
     let options =

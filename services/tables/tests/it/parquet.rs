@@ -149,9 +149,10 @@ fn whole_numbers_that_pandas_rounds_are_reported() {
     let path = folder.parquet("ids.parquet", &batch, WriterProperties::default());
     let decoded = decode(&path, 0, 0, 5).expect("readable");
     let file = path.display();
-    let said: Vec<_> = decoded.warnings_of_pandas.kinds.iter().map(ToString::to_string).collect();
+    let reported: Vec<_> =
+        decoded.warnings_of_pandas.kinds.iter().map(ToString::to_string).collect();
     assert_eq!(
-        said,
+        reported,
         [
             format!(
                 "column \"id\": more digits than float64 holds, rounded (2 times; first: {file}, row group 0, row 2: \

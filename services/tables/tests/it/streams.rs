@@ -110,9 +110,9 @@ fn line_numbers_refer_to_decompressed_text() {
     let text = format!("a\n{}x\n", "5\n".repeat(500));
     let input = Input::named("data.txt.gz", gzip(text.as_bytes()), csv());
     for size in [RangeSize::Rows(1000), RangeSize::Rows(7)] {
-        let told: Vec<String> = input.parts(size).iter().flat_map(messages).collect();
+        let reported: Vec<String> = input.parts(size).iter().flat_map(messages).collect();
         assert_eq!(
-            told,
+            reported,
             ["data.txt.gz, line 502, column \"a\": \"x\" is not an integer; read as missing"]
         );
     }
@@ -218,12 +218,15 @@ fn cr_within_a_line_is_reported_wherever_it_is_read() {
             let input = Input::named(name, bytes, options);
             let parts = input.parts(RangeSize::Rows(9));
             assert_eq!(all(&parts, "n"), ["1", "2", "4"]);
-            let told = messages(&parts[0]);
+            let reported = messages(&parts[0]);
             let expected = format!(
                 "{name}, line 3: the line holds a CR, where pandas begins another row; kept in its field"
             );
-            assert!(told.contains(&expected), "{told:?}");
-            assert_eq!(told.iter().filter(|told| told.contains("holds a CR")).count(), 1);
+            assert!(reported.contains(&expected), "{reported:?}");
+            assert_eq!(
+                reported.iter().filter(|reported| reported.contains("holds a CR")).count(),
+                1
+            );
         }
     }
 }
@@ -233,10 +236,11 @@ fn quote_that_is_not_closed_is_reported_with_its_row() {
     let text = "a,b\n1,\"x\n2,y\n3,z\n";
     for (name, packed) in [("data.txt", false), ("data.txt.gz", true)] {
         let bytes = if packed { gzip(text.as_bytes()) } else { text.as_bytes().to_vec() };
-        let told = messages(&Input::named(name, bytes, multi_line()).parts(RangeSize::Rows(9))[0]);
+        let reported =
+            messages(&Input::named(name, bytes, multi_line()).parts(RangeSize::Rows(9))[0]);
         assert!(
-            told[0].starts_with(&format!("{name}, line 2: the file ends within a quoted cell")),
-            "{told:?}"
+            reported[0].starts_with(&format!("{name}, line 2: the file ends within a quoted cell")),
+            "{reported:?}"
         );
     }
 }
@@ -255,12 +259,12 @@ fn bytes_without_a_character_are_replaced_and_reported() {
             let content = if name.ends_with("gz") { gzip(&content) } else { content.clone() };
             let parts = Input::named(name, content, options).parts(RangeSize::Rows(9));
             assert_eq!(all(&parts, "b"), [text]);
-            let told = messages(&parts[0]);
+            let reported = messages(&parts[0]);
             assert!(
-                told[0].starts_with(&format!(
+                reported[0].starts_with(&format!(
                     "{name}, line 2, column \"b\": bytes that are not valid"
                 )),
-                "{told:?}"
+                "{reported:?}"
             );
         }
     }

@@ -95,7 +95,7 @@ fn types_of_the_frame_match_pandas() {
     assert_eq!(column(&decoded, "d"), ["2020-01-31 00:00:00", "-"]);
     assert_eq!(column(&decoded, "t"), ["x", "-"]);
     assert_eq!(decoded.warnings.total, 0);
-    // What pandas takes over as it is.
+    // pandas copies these values unchanged.
     let floats = decoded.batch.column(1).as_primitive::<Float64Type>();
     assert!(floats.is_null(1) && floats.value(1).is_nan());
     assert_eq!(
@@ -105,7 +105,7 @@ fn types_of_the_frame_match_pandas() {
 }
 
 #[test]
-fn the_window_is_the_first_200_rows_over_all_files() {
+fn first_200_rows_over_all_files_decide_the_types() {
     let rows = |count: usize, last: &str| format!("a\n{}{last}\n", "5\n".repeat(count - 1));
     let folder = Folder::new();
     let typed = |files: &[String]| {
