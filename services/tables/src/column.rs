@@ -82,8 +82,8 @@ impl Column {
         }
     }
 
-    /// Returns the finished column. `failed` marks rows that will be removed; they do not affect its type. `rounded` is
-    /// called for each whole number that changes because the column holds a number beyond 64 bits.
+    /// Returns the finished column. `failed` marks rows that will be removed; they do not affect its type. Calls
+    /// `rounded` for each whole number that changes because the column holds a number beyond 64 bits.
     pub fn finish(
         self,
         failed: Option<&[bool]>,
@@ -111,7 +111,8 @@ impl Column {
     }
 }
 
-/// Returns the null buffer of a column of which these rows are missing, in any order; `None` if none is.
+/// Returns the null buffer of a column whose values in the rows `missing` (in any order) are null; `None` without such
+/// rows.
 fn without(missing: &[usize], rows: usize) -> Option<NullBuffer> {
     if missing.is_empty() {
         return None;
@@ -128,14 +129,14 @@ pub(crate) struct Integers {
     values: Vec<i64>,
     /// Rows without a value in `values`; NaN is missing.
     others: Vec<(usize, f64)>,
-    /// The options make the values numbers, so that leading zeros have no meaning.
+    /// Whether the options set the type, so that leading zeros have no meaning.
     is_given: bool,
 }
 
 /// Returns whether a number has a digit after a leading zero: such a text is more likely a code than a number.
 ///
-/// Without a branch on the first digit: it is a zero in every other fraction, and each wrong guess of the processor
-/// costs as much as the whole conversion.
+/// Has no branch on the first digit, which is a zero in every other fraction: each misprediction costs as much as the
+/// whole conversion.
 #[inline]
 fn has_leading_zero(text: &[u8], start: usize, end: usize) -> bool {
     let Some(&[first, second]) = text.get(start..).and_then(<[u8]>::first_chunk) else {
@@ -294,9 +295,9 @@ impl Builder for Unsigned {
 pub(crate) struct Floats {
     values: Vec<f64>,
     missing: Vec<usize>,
-    /// Only the words for a missing value are NaN.
+    /// Whether the words of pandas are the only missing values, so that another NaN is a misfit.
     has_words: bool,
-    /// The options make the values numbers.
+    /// Whether the options set the type.
     is_given: bool,
 }
 

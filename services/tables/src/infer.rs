@@ -1,5 +1,5 @@
-//! Infers names and types of the columns of text tables from some rows of an input: by the rules of the original from the
-//! first ones, by those of pandas from the first ones of many places.
+//! Infers names and types of the columns of text tables from some rows of an input: from the first rows by the rules of
+//! the original, from rows at many places by those of pandas.
 //!
 //! The one idea: for each column, keep the set of types that all values so far can have; the narrowest remaining type
 //! wins.
@@ -22,7 +22,7 @@ use crate::source::{Text, TextFile};
 use crate::split::{FirstRow, Rows, Splitter, first_row, is_multi_line, splitter, unquote};
 use crate::stream::{TextStream, Windows, record_ends};
 
-/// Places of an input whose rows decide the types by the rules of pandas.
+/// Maximum number of places of an input whose rows decide the types by the rules of pandas.
 pub const PLACES_MAX: u64 = 64;
 
 /// Bytes read at a time.
@@ -79,10 +79,10 @@ pub(crate) fn column_names(cells: Vec<String>) -> Vec<String> {
     names
 }
 
-/// Returns rows of a text that may begin within quotes: none of them, and none of the lines before, has quotes that it does
-/// not close, or another number of cells. Empty if there are no such rows.
+/// Returns consecutive whole rows of a text that may begin within quotes: each has `columns` cells, and closes the
+/// quotes that it opens. Returns an empty text if no such rows are found.
 fn whole_rows(splitter: Splitter, text: &[u8], columns: usize) -> &[u8] {
-    /// Lines that may end what was within quotes, before the text is given up.
+    /// Maximum number of lines after which the rows may begin.
     const TRIES: usize = 64;
     let mut rows = Rows::default();
     let mut start = 0;
@@ -98,7 +98,7 @@ fn whole_rows(splitter: Splitter, text: &[u8], columns: usize) -> &[u8] {
         else {
             return &text[start..end];
         };
-        // The last row may go on after the text; where all rows before it are whole, they are enough.
+        // The last row may continue after the text; the whole rows before it are enough.
         if end == text.len() && rows.starts().last() == Some(odd) && odd > start {
             return &text[start..odd];
         }
@@ -108,8 +108,8 @@ fn whole_rows(splitter: Splitter, text: &[u8], columns: usize) -> &[u8] {
     &[]
 }
 
-/// The error for a file whose first row has more cells than the input has `names`: for pandas, the first ones would be an
-/// index.
+/// The error for a file whose first row has more cells than the input has `names`: for pandas, the first ones would be
+/// an index.
 fn too_few_names(path: &str, names: usize, cells: usize) -> Error {
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let message = format!(
@@ -121,10 +121,10 @@ fn too_few_names(path: &str, names: usize, cells: usize) -> Error {
     Error::Kind { path: path.to_owned(), message }
 }
 
-/// Collects the first rows of an input, file by file.
+/// The inference of the columns of an input, file by file.
 pub struct SchemaInference {
     options: TableOptions,
-    /// Number of records read, and the number after which no more are read.
+    /// Number of records read, and the number at which reading stops.
     window: usize,
     window_max: usize,
     /// Number of readable records among them.
@@ -133,7 +133,7 @@ pub struct SchemaInference {
     has_columns: bool,
     /// Number of files begun.
     files: usize,
-    /// The header of the current file has not been read yet.
+    /// Whether the header of the current file has not been read yet.
     awaits_header: bool,
     /// Number of cells in the first row of the current file.
     width: usize,
@@ -194,8 +194,8 @@ impl SchemaInference {
         self.has_columns && !has_own_header(&self.options) || self.is_complete()
     }
 
-    /// Adds the next file of the input, which messages call `name`. Reads only as much as necessary: with the rules of
-    /// pandas the rows at this many places, evenly spread, or as many rows from the beginning of a text that has to be
+    /// Adds the next file of the input, which messages call `name`. Reads only as much as necessary: by the rules of
+    /// pandas the rows at this many evenly spread places, or as many rows from the beginning of a text that must be
     /// read from there; without a place only a header.
     pub fn add_file(&mut self, path: &Path, name: &str, places: u64) -> Result<()> {
         if self.is_complete() {
@@ -248,7 +248,7 @@ impl SchemaInference {
         Ok(())
     }
 
-    /// Adds the first rows of a file. Returns the position after them, or one behind it.
+    /// Adds the first rows of a file. Returns the position after them, or a later one.
     fn add_records(&mut self, file: &TextFile, text: &mut Text) -> Result<u64> {
         let mut stream = TextStream::open_table(file, &self.options)?;
         let mut windows =
@@ -326,7 +326,7 @@ impl SchemaInference {
         Ok(from)
     }
 
-    /// Returns the position of a column, and adds a new one.
+    /// Returns the position of a column, which it adds if it is new.
     fn place_of(&mut self, name: String) -> usize {
         self.columns.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
             self.columns.push((name, Candidates::new(&self.options)));
@@ -348,7 +348,7 @@ impl SchemaInference {
             if members(line, Some, |key, value| row.push((key, value))).is_err() {
                 continue;
             }
-            // Of a key twice in a line, the last value counts.
+            // The last value of a repeated key counts.
             let mut last = HashMap::with_capacity(row.len());
             for (key, value) in row {
                 let index = *indexes.entry(key.into_owned()).or_insert_with_key(|key| {
@@ -395,7 +395,7 @@ impl SchemaInference {
             }
         }));
         if options.format == TableFormat::Jsonl {
-            // Keys of later lines.
+            // Only later lines may have these keys.
             own.extend(
                 given.into_iter().map(|(name, column_type)| TableColumn::new(name, column_type)),
             );
@@ -425,7 +425,7 @@ pub fn infer_schema<'a>(
 #[derive(Clone, Debug)]
 struct Candidates {
     types: TypeRules,
-    /// White space is a value, and the words of pandas are missing values.
+    /// Whether white space is a value, and the words of pandas are missing values.
     has_words: bool,
     /// Number of values that are not missing.
     filled: usize,
@@ -440,7 +440,7 @@ struct Candidates {
     float: bool,
     month_first: bool,
     day_first: bool,
-    /// A time has an offset.
+    /// Whether any time has an offset.
     has_offset: bool,
     /// The kind of JSON values.
     json: Option<JsonKind>,
@@ -524,7 +524,7 @@ impl Candidates {
             self.has_offset || instant().is_some_and(|instant| instant.offset.is_some());
     }
 
-    /// JSON distinguishes numbers from text. Values of several kinds stay unchanged.
+    /// Takes a JSON value into account. JSON distinguishes numbers from text; values of several kinds stay unchanged.
     fn see_json(&mut self, value: &Value) {
         let kind = match value {
             Value::Missing => return,
