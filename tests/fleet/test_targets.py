@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from harness import CANCELED, FAILED, HOLDS, INVALID, NOT_ENDED, file_names, go, wait_until
+from harness import CANCELED, FAILED, INVALID, NOT_ENDED, file_names, go, wait_until
 from http_server import HttpServer
 
 FILES = 40
@@ -20,6 +20,19 @@ ROWS = """
         record("run", file=name, node=context.node_id, job=os.path.basename(os.path.dirname(__file__)))
         # Messages carry most rows; some become parts.
         return [f"{name} {'x' * (300_000 if name.endswith('7.txt') else 5)}"]
+"""
+
+
+# The first 20 runs end, whichever they are: SQS keeps no order. The others wait for `go`.
+HOLDS_THE_SECOND_HALF = """
+    import os
+    from recorder import record, recorded, wait_for
+    def run(files):
+        if len(recorded("run")) >= 20:
+            wait_for(lambda: recorded("go"))
+        name = os.path.basename(files[0])
+        record("run", file=name)
+        return [name]
 """
 
 
@@ -38,8 +51,8 @@ def test_every_target_produces_the_output_of_a_local_run(workplace, target):
 def test_workers_can_start_first_and_reducers_last(workplace, target):
     """Workers wait for a reducer, which creates the queues of the job, and another one can collect the rest."""
     workplace.data(FILES)
-    workers = [target.worker("--process-count", 1, HOLD="020.txt") for _ in range(2)]
-    job_id = target.enqueue(workplace.job(HOLDS, run_invocation_timeout=600, speculation=False))
+    workers = [target.worker("--process-count", 1) for _ in range(2)]
+    job_id = target.enqueue(workplace.job(HOLDS_THE_SECOND_HALF, run_invocation_timeout=600, speculation=False))
     status = target.status(job_id)
     assert (status["state"], status["result"]) == ("Queued", None)
     assert status["hint"].startswith("no reducer has looked at it yet; start one with: gristmill reducer"), status

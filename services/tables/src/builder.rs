@@ -19,7 +19,7 @@ pub(crate) trait Builder {
     fn reserve(&mut self, values: usize, bytes: usize);
 }
 
-/// Returns the misfit of a trimmed cell that becomes a missing value. An empty cell is no misfit.
+/// Returns the misfit of a trimmed cell that becomes a missing value. An empty cell is not a misfit.
 pub(crate) fn missing(cell: &[u8], problem: Problem) -> std::result::Result<(), Misfit> {
     if cell.is_empty() { Ok(()) } else { Err(Misfit { problem, became: Replacement::Missing }) }
 }

@@ -59,9 +59,13 @@ impl Column {
             ColumnType::Unsigned => Self::Unsigned(Unsigned::default()),
             ColumnType::Float => Self::Float(Floats { is_given, has_words, ..Floats::default() }),
             ColumnType::Boolean => {
-                let parse =
-                    if options.types == TypeRules::Pandas { parse_truth } else { parse_boolean };
-                Self::Boolean(Booleans { parse, ..Booleans::default() })
+                let is_pandas = options.types == TypeRules::Pandas;
+                let parse = if is_pandas { parse_truth } else { parse_boolean };
+                Self::Boolean(Booleans {
+                    parse,
+                    trims: is_given || !is_pandas,
+                    ..Booleans::default()
+                })
             }
             ColumnType::DateTimeMonthFirst => Self::DateTime(times(DayOrder::MonthFirst)),
             ColumnType::DateTimeDayFirst => Self::DateTime(times(DayOrder::DayFirst)),
@@ -368,6 +372,8 @@ pub(crate) struct Booleans {
     values: BooleanBufferBuilder,
     valid: NullBufferBuilder,
     parse: fn(&[u8]) -> Option<bool>,
+    /// Whether white space around a value has no meaning.
+    trims: bool,
 }
 
 impl Default for Booleans {
@@ -376,6 +382,7 @@ impl Default for Booleans {
             values: BooleanBufferBuilder::new(0),
             valid: NullBufferBuilder::new(0),
             parse: parse_boolean,
+            trims: true,
         }
     }
 }
@@ -390,8 +397,8 @@ impl Builder for Booleans {
     }
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
-        let cell = trim(cell);
-        match (self.parse)(cell) {
+        let trimmed = trim(cell);
+        match (self.parse)(if self.trims { trimmed } else { cell }) {
             Some(value) => {
                 self.values.append(value);
                 self.valid.append_non_null();
@@ -399,7 +406,7 @@ impl Builder for Booleans {
             }
             None => {
                 self.take_missing();
-                missing(cell, Problem::NoTruthValue)
+                missing(trimmed, Problem::NoTruthValue)
             }
         }
     }

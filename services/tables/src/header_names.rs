@@ -1,4 +1,4 @@
-//! The names in the header of a file, and what is surprising about them.
+//! The names in the header of a file, and notes about doubtful ones.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub fn header_cells(path: &Path, options: &TableOptions) -> Result<Vec<String>> 
     cells_of_header(&file, options, &mut Text::default())
 }
 
-/// Returns what is surprising about the names in a header: a kind, and a sentence that continues the name of the file.
+/// Returns notes about doubtful names in a header: a kind, and a sentence that continues the name of the file.
 pub fn doubtful_names(cells: &[String]) -> Vec<(&'static str, String)> {
     let is_blank = |cell: &String| cell.trim().is_empty();
     if cells.iter().all(|cell| is_blank(cell) || parse_float(trim(cell.as_bytes())).is_some()) {

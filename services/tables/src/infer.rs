@@ -478,19 +478,20 @@ impl Candidates {
         }
     }
 
-    fn see(&mut self, cell: &[u8]) {
+    fn see(&mut self, text: &[u8]) {
         let cell = match self.has_words {
-            true if is_missing(cell) => return,
+            true if is_missing(text) => return,
             // White space alone is a text.
-            true if trim(cell).is_empty() => cell,
-            _ => trim(cell),
+            true if trim(text).is_empty() => text,
+            _ => trim(text),
         };
         if cell.is_empty() {
             return;
         }
         self.filled += 1;
         let notation = match cell {
-            _ if self.types == TypeRules::Pandas => parse_truth(cell).map(|_| WORDS),
+            // pandas trims numbers, and no truth values.
+            _ if self.types == TypeRules::Pandas => parse_truth(text).map(|_| WORDS),
             b"0" | b"1" => Some(0),
             b"T" | b"F" => Some(2),
             b"Y" | b"N" => Some(3),

@@ -91,8 +91,8 @@ fn ranges_have_the_requested_number_of_rows() {
         Input { options: TableOptions { header: HeaderMode::NoHeader, ..csv() }, ..input };
     assert_eq!(no_header.ranges(RangeSize::Rows(2)).len(), 3);
     let empty = Folder::new().file("empty", "");
-    let gone = tables::text_ranges(&empty, "empty", &csv(), RangeSize::Rows(2));
-    assert!(gone.is_err(), "the folder is gone, and the file with it");
+    let removed = tables::text_ranges(&empty, "empty", &csv(), RangeSize::Rows(2));
+    assert!(removed.is_err(), "the folder was removed with its file");
 }
 
 #[test]

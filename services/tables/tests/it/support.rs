@@ -186,7 +186,7 @@ pub fn values(array: &ArrayRef) -> Vec<String> {
                 array.values().as_string::<i32>().value(key).to_owned()
             }
             DataType::Null => "-".to_owned(),
-            other => panic!("{other} is no type of a text table"),
+            other => panic!("{other} is not a type of a text table"),
         })
         .collect()
 }
