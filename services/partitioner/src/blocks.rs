@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::listing::Listed;
 use crate::remote::{Fetch, Remote};
 
-/// The splitter of the files of one input.
+/// A splitter of the files of one input.
 pub(crate) struct Cutter {
     input: String,
     table: TableOptions,

@@ -389,7 +389,7 @@ impl<'a> Surveyor<'a> {
         TableOptions { format, delimiter: table.delimiter_for(format), ..table.clone() }
     }
 
-    /// Notes what is surprising about the names in the first line of a file, if it names the columns.
+    /// Notes doubtful names in the first line of a file, if it names the columns.
     fn check_names(&mut self, path: &ItemPath, cells: &[String]) {
         if self.input.table.header.is_in(self.files == 1) {
             for (kind, note) in tables::doubtful_names(cells) {

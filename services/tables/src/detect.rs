@@ -127,7 +127,7 @@ const OTHERS: &[(&[&str], &str)] = &[
     (&["rds", "rdata"], "R data"),
     (&["pdf"], "a PDF"),
     (&["png", "jpg", "jpeg", "gif", "webp", "tif", "tiff", "bmp"], "a picture"),
-    (&["py", "ipynb", "sh", "md", "rst"], "source code or a document by its name"),
+    (&["py", "ipynb", "sh", "md", "rst"], "source code or a document"),
 ];
 
 /// First bytes of files other than text.
