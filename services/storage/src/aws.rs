@@ -1,6 +1,6 @@
 //! AWS settings from the usual sources: environment, profile, web identity, container and instance role.
 //!
-//! The SDK finds them, and `object_store` gets its credentials, so that both use the same principal.
+//! The SDK finds them, and `object_store` gets its credentials from the SDK, so that both use the same principal.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,24 +19,24 @@ use url::Url;
 
 use crate::{Error, Result, StoreOptions};
 
-/// Credentials that expire sooner than this are fetched again.
+/// The time before the expiry of credentials at which they are fetched again.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(300);
 
-/// Time limits and number of attempts of requests of the SDK: a copy of half a gigabyte is slow.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// The time limit of one attempt of a request: a copy of half a gigabyte is slow.
 const ATTEMPT_TIME: Duration = Duration::from_secs(180);
 const ATTEMPTS_MAX: u32 = 6;
 
-/// The settings that the SDK found.
+/// The settings that the SDK has found.
 #[derive(Clone, Debug)]
 pub(crate) struct Aws {
     pub config: SdkConfig,
-    /// Endpoint of S3, if not that of AWS.
+    /// The endpoint of S3, if not that of AWS.
     pub endpoint: Option<String>,
 }
 
 impl Aws {
-    /// Loads the settings. Rejects an invalid endpoint of S3, with which the libraries would panic.
+    /// Loads the settings. Rejects an invalid endpoint of S3, because the libraries would panic.
     pub async fn load(options: &StoreOptions) -> Result<Self> {
         let mut loader = aws_config::defaults(BehaviorVersion::latest());
         if let Some(region) = &options.region {
@@ -83,7 +83,8 @@ impl Aws {
     }
 }
 
-/// Fails if no requests can be sent to an address. The message does not quote it, because it may contain a password.
+/// Fails if an endpoint is not an address to which requests can be sent. The message does not quote it, because it may
+/// contain a password.
 fn check_endpoint(endpoint: &str) -> Result<()> {
     let url = Url::parse(endpoint)
         .ok()
@@ -102,7 +103,7 @@ fn check_endpoint(endpoint: &str) -> Result<()> {
     }
 }
 
-/// The SDK's credentials for `object_store`, kept until they expire.
+/// The SDK's credentials for `object_store`, cached until shortly before they expire.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     provider: SharedCredentialsProvider,
@@ -136,7 +137,7 @@ impl CredentialProvider for Credentials {
         let found = self.provider.provide_credentials().await.map_err(|error| {
             object_store::Error::Unauthenticated {
                 path: String::new(),
-                source: Box::new(NoCredentials(crate::error::said(&error))),
+                source: Box::new(NoCredentials(crate::error::short_message(&error))),
             }
         })?;
         let credential = Arc::new(AwsCredential {

@@ -1,4 +1,4 @@
-//! Checks whether a store has the properties on which jobs depend.
+//! Checks whether a store creates objects only if they are absent, on which jobs depend.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode};
 
 use crate::{Error, Result, TargetStore, random_name};
 
-/// Number of writers that race for one object.
+/// The number of writers that race for one object.
 const WRITERS: u64 = 16;
 
 /// Why a store cannot hold jobs: two reducers could overwrite each other's results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotConditional {
-    /// It does not support conditional creates.
+    /// The store does not support conditional creates. Has its answer.
     Unsupported(String),
-    /// It accepts every create: it ignores `If-None-Match`.
+    /// The store accepts every create: it ignores `If-None-Match`.
     Ignored {
-        /// Number of writers that were wrongly told that they had created the object.
+        /// The number of writers that the store wrongly told that they had created the object.
         deceived: usize,
     },
 }
@@ -26,20 +26,23 @@ pub enum NotConditional {
 impl fmt::Display for NotConditional {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unsupported(said) => {
-                write!(formatter, "the store cannot create an object only if it is absent: {said}")
+            Self::Unsupported(answer) => {
+                write!(
+                    formatter,
+                    "the store cannot create an object only if it is absent: {answer}"
+                )
             }
             Self::Ignored { deceived } => write!(
                 formatter,
-                "the store does not honour conditional creates (If-None-Match: *): of {WRITERS} writers that raced for \
-                 one object, {deceived} were told that they had created it although another had"
+                "the store does not honour conditional creates (If-None-Match: *): it told {deceived} of {WRITERS} \
+                 writers that raced for one object that they had created it, although another writer had"
             ),
         }
     }
 }
 
-/// Lets 16 writers race to create one object. Exactly one may win, and the object must contain its bytes. Leaves
-/// nothing behind.
+/// Lets 16 writers race to create one object. Exactly one may win, and the object must contain its bytes. Deletes the
+/// object afterwards.
 pub async fn conditional_create_works(
     target: &TargetStore,
 ) -> Result<std::result::Result<(), NotConditional>> {

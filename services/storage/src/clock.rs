@@ -1,7 +1,7 @@
 //! The clock of a store, which dates its objects.
 //!
 //! The clocks of two machines may be an hour apart, so no role compares the date of an object with its own clock, or
-//! with that of another role. A store tells the time in the `Date` of each HTTP response, and the server of a shared
+//! with that of another role. A store reports its time in the `Date` of each HTTP response, and the server of a shared
 //! folder in the date of a new file.
 
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 use crate::listing::{ListingClient, SkippedKeys};
 use crate::random_name;
 
-/// How long the clock of a folder is extrapolated before it is read again.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// The interval at which the clock of a folder is read. Between two readings it is extrapolated.
+const READ_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The clock of a store. Clones share what it has told.
+/// The clock of a store. Clones share the last reported time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock(Arc<Inner>);
 
@@ -30,50 +30,51 @@ pub(crate) struct Clock(Arc<Inner>);
 struct Inner {
     /// The folder, if the store is one.
     folder: Option<PathBuf>,
-    /// The last date from the store, and when this process received it, by its own clock.
-    told: Mutex<Option<(DateTime<Utc>, Instant)>>,
+    /// The last date that the store reported, and when this process received it, by its own clock.
+    last: Mutex<Option<(DateTime<Utc>, Instant)>>,
 }
 
 impl Clock {
-    /// The clock of the server of a folder.
+    /// Creates the clock of the server of a folder.
     pub fn of_folder(folder: &Path) -> Self {
-        Self(Arc::new(Inner { folder: Some(folder.to_owned()), told: Mutex::default() }))
+        Self(Arc::new(Inner { folder: Some(folder.to_owned()), last: Mutex::default() }))
     }
 
-    /// Returns the time; `None` if the store has not told it, and may not be asked.
-    pub fn told(&self) -> Option<DateTime<Utc>> {
-        let told = *self.0.told.lock().expect("no panic while it was held");
+    /// Returns the time; `None` if the store has not reported it, and this process cannot create a file to read it.
+    pub fn reported(&self) -> Option<DateTime<Utc>> {
+        let last = *self.0.last.lock().expect("no panic while it was held");
         if let Some(folder) = &self.0.folder
-            && told.is_none_or(|(_, at)| at.elapsed() >= LOOK_EVERY)
+            && last.is_none_or(|(_, at)| at.elapsed() >= READ_INTERVAL)
         {
             let date = date_of_new_file(folder)?;
-            self.tell(date);
+            self.record(date);
             return Some(date);
         }
-        told.map(|(date, at)| date + at.elapsed())
+        last.map(|(date, at)| date + at.elapsed())
     }
 
-    /// Returns the time, that of this machine if the store does not tell it.
+    /// Returns the time, or that of this machine if the store does not report it.
     pub fn now(&self) -> DateTime<Utc> {
-        self.told().unwrap_or_else(Utc::now)
+        self.reported().unwrap_or_else(Utc::now)
     }
 
-    /// Records the time.
-    pub fn tell(&self, date: DateTime<Utc>) {
-        *self.0.told.lock().expect("no panic while it was held") = Some((date, Instant::now()));
+    /// Records the current time of the store.
+    pub fn record(&self, date: DateTime<Utc>) {
+        *self.0.last.lock().expect("no panic while it was held") = Some((date, Instant::now()));
     }
 }
 
-/// Creates a file, removes it, and returns its date; `None` if this process cannot create files there.
+/// Creates a file, removes it, and returns its date; `None` if this process cannot create files in the folder.
 fn date_of_new_file(folder: &Path) -> Option<DateTime<Utc>> {
     let path = folder.join(format!(".clock-{}", random_name()));
     let date = std::fs::File::create_new(&path).and_then(|file| file.metadata()?.modified());
-    // Fails only if the file was not created.
+    // The removal fails only if the file was not created.
     let _ = std::fs::remove_file(&path);
     date.ok().map(DateTime::from)
 }
 
-/// Connects to a store that tells its clock the time, and whose listings have only keys that a path can name.
+/// Connects to a store with a client that records the time of each response, and removes keys that no path can name
+/// from listings.
 #[derive(Debug)]
 pub(crate) struct ClockConnector {
     pub clock: Clock,
@@ -100,7 +101,7 @@ impl HttpService for ClockClient {
         let response = self.client.execute(request).await?;
         let date = response.headers().get("date").and_then(|date| date.to_str().ok());
         if let Some(date) = date.and_then(|date| DateTime::parse_from_rfc2822(date).ok()) {
-            self.clock.tell(date.into());
+            self.clock.record(date.into());
         }
         Ok(response)
     }

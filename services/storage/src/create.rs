@@ -1,9 +1,9 @@
 //! Creates an object if it is absent: the commit of everything that must not be committed twice.
 //!
 //! A store answers 412 if the object exists, and 409 while another create is in progress, which may fail.
-//! `object_store` reports both as `AlreadyExists`, and retries a create after errors of the server but not after a lost
-//! answer. So the object itself decides: a writer that finds its own bytes has won, and without an object it retries
-//! the create.
+//! `object_store` reports both as `AlreadyExists`. It retries a create after errors of the server, but not after a lost
+//! answer. So the writer reads the object: if it has the writer's bytes, the writer has won, and if it does not exist,
+//! the writer retries the create.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 use crate::{Error, Result};
 
-/// Pauses between tries of a create, until one would be longer than the cause is worth: 3 seconds in all, or 0.3. These are
-/// races of writers, not outages, which the client of the store waits for.
+/// The pauses between retries of a create. The retries end when a pause would exceed the limit of its cause: after 3 or
+/// 0.3 seconds in all. They are for races of writers; the client of the store itself waits for the end of outages.
 const RETRY: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(100))
     .without_max_delay()
@@ -28,14 +28,14 @@ const PAUSE_MAX_LOST: Duration = Duration::from_millis(200);
 /// The result of creating an object if absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// It was absent and now contains our bytes.
+    /// The object was absent, and now contains the caller's bytes.
     Committed,
-    /// Another writer has created it; our bytes are not stored.
+    /// Another writer has created the object, and the caller's bytes are not stored.
     Lost,
 }
 
-/// Creates an object unless it exists. Two writers of the same bytes both get `Committed`: where
-/// that matters, the bytes must name their writer.
+/// Creates an object unless it exists. Two writers of the same bytes both get `Committed`. Where that matters, the
+/// bytes must name their writer.
 pub(crate) async fn create(
     store: &dyn ObjectStore,
     path: &ObjectPath,
@@ -55,7 +55,7 @@ pub(crate) async fn create(
                         Err(error) => (error, PAUSE_MAX_LOST),
                     }
                 }
-                // The object may have been created nevertheless.
+                // The store may have created the object although its answer is lost.
                 Err(error @ object_store::Error::Generic { .. }) if !is_local(&error) => {
                     (error, PAUSE_MAX_LOST)
                 }
@@ -76,17 +76,17 @@ async fn holds(
 ) -> object_store::Result<bool> {
     let found = store.get(path).await?.bytes().await?;
     let mut rest = &found[..];
-    let is_begun_by = |piece: &Bytes| match rest.strip_prefix(&piece[..]) {
+    let starts_with = |piece: &Bytes| match rest.strip_prefix(&piece[..]) {
         Some(after) => {
             rest = after;
             true
         }
         None => false,
     };
-    Ok(bytes.iter().all(is_begun_by) && rest.is_empty())
+    Ok(bytes.iter().all(starts_with) && rest.is_empty())
 }
 
-/// Returns whether the error is that of a local disk, which loses no answers, and stays full.
+/// Returns whether the error is that of a local disk, where a retry does not help: it loses no answers, and stays full.
 fn is_local(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::Generic { store: "LocalFileSystem", .. })
 }

@@ -15,14 +15,14 @@ pub fn sync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Forces everything to disk that the file system of a folder holds in memory: one call for many files. Files that are
-/// kept and trusted because they exist are forced to disk like this before they get their names.
+/// Forces to disk everything that the file system of a folder holds in memory: one call for many files. Callers that
+/// trust a file because it exists call this before the file gets its name.
 pub fn sync_file_system(folder: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(folder)?)?)
 }
 
-/// Starts writing a range of bytes of a file to disk without waiting for it, so that a later sync takes
-/// less time. A failure costs only time.
+/// Starts writing a range of bytes of a file to disk without waiting for it, so that a later sync takes less time.
+/// After a failure, that sync only takes longer.
 pub fn begin_writing(file: &File, range: Range<u64>) -> io::Result<()> {
     let offset = |bytes: u64| i64::try_from(bytes).map_err(io::Error::other);
     let (from, bytes) = (offset(range.start)?, offset(range.end - range.start)?);
@@ -39,15 +39,15 @@ pub fn begin_writing(file: &File, range: Range<u64>) -> io::Result<()> {
 pub fn create_folder(path: &Path) -> io::Result<()> {
     let missing = path.ancestors().take_while(|folder| !folder.exists()).count();
     std::fs::create_dir_all(path)?;
-    path.ancestors().skip(1).take(missing).try_for_each(|listing| {
-        match listing.as_os_str().is_empty() {
+    path.ancestors().skip(1).take(missing).try_for_each(|parent| {
+        match parent.as_os_str().is_empty() {
             true => sync(Path::new(".")),
-            false => sync(listing),
+            false => sync(parent),
         }
     })
 }
 
-/// Runs a function that blocks on a disk, which may be that of another machine, in a thread of its own.
+/// Runs a function that blocks on a disk, which may be that of another machine, on a thread for blocking work.
 pub(crate) async fn blocking<T: Send + 'static>(
     function: impl FnOnce() -> T + Send + 'static,
 ) -> T {
@@ -62,9 +62,9 @@ pub(crate) async fn remove_folder(folder: PathBuf) -> Result<()> {
     blocking(move || unless_absent(std::fs::remove_dir_all(&folder), &folder)).await
 }
 
-/// Returns an error, unless it says that there is nothing at the path.
-pub(crate) fn unless_absent(done: io::Result<()>, path: &Path) -> Result<()> {
-    match done {
+/// Converts the result of a removal. Ignores an error that says that nothing exists at the path.
+pub(crate) fn unless_absent(removed: io::Result<()>, path: &Path) -> Result<()> {
+    match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::unavailable(&path.display().to_string(), error))
         }
@@ -72,7 +72,8 @@ pub(crate) fn unless_absent(done: io::Result<()>, path: &Path) -> Result<()> {
     }
 }
 
-/// Removes a file, or a folder with everything in it, even if folders in it are read-only. It may be missing.
+/// Removes a file, or a folder with everything in it, even if folders in it are read-only. Does nothing if it is
+/// absent.
 pub fn remove_all(path: &Path) -> io::Result<()> {
     let remove = || match path.symlink_metadata()?.is_dir() {
         true => std::fs::remove_dir_all(path),

@@ -1,4 +1,4 @@
-//! Errors of objects and stores, sorted by what the caller does next.
+//! The errors of objects and stores, by what the caller should do next.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -10,9 +10,9 @@ use protocol::FORMAT;
 /// The cause of an error.
 pub type Source = Box<dyn StdError + Send + Sync>;
 
-/// A call failed. Every message names the object.
+/// The failure of a call. Every message names the object.
 ///
-/// `{}` says what failed; `{:#}` adds the cause, as `anyhow` does.
+/// `{}` names the object and the problem; `{:#}` adds the cause, as `anyhow` does.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The object, or its bucket, does not exist.
@@ -20,14 +20,15 @@ pub enum Error {
         /// Name of the object.
         object: String,
     },
-    /// The store rejects the credentials or denies access: retrying fails until a person corrects these.
+    /// The store rejects the credentials or denies access: retries fail until a person corrects the credentials or
+    /// rights.
     Denied {
         /// Name of the object.
         object: String,
         /// The answer of the store.
         source: Source,
     },
-    /// The object differs from the requested one: it has been overwritten or removed since.
+    /// The object has another version than the requested one: it has been overwritten since.
     Changed {
         /// Name of the object.
         object: String,
@@ -36,7 +37,7 @@ pub enum Error {
         /// The current version, for people.
         found: String,
     },
-    /// Another writer has finished the object, and has removed the parts that this writer had sent.
+    /// Another writer has finished the object, and has removed the parts of this writer.
     Superseded {
         /// Name of the object.
         object: String,
@@ -48,14 +49,14 @@ pub enum Error {
         /// The answer of the store or the system.
         source: Source,
     },
-    /// The object was read, but its content is invalid.
+    /// The content of the object is invalid.
     Damaged {
         /// Name of the object.
         object: String,
         /// The error of the decoder.
         source: Source,
     },
-    /// Another build has written the object, in a format that this one does not read: use one build on both sides.
+    /// Another build has written the object, in a format that this build does not read: use one build on both sides.
     Foreign {
         /// Name of the object.
         object: String,
@@ -85,14 +86,14 @@ impl Display for Error {
                 write!(formatter, "{object} has changed: it was {expected}, and is {found} now")?;
             }
             Self::Superseded { object } => {
-                write!(formatter, "another writer has written {object} meanwhile")?
+                write!(formatter, "another writer has finished {object} meanwhile")?
             }
             Self::Unavailable { object, .. } => write!(formatter, "{object}")?,
             Self::Damaged { object, .. } => write!(formatter, "{object} is damaged")?,
             Self::Foreign { object, format } => write!(
                 formatter,
                 "{object} has format {format}, and this build reads format {FORMAT}: another build has written it; use \
-                 that build here, too"
+                 that build"
             )?,
             Self::TooLarge { found, allowed } => {
                 write!(formatter, "found {found}; allowed: {allowed}")?
@@ -118,9 +119,9 @@ impl Error {
         }
     }
 
-    /// Returns whether the same call may succeed later without a correction: the store does not answer, or is
-    /// overloaded, or somebody removed an unfinished upload. `false`, for example, if rights or a bucket are missing, or a disk
-    /// is full.
+    /// Returns whether the same call may succeed later without a correction: the store does not answer or is
+    /// overloaded, or another writer removed an unfinished upload. Returns `false`, for example, if rights or a bucket
+    /// are missing, or a disk is full.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Superseded { .. } => true,
@@ -143,7 +144,7 @@ impl Error {
     }
 }
 
-/// Whether the cause of an unavailable object may end by itself.
+/// Returns whether the cause of an unavailable object may end by itself.
 fn may_pass(source: &(dyn StdError + Send + Sync + 'static)) -> bool {
     if let Some(failed) = source.downcast_ref::<RequestFailure>() {
         return failed.may_pass;
@@ -159,13 +160,13 @@ fn may_pass(source: &(dyn StdError + Send + Sync + 'static)) -> bool {
         None => deepest_cause(source),
     };
     match answer.downcast_ref::<io::Error>() {
-        Some(error) => !is_lasting(error.kind()),
+        Some(error) => !is_permanent(error.kind()),
         None => !answer.is::<url::ParseError>(),
     }
 }
 
-/// Whether a person must correct the cause of an error of the system.
-fn is_lasting(kind: io::ErrorKind) -> bool {
+/// Returns whether a person must correct the cause of an error of the system.
+fn is_permanent(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::*;
     matches!(
         kind,
@@ -194,20 +195,20 @@ pub struct Answer<E>(pub E);
 
 impl<E: StdError + 'static> Display for Answer<E> {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&said(&self.0))
+        formatter.write_str(&short_message(&self.0))
     }
 }
 
 impl<E: StdError + 'static> StdError for Answer<E> {}
 
-/// Returns the deepest cause of an error. It says what happened ("No space left on device"); the layers above only say
+/// Returns the deepest cause of an error. It says what happened ("No space left on device"), and the layers above only
 /// where.
 pub fn deepest_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
     std::iter::successors(Some(error), |error| (*error).source()).last().expect("the error itself")
 }
 
 /// Returns the deepest cause in one line. For an answer in XML, this is its message and code.
-pub(crate) fn said(error: &(dyn StdError + 'static)) -> String {
+pub(crate) fn short_message(error: &(dyn StdError + 'static)) -> String {
     let text = deepest_cause(error).to_string();
     let element = |name: &str| {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;
@@ -226,7 +227,7 @@ pub(crate) struct RequestFailure {
     pub words: String,
     /// Whether the same request may succeed later.
     pub may_pass: bool,
-    /// For programs; the words quote it.
+    /// The error that the words quote.
     #[expect(dead_code, reason = "part of the debug form")]
     pub error: Box<dyn Debug + Send + Sync>,
 }
@@ -248,10 +249,11 @@ mod tests {
         let body = "403 Forbidden: <?xml version=\"1.0\"?>\n<Error><Code>InvalidAccessKeyId</Code>\n\
                     <Message>The AWS Access Key Id you provided\ndoes not exist in our records.</Message></Error>";
         assert_eq!(
-            said(&io::Error::other(body)),
+            short_message(&io::Error::other(body)),
             "The AWS Access Key Id you provided does not exist in our records. (InvalidAccessKeyId)"
         );
-        assert_eq!(said(&io::Error::other("No space left on device")), "No space left on device");
+        let full = "No space left on device";
+        assert_eq!(short_message(&io::Error::other(full)), full);
     }
 
     #[test]

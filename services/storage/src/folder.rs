@@ -1,7 +1,7 @@
-//! Folders as a store: `LocalFileSystem`, with listings that skip files whose names no path can have.
+//! Folders as a store: `LocalFileSystem`, with listings that skip files whose names no object path can have.
 //!
-//! A listing of `LocalFileSystem` alone fails at the first such file, and any process that may write into the folder can
-//! create one.
+//! A listing of `LocalFileSystem` alone fails at the first such file, which any process that may write into the folder
+//! can create.
 
 use std::fmt;
 use std::ops::Range;
@@ -28,12 +28,12 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Listings name what they leave out to `unnameable`.
+    /// Wraps a file system. Listings add the names that they skip to `unnameable`.
     pub fn new(files: LocalFileSystem, unnameable: SkippedKeys) -> Self {
         Self { files, unnameable }
     }
 
-    /// Lists one folder by its names, without those that no path can have.
+    /// Lists one folder without the names that no object path can have.
     async fn list_by_name(&self, folder: &ObjectPath) -> Result<ListResult> {
         let path = self.files.path_to_filesystem(folder)?;
         let unreadable =
@@ -53,7 +53,7 @@ impl Folder {
                 Ok(metadata) if metadata.is_dir() => listed.common_prefixes.push(location),
                 Ok(_) => match self.files.head(&location).await {
                     Ok(meta) => listed.objects.push(meta),
-                    // Removed since, or a file that `LocalFileSystem` is still writing.
+                    // The file was removed since, or `LocalFileSystem` is still writing it.
                     Err(Error::NotFound { .. } | Error::Generic { .. }) => {}
                     Err(error) => return Err(error),
                 },
@@ -90,7 +90,7 @@ impl fmt::Display for Folder {
 impl ObjectStore for Folder {
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
         let (store, folder) = (self.clone(), prefix.cloned().unwrap_or_default());
-        // Read the whole listing first: a later name may make it fail.
+        // Read the whole listing first, because any name in it may make it fail.
         let list = async move {
             match store.files.list(Some(&folder)).try_collect::<Vec<_>>().await {
                 Ok(all) => stream::iter(all.into_iter().map(Ok)).boxed(),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn files_without_a_path_are_left_out() {
+    async fn files_without_an_object_path_are_skipped() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().canonicalize().expect("there");
         std::fs::create_dir_all(path.join("sub/deep")).expect("created");

@@ -1,5 +1,5 @@
-//! The objects of one job. `ledger` has those of the ledger, `parts` those with rows, `checkpoints` what scripts hand back
-//! early.
+//! The objects of one job. `ledger` has those of the ledger, `parts` those with rows, and `checkpoints` results that
+//! scripts hand back early.
 
 mod checkpoints;
 mod copies;
@@ -41,29 +41,29 @@ pub use reuses::Reuses;
 #[derive(Clone, Debug)]
 pub struct JobStore {
     pub(crate) store: Arc<dyn ObjectStore>,
-    /// The same store for commits: what it writes is as durable as the job requires.
+    /// The same store for commits, which makes objects as durable as the job requires.
     pub(crate) commits: Arc<dyn ObjectStore>,
     pub(crate) durability: Durability,
-    /// Prefix of every object in `store`; empty for a local job, whose store is rooted in its folder.
+    /// The prefix of every object in `store`; empty for a local job, whose store is rooted in its folder.
     pub(crate) prefix: ObjectPath,
     /// The folder of the job, if it has one.
     pub(crate) folder: Option<PathBuf>,
     /// The URL of the job, ending with a slash, for messages; empty for a local job.
     pub(crate) url: String,
-    /// Opens inputs and outputs elsewhere.
+    /// The stores of inputs and outputs elsewhere.
     pub(crate) stores: Stores,
-    /// The clock of `store`; of a local job it is not asked.
+    /// The clock of `store`. The clock of a local job reports no time.
     pub(crate) clock: Clock,
     /// The expected id of the job in a store with several jobs.
     pub(crate) job_id: Option<String>,
 }
 
-/// The ended work that a requested round runs again.
+/// A request for another round: the work that it runs again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundRequest {
-    /// Failed mini-batches.
+    /// Whether the round runs failed mini-batches again.
     pub failed: bool,
-    /// Rejected items.
+    /// Whether the round runs rejected items again.
     pub rejects: bool,
 }
 
@@ -93,8 +93,8 @@ impl JobStore {
         Self { store, commits, durability, prefix, folder: None, url, stores, clock, job_id: None }
     }
 
-    /// Returns the same local job with this durability of commits. With [`Durability::Full`] each file is forced to
-    /// disk before it gets its name, and its folder after that.
+    /// Sets the durability of commits of a local job. With [`Durability::Full`] each commit forces its file to disk
+    /// before the file gets its name, and then the folder.
     pub fn with_durability(mut self, durability: Durability) -> Result<Self> {
         if let Some(folder) = &self.folder {
             self.commits =
@@ -125,7 +125,7 @@ impl JobStore {
         })
     }
 
-    /// Returns the store without its folder, so that a caller only uses object requests.
+    /// Returns the store without its folder, so that callers use only object requests.
     pub fn without_folder(self) -> Self {
         Self { folder: None, ..self }
     }
@@ -140,7 +140,7 @@ impl JobStore {
         &self.stores
     }
 
-    /// Returns the URL of an object of the job, such as `logs`, for people; its path if the job has a folder.
+    /// Returns the URL of an object of the job, such as `logs`, for people. If the job has a folder, returns the path.
     pub fn shown(&self, name: &str) -> String {
         match &self.folder {
             Some(folder) => folder.join(name).display().to_string(),
@@ -153,8 +153,8 @@ impl JobStore {
         self.commit_json("spec.json", &Formatted { format: FORMAT, spec }).await
     }
 
-    /// Reads `spec.json`; `None`: the store has no such job. Without the store itself the job may exist, so that is an error: its
-    /// folder is not mounted, or its bucket is missing.
+    /// Reads `spec.json`. Returns `None` if the store has no such job. If the store itself is missing (its folder is
+    /// not mounted, or its bucket does not exist), the job may exist, so this is an error.
     pub async fn find_spec(&self) -> Result<Option<JobSpec>> {
         let read = optional(self.spec().await)?;
         let is_missing = match (&self.folder, Url::parse(&self.url)) {
@@ -167,18 +167,18 @@ impl JobStore {
         match is_missing {
             true => Err(Error::unavailable(
                 &self.name(""),
-                "the store of this job is not there; mount its folder, or create its bucket",
+                "the store of this job does not exist; mount its folder, or create its bucket",
             )),
             false => Ok(read),
         }
     }
 
-    /// Reads `spec.json`, unless its format is that of another build. One that belongs to another job, or contains names that
-    /// lead elsewhere, counts as damaged.
+    /// Reads `spec.json`. Fails with [`Error::Foreign`] if it has the format of another build, and with
+    /// [`Error::Damaged`] if it belongs to another job, or contains names that lead elsewhere.
     pub async fn spec(&self) -> Result<JobSpec> {
         let bytes = self.get("spec.json").await?;
         let damaged = |error| Error::damaged(self.name("spec.json"), error);
-        // Of another format, nothing else may be readable.
+        // In another format, the other fields may be unreadable.
         let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
         if format != FORMAT {
             return Err(Error::Foreign { object: self.name("spec.json"), format });
@@ -192,7 +192,7 @@ impl JobStore {
         }
     }
 
-    /// Returns when the job was described, by the clock of the store; `None`: there is no such job.
+    /// Returns when `spec.json` was written, by the clock of the store; `None` if the job does not exist.
     pub async fn described_at(&self) -> Result<Option<DateTime<Utc>>> {
         match self.store.head(&self.path("spec.json")).await {
             Ok(meta) => Ok(Some(meta.last_modified)),
@@ -201,7 +201,8 @@ impl JobStore {
         }
     }
 
-    /// Copies a local file to `inputs/<name>`, for nodes that cannot read it in place. Returns where it is now.
+    /// Copies a local file to `inputs/<name>`, for nodes that cannot read it in place. Returns the path or URL of the
+    /// copy.
     pub async fn put_input(&self, name: &str, file: &Path) -> Result<ItemPath> {
         let name = format!("inputs/{name}");
         Upload::file(Arc::clone(&self.store), self.path(&name), self.name(&name), file).await?;
@@ -256,17 +257,17 @@ impl JobStore {
         optional(self.json("plan/complete.json").await)
     }
 
-    /// Stores what distinguishes the job from others.
+    /// Stores the properties that distinguish the job from others.
     pub async fn put_identity(&self, identity: Bytes) -> Result<()> {
         self.put("plan/identity.json", identity).await
     }
 
-    /// Returns what distinguishes the job from others, if it is known.
+    /// Returns the properties that distinguish the job from others, if they are stored.
     pub async fn identity(&self) -> Result<Option<Bytes>> {
         optional(self.get("plan/identity.json").await)
     }
 
-    /// Shows that a command plans the job. Each sign differs from all others.
+    /// Records a sign that a command plans the job. Each sign must differ from all others.
     pub async fn put_planning(&self, sign: String) -> Result<()> {
         self.put("plan/planning", sign.into()).await
     }
@@ -276,7 +277,7 @@ impl JobStore {
         optional(self.get("plan/planning").await)
     }
 
-    /// Shows that a reducer publishes the job. Each sign differs from all others.
+    /// Records a sign that a reducer publishes the job. Each sign must differ from all others.
     pub async fn put_publishing(&self, sign: String) -> Result<()> {
         self.put("plan/publishing", sign.into()).await
     }
@@ -286,41 +287,42 @@ impl JobStore {
         optional(self.get("plan/publishing").await)
     }
 
-    /// Notes that every mini-batch which needs a message has one, in the queues of the job that the schedule with this
-    /// number has admitted.
+    /// Records that every mini-batch which needs a message has one, in the queues of the admission by the schedule with
+    /// this number.
     pub async fn put_published(&self, admitted_in: u64) -> Result<()> {
         self.put("plan/published", admitted_in.to_string().into()).await
     }
 
-    /// Returns the number in the last such note, unless the job has been opened again since.
+    /// Returns the number that [`put_published`](Self::put_published) recorded last, unless the job has been opened
+    /// again since.
     pub async fn published_in(&self) -> Result<Option<u64>> {
-        let noted = optional(self.get("plan/published").await)?;
-        Ok(noted.and_then(|noted| std::str::from_utf8(&noted).ok()?.parse().ok()))
+        let number = optional(self.get("plan/published").await)?;
+        Ok(number.and_then(|number| std::str::from_utf8(&number).ok()?.parse().ok()))
     }
 
-    /// Lets reducers publish the unfinished mini-batches again, and clears the planning error.
+    /// Removes this record, so that reducers publish the unfinished mini-batches again, and the planning error.
     pub async fn forget_published(&self) -> Result<()> {
         self.delete("plan/published").await?;
         self.delete("plan/failed").await
     }
 
-    /// Notes why the job cannot be planned.
+    /// Records why the job cannot be planned.
     pub async fn put_plan_failure(&self, cause: &str) -> Result<()> {
         self.put("plan/failed", Bytes::copy_from_slice(cause.as_bytes())).await
     }
 
-    /// Returns why the job cannot be planned, if that is so.
+    /// Returns why the job cannot be planned; `None` if no error is recorded.
     pub async fn plan_failure(&self) -> Result<Option<String>> {
         let cause = optional(self.get("plan/failed").await)?;
         Ok(cause.map(|cause| String::from_utf8_lossy(&cause).into_owned()))
     }
 
-    /// Asks all roles to stop working on the job.
+    /// Requests that all roles stop working on the job.
     pub async fn request_cancel(&self, reason: &str) -> Result<()> {
         self.put("control/cancel", Bytes::copy_from_slice(reason.as_bytes())).await
     }
 
-    /// Returns the reason of a request to cancel, if there is one.
+    /// Returns the reason of the request to cancel, if one exists.
     pub async fn cancel_requested(&self) -> Result<Option<String>> {
         let reason = optional(self.get("control/cancel").await)?;
         Ok(reason.map(|reason| String::from_utf8_lossy(&reason).into_owned()))
@@ -331,7 +333,7 @@ impl JobStore {
         self.put("control/retry", json(request)).await
     }
 
-    /// Returns the request for another round, if there is one.
+    /// Returns the request for another round, if one exists.
     pub async fn round_requested(&self) -> Result<Option<RoundRequest>> {
         optional(self.json("control/retry").await)
     }
@@ -341,7 +343,8 @@ impl JobStore {
         self.delete("control/retry").await
     }
 
-    /// Returns whether this reducer publishes what runs again in a round: the first one that asks.
+    /// Claims a round for a reducer, which then publishes the mini-batches that run again. Returns whether it is the
+    /// first claim.
     pub async fn claim_round(&self, round: u64, writer: &str) -> Result<bool> {
         let claimed = self
             .create(&format!("copies/round-{round}"), writer.as_bytes().to_vec().into())
@@ -365,8 +368,8 @@ impl JobStore {
         self.put("progress.json", json(progress)).await
     }
 
-    /// Reads `progress.json`, with its age if the store tells the time. Returns `None` if a power cut has damaged it: a
-    /// reducer soon writes it again.
+    /// Reads `progress.json`, with its age if the store reports the time. Returns `None` if a power cut has damaged it,
+    /// because a reducer soon writes it again.
     pub async fn progress(&self) -> Result<Option<Progress>> {
         let read = async {
             let found = self.store.get(&self.path("progress.json")).await?;
@@ -379,11 +382,12 @@ impl JobStore {
             Err(error) => return Err(Error::from_store(&self.name("progress.json"), error)),
         };
         let Ok(mut progress) = serde_json::from_slice::<Progress>(&bytes) else { return Ok(None) };
-        progress.age = self.clock.told().map(|now| (now - written_at).to_std().unwrap_or_default());
+        progress.age =
+            self.clock.reported().map(|now| (now - written_at).to_std().unwrap_or_default());
         Ok(Some(progress))
     }
 
-    /// Ends the job. Returns `Lost` if it had already ended.
+    /// Creates `result.json`, which ends the job. Returns `Lost` if the job had already ended.
     pub async fn create_result(&self, result: &JobResult) -> Result<Commit> {
         self.create("result.json", json(result).into()).await
     }
@@ -393,8 +397,8 @@ impl JobStore {
         optional(self.json("result.json").await)
     }
 
-    /// Removes an unreadable `result.json`, left by a machine that stopped before it was on disk. Returns whether there
-    /// was one.
+    /// Removes an unreadable `result.json`, which a machine leaves if it stops before the file is on disk. Returns
+    /// whether one existed.
     pub async fn remove_damaged_result(&self) -> Result<bool> {
         match self.result().await {
             Err(Error::Damaged { .. }) => {}
@@ -406,10 +410,10 @@ impl JobStore {
 
     /// Reopens an ended or canceled job: removes its result, and the reports of its end.
     pub async fn reopen(&self) -> Result<()> {
-        // In this order: an open job with a request to cancel would be canceled.
+        // The request is deleted first, because a reducer would cancel an open job that has one.
         self.delete("control/cancel").await?;
         for report in ["job_result.txt", "rejects.csv", "rejects.parquet"] {
-            // No program reads them, so a report that cannot be deleted does not stop the round.
+            // No program reads the reports, so a failed deletion does not stop the round.
             let _ = self.delete(&format!("logs/{report}")).await;
         }
         self.delete("result.json").await
@@ -427,14 +431,14 @@ impl JobStore {
         Ok(None)
     }
 
-    /// Returns the total size of its objects.
+    /// Returns the total size of the job's objects.
     pub async fn bytes(&self) -> Result<u64> {
         let sizes = self.store.list(Some(&self.path(""))).map_ok(|meta| meta.size);
         let sum = sizes.try_fold(0, |sum, size| async move { Ok(sum + size) }).await;
         sum.map_err(|error| Error::from_store(&self.name(""), error))
     }
 
-    /// Returns whether its objects include files that the script wrote, because it has no other output folder.
+    /// Returns whether the job's objects include files that the script wrote, because it has no other output folder.
     pub async fn holds_output(&self) -> Result<bool> {
         let found = self.store.list(Some(&self.path("output"))).try_next().await;
         found
@@ -457,7 +461,7 @@ impl JobStore {
         self.commit(name, json(value)).await
     }
 
-    /// Writes or replaces an object on which other roles rely.
+    /// Writes or replaces an object with the durability of commits.
     async fn commit(&self, name: &str, bytes: Bytes) -> Result<()> {
         let put = self.commits.put(&self.path(name), bytes.into()).await;
         put.map(drop).map_err(|error| Error::from_store(&self.name(name), error))
@@ -487,7 +491,7 @@ impl JobStore {
         create(&*self.commits, &self.path(name), &self.name(name), bytes).await
     }
 
-    /// Returns the name of an object for messages.
+    /// Returns the URL of an object for messages; for a local job its name.
     pub(crate) fn name(&self, name: &str) -> String {
         format!("{}{name}", self.url)
     }
@@ -506,7 +510,7 @@ struct Formatted<'a> {
     spec: &'a JobSpec,
 }
 
-/// The fields of `spec.json` that every build must know.
+/// The field of `spec.json` that every build must read.
 #[derive(Deserialize)]
 struct Format {
     format: u32,

@@ -1,31 +1,35 @@
 //! The objects of jobs and targets, in any `object_store`.
 //!
-//! A job is a folder of objects, and these objects are the truth: Gristmill can rebuild the queues from them.
+//! A job is a folder of objects, and these objects are the truth: Gristmill can rebuild the queues from them. The last
+//! column says when, how or by which role an object is written.
 //!
 //! ```text
-//! inputs/<name>        tables that were in the memory of a submitter        before spec.json, in
-//! stores of targets spec.json            the resolved job
-//! written once plan/<chunk>         descriptors, one JSON line each                      created
-//! if absent, by the partitioner plan/schemas.json    column names and types, one entry per input
-//! written before the first chunk plan/complete.json   number of chunks, mini-batches and items
-//! written last plan/failed          why the job cannot be planned                        by the
-//! command that plans it plan/planning        the last sign of that command
-//! overwritten plan/publishing      the last sign of the reducer that publishes the plan
-//! overwritten plan/published       which schedule's queues have all messages
-//! overwritten, by reducers parts/<name>         rows of one successful attempt, if large
-//! by a worker, before it announces them ledger/<sequence>    records that a reducer has committed
-//! created if absent: this is the commit control/cancel       the user has canceled the job
-//! created if absent control/priority     the priority, if it was changed
-//! overwritten control/members      which nodes work on the job, and which must not
-//! overwritten, by reducers control/removing     the job is about to be removed
-//! by `clean`, before spec.json is deleted copies/<epoch>       mini-batches with speculative runs
-//! created if absent, by reducers copies/decided       those of them that have succeeded
-//! overwritten, by reducers progress.json        progress of the job
-//! overwritten result.json          how the job ended                                    created if
-//! absent reused.json          when the result was reused                           overwritten, by
-//! `run` and `enqueue` sources/<n>/         the Python files of the script
-//! before it runs, on this machine logs/                the log tree
-//! by all roles, directly if it is a folder
+//! inputs/<name>        tables that were in the memory of a submitter         before spec.json, in stores of targets
+//! spec.json            the resolved job                                      once
+//! plan/identity.json   properties that distinguish the job from others       overwritten
+//! plan/<chunk>         descriptors, one JSON line each                       created if absent, by the partitioner
+//! plan/schemas.json    column names and types, one entry per input           before the first chunk
+//! plan/complete.json   number of chunks, mini-batches and items              last of the plan
+//! plan/failed          why the job cannot be planned                         by the command that plans it
+//! plan/planning        the last sign of that command                         overwritten
+//! plan/publishing      the last sign of the reducer that publishes the plan  overwritten
+//! plan/published       the schedule whose queues have all messages           overwritten, by reducers
+//! parts/<name>         rows of one successful attempt, if large              by a worker, before it announces them
+//! checkpoints/…        results that a script hands back early                by a worker
+//! ledger/<sequence>    records that a reducer has committed                  created if absent: this is the commit
+//! control/cancel       a request to cancel the job                           overwritten
+//! control/retry        a request for another round                           overwritten
+//! control/priority     the priority, if it was changed                       overwritten
+//! control/members      nodes that work on the job, and nodes that must not   overwritten, by reducers
+//! control/removing     an announced removal of the job                       by `clean`, before it deletes spec.json
+//! copies/<epoch>       mini-batches with speculative runs                    created if absent, by reducers
+//! copies/decided       those of them that have succeeded                     overwritten, by reducers
+//! copies/round-<n>     the reducer that publishes a round                    created if absent, by reducers
+//! progress.json        progress of the job                                   overwritten
+//! result.json          how the job ended                                     created if absent
+//! reused.json          when the result was reused                            overwritten, by `run` and `enqueue`
+//! sources/<n>/         the Python files of the script                        before it runs, on this machine
+//! logs/                the log tree                                          by all roles, directly if it is a folder
 //! ```
 //!
 //! The store of a compute target ([`TargetStore`]) contains many jobs.

@@ -1,8 +1,8 @@
-//! Leaves keys that no path can name out of the listings of buckets and containers: `jobs//x`, or one with a control
-//! character. Folders are in `folder.rs`.
+//! Removes keys that no path can name from the listings of buckets and containers: `jobs//x`, or a key with a control
+//! character. `folder.rs` does the same for folders.
 //!
-//! Anybody who may write into a bucket can create such a key, and a page of a listing that holds one could not be read at
-//! all. A listing is changed before its reader sees it, and `doctor` names the keys.
+//! Any client that may write into a bucket can create such a key, and `object_store` could not read a page that has
+//! one. So this client changes the page before `object_store` reads it, and `doctor` names the keys.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,10 +13,10 @@ use bytes::Bytes;
 use object_store::client::{HttpClient, HttpError, HttpRequest, HttpResponse, HttpService};
 use object_store::path::Path as ObjectPath;
 
-/// Keys that are kept for `doctor`.
+/// The largest number of keys that are kept for `doctor`.
 const NAMED_MAX: usize = 20;
 
-/// Tags of the entries of a listing, and of their names: of S3 and Google, and of Azure.
+/// The tags of entries in a listing, and of their names: two of S3 and Google, and two of Azure.
 const ENTRIES: [[&str; 4]; 4] = [
     ["<Contents>", "</Contents>", "<Key>", "</Key>"],
     ["<CommonPrefixes>", "</CommonPrefixes>", "<Prefix>", "</Prefix>"],
@@ -24,7 +24,7 @@ const ENTRIES: [[&str; 4]; 4] = [
     ["<BlobPrefix>", "</BlobPrefix>", "<Name>", "</Name>"],
 ];
 
-/// Keys that were left out, the first of them in the order of their names. Clones share them.
+/// The skipped keys: only the first ones in the order of their names. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SkippedKeys(Arc<Mutex<BTreeSet<String>>>);
 
@@ -52,7 +52,7 @@ pub(crate) struct ListingClient {
 #[async_trait]
 impl HttpService for ListingClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        // Of S3 and Google, and of Azure.
+        // The first is of S3 and Google, the second of Azure.
         let is_listing = |query: &str| query.contains("list-type=2") || query.contains("comp=list");
         let is_listing = request.uri().query().is_some_and(is_listing);
         let response = self.client.execute(request).await?;
@@ -67,7 +67,7 @@ impl HttpService for ListingClient {
     }
 }
 
-/// Returns the XML of a page without the keys and prefixes that no path can name, and these.
+/// Returns the XML of a page without the keys and prefixes that no path can name, and the list of these.
 fn nameable(body: Bytes) -> (Bytes, Vec<String>) {
     let Ok(text) = std::str::from_utf8(&body) else { return (body, Vec::new()) };
     let (mut kept, mut left_out) = (Cow::Borrowed(text), Vec::new());
@@ -84,8 +84,8 @@ fn nameable(body: Bytes) -> (Bytes, Vec<String>) {
     }
 }
 
-/// Returns the text without the entries between `open` and `close` whose name, inside `name` and `name_end`, no path can
-/// have, and these names. It copies only a text that has such an entry.
+/// Returns the text without the entries between `open` and `close` whose names, between `name` and `name_end`, no path
+/// can have, and the list of these names. Copies the text only if it has such an entry.
 fn without_unnameable<'a>(
     text: &'a str,
     [open, close, name, name_end]: [&str; 4],
@@ -111,7 +111,7 @@ fn without_unnameable<'a>(
     (kept.into(), left_out)
 }
 
-/// Returns a text of XML with its characters.
+/// Decodes the character references of an XML text.
 fn unescaped(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn few_keys_are_kept_for_people() {
+    fn only_the_first_keys_are_kept() {
         let unnameable = SkippedKeys::default();
         unnameable.add((0..100).map(|number| format!("jobs//{number:03}")));
         assert_eq!(unnameable.keys().len(), NAMED_MAX);

@@ -10,17 +10,18 @@ use object_store::ObjectStore;
 
 use crate::{Error, JobStore, Result, Upload};
 
-/// Of a larger log, a node uploads only the beginning and the end.
+/// The size of the largest log that a node uploads completely. Of a larger one it uploads only the beginning and the
+/// end.
 pub const UPLOADED_LOG_BYTES_MAX: u64 = 16 << 20;
-/// Size of that beginning.
+/// The size of that beginning.
 pub const UPLOADED_LOG_BEGINNING_BYTES: u64 = 1 << 20;
 
 /// One file of the log tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogFile {
-    /// Relative to `logs/`: `user/stdout/0/process000.stdout.txt`.
+    /// The path relative to `logs/`, such as `user/stdout/0/process000.stdout.txt`.
     pub path: String,
-    /// Size.
+    /// The size.
     pub bytes: u64,
 }
 
@@ -36,8 +37,8 @@ impl JobStore {
         Upload::file(Arc::clone(&self.store), self.path(&name), self.name(&name), file).await
     }
 
-    /// Works like [`put_log_file`](Self::put_log_file) for a local file that is no longer needed: moves it if it is on
-    /// the disk of the store.
+    /// Works like [`put_log_file`](Self::put_log_file) for a local file that is no longer needed. If the file is on the
+    /// disk of the store, moves it instead of copying it.
     pub async fn move_log_file(&self, path: &str, file: &Path) -> Result<()> {
         if let Some(log) = self.folder().map(|folder| folder.join("logs").join(path)) {
             let folder = log.parent().expect("in a folder");

@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 /// `plan/complete.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanComplete {
-    /// Number of mini-batches.
+    /// The number of mini-batches.
     pub mini_batches: u64,
-    /// Number of items, where the plan knows it (files).
+    /// The number of items, if the plan knows it (for files, not for tables).
     pub items: Option<u64>,
-    /// Number of files listed.
+    /// The number of listed files.
     pub files: u64,
-    /// Digest of all input names, sizes and times or ETags, in order.
+    /// The digest of all input names, sizes and times or ETags, in order.
     pub inputs_digest: String,
-    /// Names among the inputs that are not part of them.
+    /// The names that the listing of the inputs left out.
     #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
     pub left_out: LeftOut,
 }
 
-/// Names that a listing left out: hidden ones, and those of neither files nor folders.
+/// The names that a listing left out: hidden ones, and those of entries that are neither files nor folders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Number of names. A folder counts once, regardless of its content.
+    /// The number of names. A folder counts once, regardless of its content.
     pub count: u64,
     /// The first names, each with its reason, for people. At most [`LeftOut::EXAMPLES_MAX`].
     pub examples: Vec<String>,
 }
 
 impl LeftOut {
-    /// Maximum number of names shown.
+    /// The largest number of examples.
     pub const EXAMPLES_MAX: usize = 5;
 
     /// Counts one more name.
@@ -47,12 +47,12 @@ impl LeftOut {
         self.examples.extend(other.examples.into_iter().take(room));
     }
 
-    /// Returns whether nothing was left out.
+    /// Returns whether the listing left nothing out.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Returns one line for people; `None` if nothing was left out.
+    /// Returns one line for people; `None` if the listing left nothing out.
     pub fn line(&self) -> Option<String> {
         let more = self.count.saturating_sub(self.examples.len() as u64);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };

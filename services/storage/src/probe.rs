@@ -1,4 +1,4 @@
-//! Finds out what a store allows by doing it, and compares its clock.
+//! Tries each kind of request that a store must allow, and compares its clock.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,13 +14,14 @@ use crate::{Error, Result, StoreOptions, Stores, TargetStore, random_name};
 /// The results of a probe.
 #[derive(Debug)]
 pub struct Probe {
-    /// Each kind of request and its result, in order. A failed put ends the probe.
+    /// The kinds of requests and their results, in order. A failed put ends the probe.
     pub requests: Vec<(&'static str, Result<()>)>,
-    /// Seconds by which the clock of the store is ahead of ours, beyond what rounding explains.
+    /// The seconds by which the clock of the store is ahead of that of this machine, beyond what rounding explains.
     pub clock_ahead_seconds: Option<f64>,
 }
 
-/// Writes, reads, lists, uploads in parts and deletes, below `doctor/`. Leaves nothing behind if it may delete.
+/// Writes, reads, lists, uploads in parts and deletes objects below `doctor/`. Leaves objects behind only if the store
+/// does not allow their deletion.
 pub async fn probe(target: &TargetStore) -> Probe {
     let (store, prefix) = target.objects();
     let folder = prefix.join("doctor");
@@ -49,13 +50,14 @@ pub async fn probe(target: &TargetStore) -> Probe {
 }
 
 impl Stores {
-    /// Checks whether objects can be written below `url`: begins and aborts an upload, which leaves nothing behind. Stores
-    /// that begin an upload without a request always pass. Nothing is found only if the bucket does not exist.
+    /// Checks whether objects can be written below `url`: begins and aborts an upload, which leaves nothing behind.
+    /// Stores that begin an upload without a request always pass. [`Error::NotFound`] means that the bucket does not
+    /// exist.
     pub async fn can_write(&self, url: &str) -> Result<()> {
         let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
         let (store, path) = self.open(&parsed).await?;
         let upload = store.put_multipart(&path.join(".gristmill-probe")).await;
-        // An upload that cannot be aborted contains no byte.
+        // If the abort fails, the upload that remains is empty.
         let _ = upload.map_err(|error| Error::from_store(&shown(&parsed), error))?.abort().await;
         Ok(())
     }
@@ -72,12 +74,12 @@ async fn list(
         true => Ok(()),
         false => Err(object_store::Error::Generic {
             store: "list",
-            source: "an object that was just written is not listed".into(),
+            source: "the listing lacks an object that was just written".into(),
         }),
     }
 }
 
-/// The last part of an upload may be short, so one short part is enough.
+/// Uploads one part. It may be short, because it is the last one.
 async fn upload(store: &dyn ObjectStore, path: &ObjectPath) -> object_store::Result<()> {
     let mut upload = store.put_multipart(path).await?;
     let uploaded = async {
@@ -87,7 +89,7 @@ async fn upload(store: &dyn ObjectStore, path: &ObjectPath) -> object_store::Res
     match uploaded.await {
         Ok(_) => Ok(()),
         Err(error) => {
-            // The first error is the one to report.
+            // The caller needs the first error, not that of the abort.
             let _ = upload.abort().await;
             Err(error)
         }
@@ -104,7 +106,8 @@ async fn delete(store: &dyn ObjectStore, paths: [&ObjectPath; 2]) -> object_stor
     Ok(())
 }
 
-/// Returns the difference of clocks. The store rounds times down to seconds, and wrote between `before` and `after`.
+/// Returns by how many seconds the clock of the store is ahead. The store rounds times down to seconds, and wrote
+/// between `before` and `after` by the clock of this machine.
 fn ahead(written: SystemTime, before: SystemTime, after: SystemTime) -> f64 {
     let earliest = before - Duration::from_secs(1);
     let seconds = |later: SystemTime, earlier: SystemTime| {
@@ -117,8 +120,8 @@ fn ahead(written: SystemTime, before: SystemTime, after: SystemTime) -> f64 {
     }
 }
 
-/// Creates the bucket of an `s3://` URL unless it exists. Returns whether it created it. Only for emulators: elsewhere
-/// a bucket has an owner, who creates it with a policy.
+/// Creates the bucket of an `s3://` URL unless it exists. Returns whether it created it. Does so only at another
+/// endpoint than that of AWS (for emulators): elsewhere an administrator creates the bucket with a policy.
 pub async fn create_bucket(url: &str, options: StoreOptions) -> Result<bool> {
     let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
     let stores = Stores::new(options);
@@ -144,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounding_is_no_difference_of_clocks() {
+    fn rounding_does_not_count_as_a_difference_of_clocks() {
         let time = |seconds: f64| SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds);
         let ahead =
             |written, before, after| ahead(time(written), time(before), time(after)).round();

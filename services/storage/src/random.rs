@@ -1,4 +1,4 @@
-//! Random bits for names that must differ, no matter how many processes make one at the same time.
+//! Random bits for names that must differ between all processes.
 
 /// Returns 64 random bits.
 pub fn random_bits() -> u64 {

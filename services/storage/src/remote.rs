@@ -1,6 +1,6 @@
 //! Single objects by URL: the inputs of jobs.
 //!
-//! Every read requests the planned version of an object (`If-Match`), so that no reader gets a mixture of two versions.
+//! Every read requests the planned version of an object (`If-Match`), so that no reader mixes two versions.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -20,10 +20,11 @@ use crate::stores::shown;
 use crate::{Error, Result, Stores};
 
 impl Stores {
-    /// Downloads an object into a file that appears complete or not at all. Streams: memory does not depend on its
-    /// size.
+    /// Downloads an object into a file that appears complete or not at all. Streams the object, so that memory does not
+    /// depend on its size.
     ///
-    /// Each caller has a folder of its own and removes it, with what is left there after an error.
+    /// Each caller must use its own folder. After an error, a partial file may remain there, which the caller removes
+    /// with the folder.
     pub async fn download(
         &self,
         url: &str,
@@ -49,7 +50,7 @@ impl Stores {
         object.bytes().await.map_err(|error| Error::from_store(&name, error))
     }
 
-    /// Reads a range of bytes of an object into the same range of a file. Streams.
+    /// Streams a range of bytes of an object into the same range of a file.
     pub async fn read_into(
         &self,
         url: &str,
@@ -72,7 +73,7 @@ impl Stores {
         Ok(())
     }
 
-    /// Returns the version of a local file or of an object now.
+    /// Returns the current version of a local file or of an object.
     pub async fn version(&self, path_or_url: &str) -> Result<FileVersion> {
         if !path_or_url.contains("://") {
             let found = std::fs::metadata(path_or_url);
@@ -112,14 +113,14 @@ impl Stores {
 /// The destination of a file of a job's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A folder on a local or shared disk.
+    /// The folder of the file, on a local or shared disk.
     Folder(PathBuf),
-    /// A URL.
+    /// The URL of the file.
     Url(String),
 }
 
 impl Destination {
-    /// Returns the destination in `folder`, a path or a URL; `file://` URLs are paths.
+    /// Returns the destination of a file in `folder`, a path or a URL. A `file://` URL counts as a path.
     pub fn of(folder: &ItemPath, file_name: &str) -> Result<Self> {
         if !folder.is_url() {
             return Ok(Self::Folder(folder.as_path().to_owned()));
@@ -127,9 +128,9 @@ impl Destination {
         let mut url = parsed(&folder.display())?;
         if url.scheme() == "file" {
             let path = url.to_file_path();
-            return path
-                .map(Self::Folder)
-                .map_err(|()| Error::unavailable(&shown(&url), "not a path of this machine"));
+            return path.map(Self::Folder).map_err(|()| {
+                Error::unavailable(&shown(&url), "it is not a path of this machine")
+            });
         }
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push(file_name);
@@ -138,7 +139,7 @@ impl Destination {
     }
 }
 
-/// Returns the name of the object behind a URL without percent encoding.
+/// Returns the decoded name of the object of a URL.
 pub fn file_name(url: &str) -> String {
     let path = Url::parse(url).ok().and_then(|url| ObjectPath::from_url_path(url.path()).ok());
     path.and_then(|path| path.filename().map(str::to_owned)).unwrap_or_else(|| "object".to_owned())
@@ -156,7 +157,7 @@ pub fn is_below(url: &Url, base: &Url) -> bool {
 
 /// Parses a URL. The message does not quote an invalid URL, because it may contain a password.
 pub(crate) fn parsed(url: &str) -> Result<Url> {
-    Url::parse(url).map_err(|error| Error::unavailable("a URL that cannot be read", error))
+    Url::parse(url).map_err(|error| Error::unavailable("an invalid URL", error))
 }
 
 pub(crate) async fn download(
@@ -193,7 +194,7 @@ async fn get(
 ) -> Result<GetResult> {
     let etag = version.and_then(|version| version.etag.as_deref());
     let options = GetOptions {
-        // A weak ETag matches nothing.
+        // `If-Match` with a weak ETag never matches.
         if_match: etag.filter(|etag| !etag.starts_with("W/")).map(str::to_owned),
         range: range.map(GetRange::Bounded),
         ..GetOptions::default()
@@ -209,7 +210,7 @@ async fn get(
             Err(changed(version, &object.meta))
         }
         (Ok(object), _) => Ok(object),
-        // A missing range may mean another version.
+        // A range that does not exist may mean another version.
         (Err(error), Some(version)) if !matches!(error, object_store::Error::NotFound { .. }) => {
             match store.head(path).await {
                 Ok(found) if !is_version(&found, version) => Err(changed(version, &found)),

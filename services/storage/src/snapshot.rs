@@ -1,15 +1,14 @@
 //! Snapshots: folders and files of a job, packed into one object that is named by the digest of its content.
 //!
-//! The one idea: the same content gives the same bytes, so a snapshot is stored and unpacked once, no matter how often
-//! it is sent. Names are sorted, times and owners are zero, and the only mode kept is "executable". Symbolic links
-//! are followed, as the original did: their targets are packed in their place; dangling and circular links are left
-//! out. Empty folders do not travel.
+//! The same content gives the same bytes, so a snapshot is stored and unpacked once, no matter how many jobs send it.
+//! Names are sorted, times and owners are zero, and the only mode kept is "executable". A snapshot has the targets of
+//! symbolic links in their place, as in Azure ML, but no dangling or circular links and no empty folders.
 //!
-//! The digest is that of the tar stream before compression. [`unpack()`] checks it, and [`digest_of`] computes it again from
-//! the unpacked files, so a node runs only what was sent.
+//! The digest is that of the tar stream before compression. [`unpack()`] checks it, and [`digest_of`] computes it again
+//! from the unpacked files, so a node runs exactly the files that were sent.
 //!
-//! Only targets have snapshots. A job of this machine runs its script in place; a change between
-//! two runs makes a different job, which `run` neither continues nor reuses.
+//! Only targets have snapshots. A local job runs its script in place. If the script changes between two runs, that is
+//! another job, which `run` neither continues nor reuses.
 
 mod fit;
 mod unpack;
@@ -34,13 +33,13 @@ pub use fit::fit;
 pub use unpack::unpack;
 pub use walk::{Listing, files};
 
-/// Good for text and fast enough for data.
+/// A level that compresses text well and is fast enough for data.
 const COMPRESSION_LEVEL: i32 = 3;
 
-/// A file that marks its folder as one of jobs, queues or a store, which is not part of scripts.
+/// The file that marks a folder of jobs, queues or a store, which is not part of scripts.
 const MARK: &str = ".gristmill-data";
 
-/// Marks a folder of jobs, queues or a store, which would otherwise travel with the scripts around it.
+/// Marks a folder of jobs, queues or a store, so that snapshots of the scripts around it leave it out.
 pub fn mark(folder: &Path) -> io::Result<()> {
     let text = "Gristmill keeps jobs, queues or a store in this folder. It is not part of the scripts around it.\n";
     match File::create_new(folder.join(MARK)) {
@@ -50,7 +49,7 @@ pub fn mark(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a folder is [marked](mark).
+/// Returns whether a folder is [marked](mark).
 pub(crate) fn is_marked(folder: &Path) -> bool {
     folder.join(MARK).exists()
 }
@@ -58,44 +57,44 @@ pub(crate) fn is_marked(folder: &Path) -> bool {
 /// The source of a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// A folder of scripts: every file that `.amlignore` or `.gitignore` there does not exclude, without what editors,
-    /// systems and version control leave (`.git`, `.vscode`, `__pycache__`, `.DS_Store`, `*.swp`, …), environments of
-    /// Python, folders that are [marked](mark) and logs (`*.log`, `nohup.out`).
+    /// A folder of scripts: every file that its `.amlignore` or `.gitignore` does not exclude, without files of
+    /// editors, systems and version control (`.git`, `.vscode`, `__pycache__`, `.DS_Store`, `*.swp`, …), environments
+    /// of Python, [marked](mark) folders and logs (`*.log`, `nohup.out`).
     Scripts {
         /// The folder.
         folder: &'a Path,
         /// A file that is packed even if it is excluded, relative to the folder.
         entry_script: Option<&'a str>,
-        /// Further files that are not part of it.
+        /// Further files to exclude.
         excluded: &'a Gitignore,
     },
-    /// A folder as it is, or one file.
+    /// A folder with all its files, or one file.
     Data(&'a Path),
 }
 
 /// The limit of a snapshot's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The contents of all files together.
+    /// The largest total size of all files.
     pub bytes: u64,
-    /// Number of files.
+    /// The largest number of files.
     pub files: usize,
 }
 
 impl Limit {
-    /// More than any folder of scripts needs (a larger one contains data), and as many files as a start can read
-    /// without a noticeable delay.
+    /// The limit of scripts: more bytes than any folder of scripts needs (a larger one contains data), and as many
+    /// files as a start can read without a noticeable delay.
     pub const SCRIPTS: Self = Self { bytes: 300 * 1024 * 1024, files: 20_000 };
 
-    /// For models and tables, of which every node keeps a copy. Larger data belongs in a store, and the job names its
-    /// URL.
+    /// The limit of models and tables, of which every node keeps a copy. Larger data belongs in a store, and the job
+    /// names its URL.
     pub const DATA: Self = Self { bytes: 32 * 1024 * 1024 * 1024, files: 200_000 };
 }
 
 /// Packs `source` into the file `archive`, which it creates or replaces.
 ///
-/// [`Error::TooLarge`] names the largest files and the remedy. A file that changes meanwhile is [`Error::Unavailable`].
-/// Blocks: it reads and compresses everything.
+/// [`Error::TooLarge`] names the largest files and the remedy. Fails with [`Error::Unavailable`] if a file changes
+/// meanwhile. Blocks: it reads and compresses all files.
 pub fn pack(source: Source<'_>, archive: &Path) -> Result<Snapshot> {
     let files = files(source)?.files;
     match source {
@@ -123,8 +122,8 @@ pub fn pack_files(files: &[SnapshotFile], archive: &Path) -> Result<Snapshot> {
     Ok(Snapshot { digest, bytes, file: None })
 }
 
-/// Returns the digest of the snapshot that an unpacked folder holds now; `None`: it holds entries that no snapshot has
-/// (links, devices, empty folders). Blocks: it reads every file.
+/// Returns the digest of the snapshot that an unpacked folder contains now. Returns `None` if it has entries that no
+/// snapshot has (links, devices, empty folders). Blocks: it reads every file.
 pub fn digest_of(folder: &Path) -> Result<Option<String>> {
     let mut files = Vec::new();
     if !list_unpacked(folder, folder, &mut files).map_err(failed(folder))? {
@@ -134,7 +133,7 @@ pub fn digest_of(folder: &Path) -> Result<Option<String>> {
     write_tar(&files, io::sink(), folder).map(|(_, digest)| Some(digest))
 }
 
-/// Lists the files below `folder`. Returns `false` if there is any entry that [`unpack()`] does not create.
+/// Lists the files below `folder`. Returns `false` if it contains an entry that [`unpack()`] does not create.
 fn list_unpacked(folder: &Path, root: &Path, files: &mut Vec<SnapshotFile>) -> io::Result<bool> {
     let mut is_empty = true;
     for entry in std::fs::read_dir(folder)? {
@@ -146,7 +145,7 @@ fn list_unpacked(folder: &Path, root: &Path, files: &mut Vec<SnapshotFile>) -> i
                 return Ok(false);
             }
         } else if kind.is_file() {
-            let name = path.strip_prefix(root).expect("it lies there").to_owned();
+            let name = path.strip_prefix(root).expect("it is below the root").to_owned();
             files.push(SnapshotFile { name, path, bytes: entry.metadata()?.len() });
         } else {
             return Ok(false);
@@ -155,7 +154,7 @@ fn list_unpacked(folder: &Path, root: &Path, files: &mut Vec<SnapshotFile>) -> i
     Ok(!is_empty || folder == root)
 }
 
-/// Writes the tar stream of a snapshot. Returns the output and the digest of the stream. `shown`: for errors.
+/// Writes the tar stream of a snapshot. Returns the output and the digest of the stream. Errors name the path `shown`.
 fn write_tar<W: Write>(files: &[SnapshotFile], output: W, shown: &Path) -> Result<(W, String)> {
     let mut tar = tar::Builder::new(Digesting { inner: output, hasher: Hasher::new() });
     for file in files {
@@ -188,7 +187,7 @@ fn mode(is_executable: bool) -> u32 {
     if is_executable { 0o755 } else { 0o644 }
 }
 
-/// Returns the name under which a single file is packed. The job contains it as text.
+/// Returns the name of a single file in its snapshot. It must be UTF-8, because `spec.json` contains it.
 fn file_name(path: &Path) -> Result<&str> {
     let name = path.file_name().and_then(OsStr::to_str);
     name.ok_or_else(|| {
@@ -196,7 +195,7 @@ fn file_name(path: &Path) -> Result<&str> {
     })
 }
 
-/// A file that must be as long as it was when its header was written.
+/// A file that must keep the length that its header states.
 struct SteadyFile {
     file: File,
     left: u64,
@@ -212,7 +211,7 @@ impl Read for SteadyFile {
         };
         if !is_whole {
             return Err(io::Error::other(
-                "it changed during packing; try again once nothing writes to it",
+                "it changed during packing; run again when no program writes to it",
             ));
         }
         self.left -= count as u64;
@@ -220,7 +219,7 @@ impl Read for SteadyFile {
     }
 }
 
-/// Forwards bytes and digests them.
+/// A writer that forwards bytes and computes their digest.
 struct Digesting<W> {
     inner: W,
     hasher: Hasher,

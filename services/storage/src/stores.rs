@@ -1,4 +1,4 @@
-//! Opens the store behind a URL, always with the settings of the compute target.
+//! Opens the store of a URL, always with the settings of the compute target.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -19,17 +19,17 @@ use crate::folder::Folder;
 use crate::listing::SkippedKeys;
 use crate::{Error, Result, web};
 
-/// Settings in addition to the usual variables and files of the vendors.
+/// The settings of stores, in addition to the usual variables and files of the vendors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Endpoint of S3, if not that of AWS: an emulator, or a store of another vendor. Overrides `AWS_ENDPOINT_URL_S3`
-    /// and `AWS_ENDPOINT_URL`.
+    /// The endpoint of S3, if not that of AWS: an emulator, or a store of another vendor. Overrides
+    /// `AWS_ENDPOINT_URL_S3` and `AWS_ENDPOINT_URL`.
     pub endpoint: Option<String>,
-    /// Overrides the region that the AWS chain finds.
+    /// The region, which overrides that of the AWS settings.
     pub region: Option<String>,
 }
 
-/// Opened stores. Clones share them. They belong to one runtime, as connections do.
+/// Open stores, which clones share. They belong to one Tokio runtime, because their connections do.
 ///
 /// AWS settings come from the usual sources (environment, profile, web identity, instance role), those of other vendors
 /// from their variables (`AZURE_…`, `GOOGLE_…`).
@@ -51,7 +51,7 @@ struct Opened {
 }
 
 impl Stores {
-    /// Opens no store yet.
+    /// Creates the value without opening a store.
     pub fn new(options: StoreOptions) -> Self {
         Self(Arc::new(Inner { options, ..Inner::default() }))
     }
@@ -61,7 +61,7 @@ impl Stores {
         &self.0.options
     }
 
-    /// Returns keys that listings left out, because no path can name them; the first of them, in order.
+    /// Returns keys that listings skipped, because no path can name them: only the first ones, in order.
     pub fn unnameable_keys(&self) -> Vec<String> {
         self.0.unnameable.keys()
     }
@@ -119,7 +119,7 @@ impl Stores {
         let mut builder =
             AmazonS3Builder::new().with_url(url.as_str()).with_http_connector(connector);
         for (name, value) in variables(url) {
-            // The endpoint and the credentials are already known.
+            // `aws` has the endpoint, which takes precedence.
             if let Ok(key) = name.parse()
                 && !name.starts_with("aws_endpoint")
             {
@@ -139,8 +139,8 @@ impl Stores {
         builder.build().map(|store| Box::new(store) as _)
     }
 
-    /// Returns the status of S3 for a request for the bucket; `None` if it is no bucket of S3, or if S3 does not
-    /// answer.
+    /// Requests the bucket of a URL from S3, and returns the HTTP status. Returns `None` if the URL is not one of S3,
+    /// or if S3 does not answer.
     pub(crate) async fn bucket_status(&self, url: &Url) -> Option<u16> {
         if !matches!(url.scheme(), "s3" | "s3a") {
             return None;
@@ -178,21 +178,21 @@ fn azure(url: &Url, connector: ClockConnector) -> object_store::Result<Box<dyn O
 
 /// Returns the common part of the URLs of one store.
 fn key(url: &Url) -> String {
-    // Some `https` addresses contain the bucket as first segment.
+    // Some `https` URLs have the bucket as the first segment of their path.
     let bucket = url.path_segments().and_then(|mut segments| segments.next()).unwrap_or_default();
     let bucket = if url.scheme() == "https" { bucket } else { "" };
     format!("{}/{bucket}", &url[..Position::BeforePath])
 }
 
-/// Returns the vendors' variables under the names of their options.
+/// Returns the environment variables of the vendors, with the names of the options of `object_store`.
 fn variables(url: &Url) -> impl Iterator<Item = (String, String)> {
     // Options also have short names, but a variable `TOKEN` or `REGION` is not meant for a store.
-    let ours =
+    let is_of_vendor =
         |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let variables = variables
-        .filter(move |(name, _)| ours(name))
+        .filter(move |(name, _)| is_of_vendor(name))
         .map(|(name, value)| (name.to_ascii_lowercase(), value));
     // An explicit `http` is intentional.
     variables.chain((url.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned())))
@@ -203,7 +203,7 @@ pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
-    // Fails without a host, and then there is no user either.
+    // These fail for a URL without a host, which has no user either.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     url.into()

@@ -1,17 +1,18 @@
 //! The store of a compute target: all jobs and the list of open jobs. [`removal`] removes jobs, [`snapshots`] keeps the
-//! folders that travel with them, [`workers`] lists the workers, [`schedules`] says what they work on, [`queues`] which
-//! queues exist, [`writers`] lists those who write an output, and [`quotas`] keeps quotas and marks open jobs.
+//! folders that travel with them, [`workers`] lists the workers, [`schedules`] keeps the schedules, [`queues`] lists
+//! the queues of jobs, [`writers`] lists the jobs that write an output, and [`quotas`] keeps quotas and marks open
+//! jobs.
 //!
 //! ```text
-//! jobs/<job_id>/…      the objects of one job: `JobStore`
-//! open/<job_id>        the job has not ended
-//! snapshots/<digest>   a packed folder or file, named by its content
-//! snapshots/removing   a removal of snapshots is in progress
-//! workers/<name>       what a worker has, and what it does
-//! schedule/<number>    which worker works on which job: created if absent
-//! queues/<name>        queues of this name may exist, for one job
-//! writers/<digest>/<job_id>  the job writes the output with this digest
-//! quotas.json          limits of jobs at a time, by owner
+//! jobs/<job_id>/…            the objects of one job: `JobStore`
+//! open/<job_id>              marker of a job that has not ended
+//! snapshots/<digest>         a packed folder or file, named by its content
+//! snapshots/removing         marker while snapshots are being removed
+//! workers/<name>             the offer of a worker, and its current work
+//! schedule/<number>          which worker works on which job: created if absent
+//! queues/<name>              marker while queues of this name may exist, for one job
+//! writers/<digest>/<job_id>  marker of a job that writes the output with this digest
+//! quotas.json                limits of jobs at a time, by owner
 //! ```
 
 mod queues;
@@ -52,21 +53,21 @@ pub struct TargetStore {
     url: String,
     store: Arc<dyn ObjectStore>,
     prefix: ObjectPath,
-    /// For `file://`: a disk that every machine of the target shares.
+    /// The folder of a `file://` store, on a disk that all machines of the target share.
     folder: Option<PathBuf>,
     stores: Stores,
     pub(crate) clock: Clock,
 }
 
 impl TargetStore {
-    /// Opens `s3://bucket/prefix`, `file:///folder`, or the URL of any other store. Sends one request, so that errors in the
-    /// address, the bucket or the credentials appear here. The folder may be absent: workers and reducers may start before the
-    /// first job, or before the folder is mounted.
+    /// Opens `s3://bucket/prefix`, `file:///folder`, or the URL of any other store. Sends one request, so that errors
+    /// in the address, the bucket or the credentials appear here. The folder may be absent: workers and reducers may
+    /// start before the first job, or before the folder is mounted.
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let parsed = Url::parse(url).map_err(|error| {
             Error::unavailable(
                 url,
-                format!("not a URL of a store such as s3://bucket/prefix: {error}"),
+                format!("it is not the URL of a store such as s3://bucket/prefix: {error}"),
             )
         })?;
         let stores = Stores::new(options);
@@ -75,7 +76,7 @@ impl TargetStore {
             "file" => {
                 let folder = parsed
                     .to_file_path()
-                    .map_err(|()| Error::unavailable(&shown, "not a path of this machine"))?;
+                    .map_err(|()| Error::unavailable(&shown, "it is not a path of this machine"))?;
                 Some(folder)
             }
             _ => None,
@@ -86,22 +87,22 @@ impl TargetStore {
             None => stores.clock(&parsed).await?,
         };
         let target = Self { url: shown, store, prefix, folder, stores, clock };
-        let look = target.store.list(Some(&target.path("open"))).try_next().await;
-        match look {
+        let listed = target.store.list(Some(&target.path("open"))).try_next().await;
+        match listed {
             Ok(_) => Ok(target),
             Err(error) => Err(target.explained(&parsed, error).await),
         }
     }
 
-    /// Creates the folder of a `file://` store if it is absent. Only who puts the first objects of a target there does this: on a
-    /// worker or reducer, an absent folder may be one that is not mounted.
+    /// Creates the folder of a `file://` store if it is absent. Only commands that write the first objects of a target
+    /// call this: on a worker or reducer, an absent folder may not be mounted.
     pub fn create(&self) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let created = std::fs::create_dir_all(folder).and_then(|()| snapshot::mark(folder));
         created.map_err(|error| Error::unavailable(&self.url, error))
     }
 
-    /// Creates a target below `prefix` of any store. Sends no request.
+    /// Opens a target below `prefix` of any store. Sends no request.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: ObjectPath) -> Self {
         let (url, stores, clock) = (String::new(), Stores::default(), Clock::default());
         Self { url, store, prefix, folder: None, stores, clock }
@@ -109,11 +110,11 @@ impl TargetStore {
 
     /// Sets the time of the store's clock, for a store that does not report it.
     pub fn with_time(self, now: DateTime<Utc>) -> Self {
-        self.clock.tell(now);
+        self.clock.record(now);
         self
     }
 
-    /// Explains a failed listing, which does not say why: asks S3 for the bucket itself.
+    /// Explains a failed listing, whose error does not name the cause: requests the bucket itself from S3.
     async fn explained(&self, url: &Url, error: object_store::Error) -> Error {
         let no_bucket = || {
             let message =
@@ -154,7 +155,7 @@ impl TargetStore {
         self.clock.now()
     }
 
-    /// Returns how long ago a schedule was made. Precise after a request.
+    /// Returns the age of a schedule by the clock of the store. Precise after a request.
     pub fn age(&self, schedule: &Schedule) -> Duration {
         let now = u64::try_from(self.now().timestamp_millis()).unwrap_or_default();
         Duration::from_millis(now.saturating_sub(schedule.made_at))
@@ -162,7 +163,7 @@ impl TargetStore {
 
     /// Returns the objects of one job. Sends no request: the job may not exist.
     pub fn job(&self, job_id: &str) -> JobStore {
-        // Always a single name: characters that would lead elsewhere are encoded.
+        // `join` encodes characters that would lead elsewhere, so this is always a single name.
         let name = ObjectPath::default().join(job_id);
         JobStore {
             store: Arc::clone(&self.store),
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn store_that_is_not_mounted_is_not_one_without_the_job() {
+    async fn unmounted_store_differs_from_a_store_without_the_job() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mount = folder.path().join("mount");
         let url = Url::from_file_path(&mount).expect("absolute");

@@ -1,4 +1,4 @@
-//! Everything behind a URL: one object, or a folder of objects. Nodes fetch reference data like this.
+//! Everything below a URL: one object, or a folder of objects. Nodes fetch side inputs with it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use crate::remote::{download, file_name, parsed};
 use crate::stores::shown;
 use crate::{Error, Result, Stores};
 
-/// Concurrent downloads.
+/// The number of concurrent downloads.
 const DOWNLOADS_AT_ONCE: usize = 8;
 
 /// One object or a folder, in the versions that were listed.
 #[derive(Debug)]
 pub struct Tree {
     store: Arc<dyn ObjectStore>,
-    /// The URL for people.
+    /// The URL without its secrets, for messages.
     url: String,
     /// The name of the object or folder.
     name: String,
@@ -31,21 +31,21 @@ pub struct Tree {
 #[derive(Debug)]
 struct Object {
     location: ObjectPath,
-    /// Path below the folder; empty for a single object.
+    /// The path below the folder; empty for a single object.
     relative: PathBuf,
     version: FileVersion,
 }
 
 impl Stores {
-    /// Lists what is behind a URL: the object of that name, or else everything below it.
+    /// Lists the object of a URL, or else all objects below it.
     pub async fn tree(&self, url: &str) -> Result<Tree> {
         let parsed = parsed(url)?;
         let (store, path) = self.open(&parsed).await?;
         let url = shown(&parsed);
-        let metas = look(&*store, &path, &url).await?;
+        let metas = list(&*store, &path, &url).await?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(url.as_bytes());
-        // Some tools create empty objects in place of folders.
+        // Some tools create an empty object for each folder, which is skipped below.
         let folders: BTreeSet<ObjectPath> =
             metas.iter().flat_map(|meta| folders_of(&meta.location)).collect();
         let mut objects = Vec::new();
@@ -54,7 +54,7 @@ impl Stores {
                 continue;
             }
             let relative = relative(&meta.location, &path, &url)?;
-            // A store without ETags has only the time.
+            // Without an ETag, the time stands for the version.
             let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_rfc3339());
             for text in [meta.location.as_ref(), &version, &meta.size.to_string()] {
                 hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
@@ -66,7 +66,7 @@ impl Stores {
         Ok(Tree { store, url, name: file_name(parsed.as_str()), objects, digest })
     }
 
-    /// Checks that an object exists at a URL or below it.
+    /// Fails with [`Error::NotFound`] if no object exists at a URL or below it.
     pub async fn must_exist(&self, url: &str) -> Result<()> {
         let parsed = parsed(url)?;
         let (store, path) = self.open(&parsed).await?;
@@ -81,7 +81,7 @@ impl Stores {
 }
 
 impl Tree {
-    /// Returns a digest of the URL and the versions of all objects behind it.
+    /// Returns a digest of the URL and the versions of all objects.
     pub fn digest(&self) -> &str {
         &self.digest
     }
@@ -96,7 +96,7 @@ impl Tree {
         self.objects.iter().map(|object| object.version.bytes).sum()
     }
 
-    /// Downloads everything. `to` becomes the file or the folder.
+    /// Downloads all objects. `to` becomes the file or the folder.
     pub async fn download(&self, to: &Path) -> Result<()> {
         let downloads: Vec<_> = self.objects.iter().map(|object| self.fetch(object, to)).collect();
         stream::iter(downloads).buffer_unordered(DOWNLOADS_AT_ONCE).try_collect().await
@@ -117,7 +117,7 @@ impl Tree {
 }
 
 /// Lists the object, or those below it, sorted by name.
-async fn look(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<Vec<ObjectMeta>> {
+async fn list(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<Vec<ObjectMeta>> {
     if let Some(meta) = single(store, path, url).await? {
         return Ok(vec![meta]);
     }
@@ -130,7 +130,7 @@ async fn look(store: &dyn ObjectStore, path: &ObjectPath, url: &str) -> Result<V
     Ok(metas)
 }
 
-/// Returns the object of this name; `None` if there may be a folder.
+/// Returns the object of this name; `None` if it does not exist, so that the name may be that of a folder.
 async fn single(
     store: &dyn ObjectStore,
     path: &ObjectPath,
@@ -148,15 +148,15 @@ async fn single(
 }
 
 fn not_listed(url: &str, error: object_store::Error) -> Error {
-    /// The codes of a bucket or container that does not exist.
+    /// The codes with which stores report that a bucket or container does not exist.
     const NO_BUCKET: [&str; 2] = ["NoSuchBucket", "ContainerNotFound"];
-    let said = crate::error::said(&error);
+    let message = crate::error::short_message(&error);
     match url.starts_with("http") {
         true => Error::unavailable(
             url,
-            format!("this server cannot list folders, name one file: {said}"),
+            format!("a web server cannot list folders; use the URL of one file ({message})"),
         ),
-        false if NO_BUCKET.iter().any(|code| said.contains(code)) => {
+        false if NO_BUCKET.iter().any(|code| message.contains(code)) => {
             Error::NotFound { object: url.to_owned() }
         }
         false => Error::from_store(url, error),
@@ -169,7 +169,7 @@ fn folders_of(location: &ObjectPath) -> impl Iterator<Item = ObjectPath> {
     (1..parts.len()).map(move |count| parts[..count].join("/").into())
 }
 
-/// Returns the path of an object below the folder, and never one outside it.
+/// Returns the path of an object below the folder. Fails if the path would lead out of it.
 fn relative(location: &ObjectPath, below: &ObjectPath, url: &str) -> Result<PathBuf> {
     let outside = || Error::unavailable(url, format!("{location} cannot be the name of a file"));
     let parts = location.prefix_match(below).ok_or_else(outside)?;
@@ -227,16 +227,16 @@ mod tests {
         }
         let missing = stores.tree("s3://bucket/nothing").await.expect_err("it is not there");
         assert_eq!(missing.to_string(), "s3://bucket/nothing does not exist");
-        for (url, is_there) in [
+        for (url, exists) in [
             ("ref/a.txt", true),
             ("ref", true),
             ("ref/", true),
             ("ref/a", false),
             ("nothing/", false),
         ] {
-            let looked = stores.must_exist(&format!("s3://bucket/{url}")).await;
-            assert!(matches!(looked, Ok(()) | Err(Error::NotFound { .. })), "{looked:?}");
-            assert_eq!(looked.is_ok(), is_there, "{url}");
+            let checked = stores.must_exist(&format!("s3://bucket/{url}")).await;
+            assert!(matches!(checked, Ok(()) | Err(Error::NotFound { .. })), "{checked:?}");
+            assert_eq!(checked.is_ok(), exists, "{url}");
         }
     }
 

@@ -1,6 +1,6 @@
-//! Writes an object of any size with bounded memory. It appears complete once it is finished, or not at all.
+//! Writes an object of any size with bounded memory. The object appears complete once it is finished, or not at all.
 //!
-//! S3 can append other objects itself, without transferring them to this process.
+//! S3 can append other objects without sending them through this process.
 
 mod any;
 mod s3;
@@ -19,17 +19,18 @@ use crate::{Error, Result, Stores};
 use any::AnyUpload;
 pub(crate) use s3::{S3Object, S3Upload};
 
-/// Size of the pieces in which a file is read.
+/// The size of the pieces in which a file is read.
 const READ_BYTES: usize = 1 << 20;
-/// Minimum size of a request, and number of concurrent requests: 32 MiB of memory, more only for objects of
-/// more than 35 GiB.
+/// The smallest size of a part, except the last one. With four parts in flight this takes 32 MiB of memory, and more
+/// only for objects of more than 35 GiB.
 const PART_BYTES: u64 = 8 << 20;
+/// The number of concurrent requests.
 const PARTS_AT_ONCE: usize = 4;
-/// Stores allow 10 000 parts per upload. An object as large as expected takes at most so many, or twice as many if S3 copies
-/// half of them.
+/// The largest number of parts of an object that is as large as expected. It has up to twice as many if S3 copies half
+/// of them. Stores allow 10 000 parts per upload.
 const PARTS_EXPECTED: u64 = 4500;
-/// Up to this part, all have the same size. Then the size doubles from time to time: an object may be far larger than expected,
-/// for example because text is longer than the tables that it is made of.
+/// The number of parts with the same size. After them the size doubles every [`PARTS_UNTIL_DOUBLE`] parts, because an
+/// object may be far larger than expected, such as text that is longer than the tables from which it is made.
 const EQUAL_PARTS: u64 = 5000;
 const PARTS_UNTIL_DOUBLE: u64 = 1000;
 /// The largest part that stores allow.
@@ -39,7 +40,7 @@ const PART_BYTES_MAX: u64 = 5 << 30;
 #[derive(Debug)]
 pub struct Upload {
     name: String,
-    into: Sink,
+    sink: Sink,
 }
 
 #[derive(Debug)]
@@ -49,13 +50,15 @@ enum Sink {
 }
 
 impl Stores {
-    /// Begins to write an object of about `bytes_expected`. One that is 12 times as large, and larger than 480 GiB, may fail.
+    /// Begins an upload of an object of about `bytes_expected`. It may fail if the object becomes more than 12 times as
+    /// large, and larger than 480 GiB.
     pub async fn upload(&self, url: &str, bytes_expected: u64) -> Result<Upload> {
         let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
         let name = shown(&url);
-        if let Some(place) = S3Object::of(&url) {
-            let upload = S3Upload::new(self.aws().await?.s3(), place, name.clone(), bytes_expected);
-            return Ok(Upload { name, into: Sink::S3(upload) });
+        if let Some(object) = S3Object::of(&url) {
+            let upload =
+                S3Upload::new(self.aws().await?.s3(), object, name.clone(), bytes_expected);
+            return Ok(Upload { name, sink: Sink::S3(upload) });
         }
         let (store, path) = self.open(&url).await?;
         Ok(Upload::to(store, path, name, bytes_expected))
@@ -74,19 +77,19 @@ impl Stores {
 }
 
 impl Upload {
-    /// Begins an upload to any store. `name` is for messages.
+    /// Begins an upload to any store. `name` is the name of the object in messages.
     pub(crate) fn to(
         store: Arc<dyn ObjectStore>,
         path: ObjectPath,
         name: String,
         bytes_expected: u64,
     ) -> Self {
-        Self { name, into: Sink::Any(AnyUpload::new(store, path, bytes_expected)) }
+        Self { name, sink: Sink::Any(AnyUpload::new(store, path, bytes_expected)) }
     }
 
     /// Appends bytes.
     pub async fn write(&mut self, bytes: Bytes) -> Result<()> {
-        match &mut self.into {
+        match &mut self.sink {
             Sink::Any(upload) => {
                 upload.write(&bytes).await.map_err(|error| Error::from_store(&self.name, error))
             }
@@ -126,17 +129,17 @@ impl Upload {
         }
     }
 
-    /// Returns the upload to S3, which can copy other objects there; `None` for other stores.
+    /// Returns the upload to S3, which can copy other objects of S3; `None` for other stores.
     pub(crate) fn s3(&mut self) -> Option<&mut S3Upload> {
-        match &mut self.into {
+        match &mut self.sink {
             Sink::Any(_) => None,
             Sink::S3(upload) => Some(upload),
         }
     }
 
-    /// Makes the object appear.
+    /// Finishes the upload, which makes the object appear.
     pub async fn finish(self) -> Result<()> {
-        match self.into {
+        match self.sink {
             Sink::Any(upload) => {
                 upload.finish().await.map_err(|error| Error::from_store(&self.name, error))
             }
@@ -146,14 +149,14 @@ impl Upload {
 
     /// Removes the parts sent so far. If that fails, the writer that finishes the object removes them.
     pub async fn abort(self) {
-        match self.into {
+        match self.sink {
             Sink::Any(upload) => upload.abort().await,
             Sink::S3(upload) => upload.abort().await,
         }
     }
 }
 
-/// Returns the size of a part of an object of about `bytes_expected`. `number`: from 1.
+/// Returns the size of part `number`, counted from 1, of an object of about `bytes_expected`.
 fn part_bytes(bytes_expected: u64, number: u64) -> u64 {
     let bytes = PART_BYTES.max(bytes_expected / PARTS_EXPECTED + 1);
     let doublings = number.saturating_sub(EQUAL_PARTS).div_ceil(PARTS_UNTIL_DOUBLE);
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn object_of_many_parts_is_whole_and_appears_at_its_end() {
+    async fn object_of_many_parts_appears_complete_when_finished() {
         for parts in [0, 1, 5] {
             let store = Arc::new(InMemory::new());
             let path = ObjectPath::from("folder/object");
@@ -203,7 +206,7 @@ mod tests {
             for piece in content.chunks(3_000_000) {
                 upload.write(Bytes::copy_from_slice(piece)).await.expect("memory is always there");
             }
-            assert!(store.head(&path).await.is_err(), "it appears at its end");
+            assert!(store.head(&path).await.is_err(), "it appears once it is finished");
             upload.finish().await.expect("memory is always there");
             let found = store.get(&path).await.expect("written").bytes().await.expect("readable");
             assert!(found == content, "{parts} parts");

@@ -1,7 +1,7 @@
 //! Files on web servers, which may redirect a request anywhere.
 //!
-//! The metadata service of a node gives the node's credentials to any process there. A redirect, or a
-//! name that resolves to such an address, must not turn its answer into an input.
+//! The metadata service of a node gives the node's credentials to any process there. A URL that redirects or resolves
+//! to it must not turn its answer into an input.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use reqwest::redirect::Policy;
 use url::{Host, Position, Url};
 
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Time limit without a byte, not for the whole file.
+/// The longest time without a byte. The whole file has no time limit.
 const READ_TIME: Duration = Duration::from_secs(30);
 const REDIRECTS_MAX: usize = 10;
 
-/// Names of metadata services, in addition to their addresses.
+/// The names of metadata services.
 const METADATA_NAMES: &[&str] =
     &["metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal"];
-/// IPv6 addresses of AWS and Google, and the address of Alibaba, which are not link-local.
+/// The addresses of metadata services that are not link-local: IPv6 of AWS and Google, and Alibaba.
 const METADATA_ADDRESSES: &[IpAddr] = &[
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
@@ -33,7 +33,7 @@ const METADATA_ADDRESSES: &[IpAddr] = &[
 #[error("{0} is an address of this machine, such as its metadata service, and cannot be an input")]
 struct Forbidden(String);
 
-/// Opens the store of the host of an `http` or `https` URL.
+/// Opens the web server of an `http` or `https` URL as a store.
 pub(crate) fn open(url: &Url) -> object_store::Result<Box<dyn ObjectStore>> {
     if let Some(host) = url.host().filter(is_metadata) {
         let source = Box::new(Forbidden(host.to_string()));
@@ -61,16 +61,16 @@ impl HttpConnector for Connector {
             .read_timeout(READ_TIME)
             .https_only(!self.is_plain)
             .redirect(Policy::custom(|attempt| {
-                let is_elsewhere =
+                let is_other_host =
                     attempt.previous().first().map(Url::host) != Some(attempt.url().host());
                 let forbidden = attempt
                     .url()
                     .host()
-                    .filter(|host| is_metadata(host) || is_elsewhere && is_this_machine(host));
+                    .filter(|host| is_metadata(host) || is_other_host && is_this_machine(host));
                 match forbidden.map(|host| host.to_string()) {
                     Some(host) => attempt.error(Forbidden(host)),
                     None if attempt.previous().len() > REDIRECTS_MAX => {
-                        attempt.error("it redirects in circles")
+                        attempt.error("the server redirects too often")
                     }
                     None => attempt.follow(),
                 }
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
     use crate::Stores;
 
-    /// Starts a web server that gives every request this answer.
+    /// Starts a web server that gives this answer to every request.
     async fn server(answer: String) -> Url {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = Url::parse(&format!("http://{}", listener.local_addr().expect("bound")))
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_of_metadata_services_do_not_resolve() {
+    async fn resolver_rejects_only_addresses_of_metadata_services() {
         let name: Name = "localhost".parse().expect("a name");
         assert!(Resolver.resolve(name).await.expect("it resolves").count() > 0);
         assert!(is_metadata_address(&"169.254.1.1".parse().expect("an address")));

@@ -1,4 +1,4 @@
-//! Stores and folders whose clock is an hour ahead of that of this machine, or behind it.
+//! Tests with stores and folders whose clocks are an hour ahead of that of this machine, or behind it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ const HOUR: i64 = 3600;
 const JOB: &str = "a-20261121-100203-ab12";
 
 #[test]
-fn folder_tells_the_time_of_its_server_and_keeps_no_file() {
+fn folder_reports_the_time_of_its_server_and_keeps_no_file() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let clock = Clock::of_folder(folder.path());
-    let told = clock.told().expect("the folder is writable");
-    assert!((Utc::now() - told).num_seconds().abs() < 60, "{told}");
+    let reported = clock.reported().expect("the folder is writable");
+    assert!((Utc::now() - reported).num_seconds().abs() < 60, "{reported}");
     assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0);
     let ahead = Utc::now() + chrono::Duration::hours(1);
-    clock.tell(ahead);
-    assert!(clock.now() >= ahead, "it is asked again only after a while");
-    assert_eq!(Clock::of_folder(&folder.path().join("gone")).told(), None);
+    clock.record(ahead);
+    assert!(clock.now() >= ahead, "the folder is read again only after a while");
+    assert_eq!(Clock::of_folder(&folder.path().join("gone")).reported(), None);
 }
 
 #[test]
-fn store_that_tells_no_time_has_that_of_this_machine() {
+fn store_that_reports_no_time_has_that_of_this_machine() {
     let clock = Clock::default();
-    assert_eq!(clock.told(), None);
+    assert_eq!(clock.reported(), None);
     assert!((Utc::now() - clock.now()).num_seconds().abs() < 60);
 }
 
-/// An object of a bucket: what it contains, and its age in seconds.
+/// The objects of a bucket, each with its content and its age in seconds.
 type Objects = BTreeMap<&'static str, (Vec<u8>, i64)>;
 
-/// Serves a bucket whose clock is this many seconds ahead, for reading.
+/// Serves a read-only bucket whose clock is this many seconds ahead.
 async fn bucket(ahead: i64, objects: Objects) -> TargetStore {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
@@ -113,7 +113,7 @@ fn answer(request: &str, ahead: i64, objects: &Objects) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn worker_that_renews_its_entry_is_listed_by_any_clock() {
+async fn worker_that_renews_its_entry_is_listed_with_any_clock() {
     for ahead in [-HOUR, 0, HOUR] {
         let entry = |age| (b"{\"offer\": {\"gpus\": 1}}".to_vec(), age);
         let objects =
@@ -132,7 +132,7 @@ async fn entry_of_a_folder_is_stale_by_the_clock_of_its_server() {
         let target =
             TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
         let now = Utc::now() + chrono::Duration::seconds(ahead);
-        target.clock.tell(now);
+        target.clock.record(now);
         for (name, age) in [("alive", 20), ("killed", 1000)] {
             target
                 .put_worker(&protocol::NodeState { name: name.to_owned(), ..Default::default() })
@@ -149,7 +149,7 @@ async fn entry_of_a_folder_is_stale_by_the_clock_of_its_server() {
 }
 
 #[tokio::test]
-async fn announced_removal_counts_for_its_time_by_the_clock_of_the_store() {
+async fn announced_removal_expires_by_the_clock_of_the_store() {
     let spec = JobSpec { job_id: JOB.into(), ..JobSpec::example() };
     let mut spec = serde_json::to_value(spec).expect("plain data");
     spec["format"] = protocol::FORMAT.into();
@@ -168,7 +168,7 @@ async fn announced_removal_counts_for_its_time_by_the_clock_of_the_store() {
 }
 
 #[tokio::test]
-async fn job_that_is_just_being_submitted_is_not_removed() {
+async fn job_during_its_submission_is_not_removed() {
     let recently = Duration::from_secs(3600);
     for ahead in [-HOUR, HOUR] {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -176,9 +176,9 @@ async fn job_that_is_just_being_submitted_is_not_removed() {
         let target =
             TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
         let now = Utc::now() + chrono::Duration::seconds(ahead);
-        target.clock.tell(now);
+        target.clock.record(now);
         let job = target.job(JOB);
-        let left = async |name: &str, age| {
+        let put = async |name: &str, age| {
             job.put(name, bytes::Bytes::new()).await.expect("writable");
             let object = std::fs::File::options()
                 .write(true)
@@ -186,19 +186,19 @@ async fn job_that_is_just_being_submitted_is_not_removed() {
             let written = SystemTime::from(now - chrono::Duration::seconds(age));
             object.and_then(|object| object.set_modified(written)).expect("settable");
         };
-        left("inputs/table", 60).await;
+        put("inputs/table", 60).await;
         target.finish_old_removal(JOB, recently).await.expect("readable");
         assert!(
             target.job_ids().await.expect("readable").contains(&JOB.to_owned()),
             "{ahead}: it may be described soon"
         );
-        left("control/removing", 60).await;
+        put("control/removing", 60).await;
         target.finish_old_removal(JOB, recently).await.expect("removable");
         assert!(
             target.job_ids().await.expect("readable").is_empty(),
             "{ahead}: its removal was announced"
         );
-        left("inputs/table", 4000).await;
+        put("inputs/table", 4000).await;
         target.finish_old_removal(JOB, recently).await.expect("removable");
         assert!(
             target.job_ids().await.expect("readable").is_empty(),
@@ -208,7 +208,7 @@ async fn job_that_is_just_being_submitted_is_not_removed() {
 }
 
 #[tokio::test]
-async fn progress_has_its_age_by_the_clock_of_the_store() {
+async fn age_of_progress_is_by_the_clock_of_the_store() {
     let counts = r#"{"total": 1, "succeeded": 0, "failed": 0}"#;
     let progress = format!(
         r#"{{"at": 1, "started_at": 1, "planned": true, "mini_batches": {counts}, "items": {counts}, "retries": 0,
@@ -218,8 +218,10 @@ async fn progress_has_its_age_by_the_clock_of_the_store() {
         let name = "jobs/a-20261121-100203-ab12/progress.json";
         let objects = Objects::from([(name, (progress.clone().into_bytes(), 20))]);
         let read = bucket(ahead, objects).await.job(JOB).progress().await.expect("readable");
-        let age =
-            read.and_then(|Progress { age, .. }| age).expect("the store tells the time").as_secs();
+        let age = read
+            .and_then(|Progress { age, .. }| age)
+            .expect("the store reports the time")
+            .as_secs();
         assert!((18..30).contains(&age), "{ahead}: {age}");
     }
     let folder = tempfile::tempdir().expect("temporary folder");

@@ -1,7 +1,7 @@
 //! Checkpoints: results that scripts hand back before an attempt has ended.
 //!
-//! In a folder, processes write their files themselves. In any other store a file is uploaded in pieces, each an object
-//! `checkpoints/<mini-batch>/<file>/<offset>`.
+//! In a folder, processes write their files themselves. To any other store, a worker uploads a file in pieces, each an
+//! object `checkpoints/<mini-batch>/<file>/<offset>`.
 
 use std::path::PathBuf;
 
@@ -15,22 +15,22 @@ use crate::{Error, Result};
 
 const FOLDER: &str = "checkpoints";
 
-/// A part of a file: its bytes from `offset`.
+/// A piece of a checkpoint file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CheckpointPiece {
-    /// Name of the file.
+    /// The name of the file.
     pub file: String,
-    /// Position of its first byte.
+    /// The position of the first byte of the piece in the file.
     pub offset: u64,
 }
 
 impl JobStore {
-    /// Returns the folder of the checkpoints, which may not exist. `None`: the job has no folder.
+    /// Returns the folder of the checkpoints, which may not exist; `None` if the job has no folder.
     pub fn checkpoints_folder(&self) -> Option<PathBuf> {
         self.folder.as_ref().map(|folder| folder.join(FOLDER))
     }
 
-    /// Returns whether there are any, in a store without folders.
+    /// Returns whether any checkpoint exists, in a store without folders.
     pub async fn has_checkpoints(&self) -> Result<bool> {
         let found = self.store.list(Some(&self.path(FOLDER))).try_next().await;
         found
@@ -48,7 +48,7 @@ impl JobStore {
         self.put(&name(mini_batch, piece), bytes).await
     }
 
-    /// Returns the pieces that are kept of a mini-batch, sorted.
+    /// Returns the stored pieces of a mini-batch, sorted.
     pub async fn checkpoints_of(&self, mini_batch: u64) -> Result<Vec<CheckpointPiece>> {
         let folder = format!("{FOLDER}/{mini_batch}");
         let prefix = self.path(&folder);
@@ -75,12 +75,12 @@ impl JobStore {
         self.get(&name(mini_batch, piece)).await
     }
 
-    /// Removes the checkpoints of a mini-batch, which has succeeded, from a store without folders.
+    /// Removes the checkpoints of a mini-batch that has succeeded, from a store without folders.
     pub async fn delete_checkpoints_of(&self, mini_batch: u64) -> Result<()> {
         self.delete_below(&format!("{FOLDER}/{mini_batch}")).await
     }
 
-    /// Removes all checkpoints. No attempt continues from them any more.
+    /// Removes all checkpoints. Later attempts start from the beginning.
     pub async fn delete_checkpoints(&self) -> Result<()> {
         match self.checkpoints_folder() {
             Some(folder) => remove_folder(folder).await,
@@ -93,7 +93,7 @@ impl JobStore {
         let deleted =
             self.store.delete_stream(Box::pin(objects)).try_for_each(|_| async { Ok(()) }).await;
         match deleted {
-            // Another role deletes them, too.
+            // Another role may delete the same objects.
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(Error::from_store(&self.name(folder), error)),
         }

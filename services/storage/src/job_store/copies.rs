@@ -1,4 +1,4 @@
-//! The records of speculative runs, and the decided ones.
+//! The records of copies, and of the copied mini-batches that have succeeded.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,20 +6,20 @@ use super::{JobStore, json, optional};
 use crate::Result;
 use crate::create::Commit;
 
-/// The object that names the mini-batches whose speculative run is decided.
+/// The object that names the copied mini-batches that have succeeded.
 const DECIDED: &str = "copies/decided";
 
 /// The copies of one epoch.
 #[derive(Serialize, Deserialize)]
 struct Started {
-    /// The reducer, whose record would otherwise equal that of another.
+    /// The reducer. Without it, two reducers could write equal records and both win.
     writer: String,
     mini_batches: Vec<u64>,
 }
 
 impl JobStore {
-    /// Records that a reducer is about to copy these mini-batches. `Lost` means that another
-    /// reducer has used this epoch.
+    /// Records that a reducer is about to copy these mini-batches. `Lost` means that another reducer has used this
+    /// epoch.
     pub async fn create_copies(
         &self,
         epoch: u64,
@@ -30,13 +30,13 @@ impl JobStore {
         self.create(&epoch_of(epoch), json(&started).into()).await
     }
 
-    /// Returns the mini-batches that were copied in this epoch; `None`: there is no such epoch.
+    /// Returns the mini-batches that were copied in this epoch; `None` if the epoch does not exist.
     pub async fn copies(&self, epoch: u64) -> Result<Option<Vec<u64>>> {
         let started: Option<Started> = optional(self.json(&epoch_of(epoch)).await)?;
         Ok(started.map(|started| started.mini_batches))
     }
 
-    /// Publishes that these mini-batches have succeeded, so that they stop their remaining runs.
+    /// Publishes which copied mini-batches have succeeded, so that nodes stop their remaining runs.
     pub async fn put_decided(&self, mini_batches: &[u64]) -> Result<()> {
         self.put(DECIDED, json(mini_batches)).await
     }
@@ -46,7 +46,7 @@ impl JobStore {
         Ok(optional(self.json(DECIDED).await)?.unwrap_or_default())
     }
 
-    /// Clears this list, before one of the mini-batches has to run again.
+    /// Clears the list of copied mini-batches that have succeeded, before one of them has to run again.
     pub async fn forget_decided(&self) -> Result<()> {
         self.delete(DECIDED).await
     }

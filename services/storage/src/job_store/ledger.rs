@@ -1,7 +1,7 @@
 //! Segments of the ledger, and the removal of history once a job has ended.
 //!
-//! A segment is its records, and behind them a digest of them: a segment that a power cut has shortened, or that something
-//! has changed, is not taken for a whole one, wherever it was cut.
+//! A segment has its records, followed by their digest. The digest reveals a segment that a power cut has truncated at
+//! any place, or that something has changed.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,29 +16,27 @@ use crate::{Error, Result, disk};
 const DIGEST_BYTES: usize = 16;
 
 impl JobStore {
-    /// Commits a ledger segment: the concatenation of these pieces. `Lost` means that another reducer has committed it;
-    /// its records are just as valid.
+    /// Commits a ledger segment whose records are the concatenation of these pieces. `Lost` means that another reducer
+    /// has committed the segment, whose records are just as valid.
     pub async fn commit_segment(&self, sequence: u64, mut pieces: Vec<Bytes>) -> Result<Commit> {
         pieces.push(digest(&pieces));
         self.create(&ledger_segment(sequence), pieces.into_iter().collect()).await
     }
 
-    /// Replaces a damaged ledger segment. Only if no other reducer serves the job.
+    /// Replaces a damaged ledger segment. The caller must be the only reducer of the job.
     pub async fn replace_segment(&self, sequence: u64, records: Bytes) -> Result<()> {
         let digest = digest(std::slice::from_ref(&records));
         self.commit(&ledger_segment(sequence), [records, digest].concat().into()).await
     }
 
-    /// Reads the records of a ledger segment. Returns `None` if it was never committed, so that the ledger ends before it,
-    /// and [`Error::Damaged`] if it is not what was committed.
+    /// Reads the records of a ledger segment. Returns `None` if it was never committed, so that the ledger ends before
+    /// it. Fails with [`Error::Damaged`] if it differs from the committed one.
     pub async fn segment(&self, sequence: u64) -> Result<Option<Bytes>> {
         let name = ledger_segment(sequence);
         let Some(bytes) = optional(self.get(&name).await)? else { return Ok(None) };
         match records_of(&bytes) {
             Some(records) => Ok(Some(records)),
-            None => {
-                Err(Error::damaged(self.name(&name), "it is shorter than it was, or was changed"))
-            }
+            None => Err(Error::damaged(self.name(&name), "it was truncated or changed")),
         }
     }
 
@@ -59,8 +57,8 @@ impl JobStore {
         self.folder.as_ref().map(|folder| folder.join(ledger_segment(sequence)))
     }
 
-    /// Removes the ledger and the descriptors of the plan, which only the continuation of a job needs.
-    /// Only for a local job, which no other reducer reads.
+    /// Removes the ledger and the descriptors of the plan, which only a continuation of the job needs. Does so only for
+    /// a local job, which has no other reducer.
     pub async fn delete_history(&self) -> Result<()> {
         let Some(folder) = self.folder.clone() else { return Ok(()) };
         blocking(move || {
@@ -80,8 +78,8 @@ impl JobStore {
     }
 }
 
-/// Forces the result of a job to disk, then removes files and folders: otherwise a power cut could leave neither. For a thread
-/// that may block.
+/// Forces the result of a job to disk, then removes files and folders. In another order, a power cut could leave
+/// neither. Blocks.
 pub(super) fn remove_after_result(folder: &Path, paths: &[PathBuf]) -> Result<()> {
     if !paths.iter().any(|path| path.exists()) {
         return Ok(());
@@ -95,7 +93,7 @@ pub(super) fn remove_after_result(folder: &Path, paths: &[PathBuf]) -> Result<()
     })
 }
 
-/// Returns the records of a segment; `None` if it is not what was committed.
+/// Returns the records of a segment; `None` if it differs from the committed one.
 pub fn records_of(segment: &Bytes) -> Option<Bytes> {
     let records = segment.slice(..segment.len().checked_sub(DIGEST_BYTES)?);
     (digest(std::slice::from_ref(&records)) == segment[records.len()..]).then_some(records)

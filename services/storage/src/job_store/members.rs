@@ -13,7 +13,7 @@ impl JobStore {
         self.put(MEMBERS, json(members)).await
     }
 
-    /// Returns the nodes of the job; none before a second one has begun.
+    /// Returns the nodes of the job. The list is empty until a second node has begun.
     pub async fn members(&self) -> Result<Members> {
         Ok(optional(self.json(MEMBERS).await)?.unwrap_or_default())
     }

@@ -1,5 +1,5 @@
-//! Parts: the rows of one attempt, if they are too large for a message. Parts and chunks of the
-//! plan have no checksums: a file of its full length, which the ledger knows of a part, is trusted.
+//! Parts: the rows of one attempt, if they are too large for a message. Parts and chunks of the plan have no checksums:
+//! a part counts as complete if it has the length that the ledger records.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -27,14 +27,14 @@ pub struct PartStream {
 }
 
 impl JobStore {
-    /// Writes a part. Its name is unique to the attempt, so nothing is overwritten. Before announcing parts,
-    /// the worker calls [`commit_parts`](Self::commit_parts) once for all of them.
+    /// Writes a part. Its name is unique to the attempt, so it overwrites no other part. Before a worker announces
+    /// parts, it calls [`commit_parts`](Self::commit_parts) once for all of them.
     pub async fn put_part(&self, name: &str, rows: Bytes) -> Result<()> {
         self.put(&part(name), rows).await
     }
 
-    /// Makes all written parts as durable as the job requires: one call for many parts, which forces everything
-    /// to disk that the file system of the job's folder holds in memory.
+    /// Makes all written parts as durable as the job requires. One call for many parts forces to disk everything that
+    /// the file system of the job's folder holds in memory.
     pub async fn commit_parts(&self) -> Result<()> {
         let Some(folder) = self.folder.as_ref().filter(|_| self.durability == Durability::Full)
         else {
@@ -59,7 +59,8 @@ impl JobStore {
         Ok(PartStream { bytes: read.meta.size, object, pieces: read.into_stream() })
     }
 
-    /// Returns the numbers of the parts that are missing or truncated. Each part has a number, a name and a size.
+    /// Returns the numbers of the parts that are missing or truncated. Each of `parts` is a number, a name and a size
+    /// in bytes.
     pub async fn lost_parts<'a>(
         &self,
         parts: impl Iterator<Item = (u64, &'a str, u64)>,
@@ -74,7 +75,8 @@ impl JobStore {
                 .map(|(number, ..)| number)
                 .collect());
         }
-        // Those that the listing has not shown yet. There may be millions of them, so it is not kept.
+        // The parts that the listing has not shown yet. The listing is streamed, because it may have millions of
+        // objects.
         let mut sought: HashMap<Cow<'a, str>, (u64, u64)> =
             parts.map(|(number, name, bytes)| (stored(name), (number, bytes))).collect();
         if sought.is_empty() {
@@ -100,8 +102,8 @@ impl JobStore {
         self.folder.as_ref().map(|folder| folder.join(ObjectPath::from(part(name)).as_ref()))
     }
 
-    /// Removes all parts, which are no longer needed once the final file and the result exist. Forces the result to
-    /// disk first, because a power cut could otherwise leave neither.
+    /// Removes all parts, which are no longer needed once the final file and the result exist. For a local job, forces
+    /// the result to disk first, because a power cut could otherwise leave neither.
     pub async fn delete_parts(&self) -> Result<()> {
         if let Some(folder) = &self.folder {
             let folder = folder.clone();
@@ -111,7 +113,7 @@ impl JobStore {
         let deleted =
             self.store.delete_stream(Box::pin(parts)).try_for_each(|_| async { Ok(()) }).await;
         match deleted {
-            // Another reducer deletes them, too.
+            // Another reducer may delete the same objects.
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(Error::from_store(&self.name("parts"), error)),
         }
@@ -131,7 +133,8 @@ impl PartStream {
 }
 
 impl Upload {
-    /// Appends a part of a job, of this size. If both are on S3 and the part is large enough, S3 copies it.
+    /// Appends a part of a job, which must have this size. If both are on S3 and the part is large enough, S3 copies
+    /// it.
     pub async fn write_part(&mut self, job: &JobStore, name: &str, bytes: u64) -> Result<()> {
         let object = part(name);
         let mut from = 0;
@@ -163,7 +166,7 @@ fn part(name: &str) -> String {
     format!("parts/{name}")
 }
 
-/// Returns the name of a part as stores write it: without the characters that they do not allow.
+/// Returns the name of a part as listings show it: with the characters encoded that stores do not allow.
 fn stored(name: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     match name.bytes().all(is_plain) && ![".", ".."].contains(&name) {

@@ -1,4 +1,4 @@
-//! Records when the result of a job was reused, instead of running the job again.
+//! Records when a command reused the result of a job, instead of running the job again.
 
 use protocol::milliseconds_since_epoch;
 use serde::{Deserialize, Serialize};
@@ -7,15 +7,15 @@ use super::{JobStore, json};
 use crate::{Error, Result};
 
 const NAME: &str = "reused.json";
-/// The latest times that are kept.
+/// The largest number of times that are kept.
 const TIMES_MAX: usize = 20;
 
 /// The reuses of the result of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reuses {
-    /// Their number; two at the same time may count as one.
+    /// The number of reuses. Two at the same time may count as one.
     pub count: u64,
-    /// The latest of their times, milliseconds since the epoch.
+    /// The times of the latest reuses, in milliseconds since the epoch, oldest first.
     pub times: Vec<u64>,
 }
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn reuses_are_counted_and_the_latest_are_kept() {
+    async fn reuses_are_counted_and_the_latest_times_are_kept() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let job = JobStore::local(folder.path()).expect("folder exists");
         assert_eq!(job.reuses().await.expect("readable"), Reuses::default());

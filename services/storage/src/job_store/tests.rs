@@ -1,4 +1,4 @@
-//! The objects of one job, in a folder and in another store.
+//! Tests of the objects of one job, in a folder and in another store.
 
 use object_store::memory::InMemory;
 
@@ -41,12 +41,12 @@ async fn only_one_writer_commits_a_segment() {
 }
 
 #[tokio::test]
-async fn job_is_not_open_before_its_cancellation_is_taken_back() {
+async fn reopening_fails_if_the_request_to_cancel_cannot_be_deleted() {
     let (folder, stores) = stores();
     let job = &stores[0];
     let result = JobResult::new("job".into(), protocol::JobState::Canceled, "logs".into());
     assert_eq!(job.create_result(&result).await.expect("writable"), Commit::Committed);
-    // A folder is no object that can be deleted.
+    // A folder cannot be deleted as an object.
     std::fs::create_dir_all(folder.path().join("control/cancel/x")).expect("writable");
     job.reopen().await.expect_err("the request stays");
     assert!(job.result().await.expect("readable").is_some());
@@ -154,7 +154,7 @@ async fn spec_of_another_format_is_not_read() {
     std::fs::write(&file, text.replace("\"format\": 1", "\"format\": 2")).expect("writable");
     let error = store.spec().await.expect_err("another build has written it").to_string();
     assert!(error.contains("has format 2, and this build reads format 1"), "{error}");
-    // Where the rest of it cannot be read either, the format says why.
+    // The format is read first, even if other fields are unreadable.
     std::fs::write(&file, r#"{"format": 2, "job_id": 7}"#).expect("writable");
     assert!(matches!(store.spec().await, Err(Error::Foreign { format: 2, .. })));
 }

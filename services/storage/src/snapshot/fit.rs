@@ -1,11 +1,10 @@
-//! Selects the files of an oversized folder of scripts that travel: code, needed files, and as many others
-//! as fit.
+//! Selects the files of an oversized folder of scripts that travel: code, needed files, and as many others as fit.
 
 use super::walk::too_large;
 use super::{Limit, SnapshotFile};
 use crate::Result;
 
-/// Maximum number of files that the message names.
+/// The largest number of files that the message names.
 const NAMED: usize = 5;
 
 /// Leaves out the largest files that are neither code nor needed until the rest fits [`Limit::SCRIPTS`]. Returns the
@@ -31,8 +30,8 @@ pub fn fit(
         left_out += 1;
     }
     if bytes > limit.bytes || count > limit.files {
-        let advice = "list large data in side_inputs, and unused files in a file .amlignore (same rules \
-                      as .gitignore), or give the script a folder of its own";
+        let advice = "list large data in side_inputs, list unused files in a file .amlignore (same rules \
+                      as .gitignore), or move the script to its own folder";
         return Err(too_large(&kept, limit, advice));
     }
     let named: Vec<String> = rest[..left_out.min(NAMED)].iter().map(SnapshotFile::shown).collect();

@@ -1,4 +1,4 @@
-//! Packing and unpacking keep all files.
+//! Tests of packing, unpacking and listing.
 
 mod hostile;
 
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Path, content, executable.
+/// The files of a folder: the path of each, its content, and whether it is executable.
 type Tree = BTreeMap<String, (Vec<u8>, bool)>;
 
 struct Folders {
@@ -37,7 +37,7 @@ impl Folders {
         path
     }
 
-    /// Sparse files take no room.
+    /// Writes a sparse file, which takes no space.
     fn write_sparse(&self, name: &str, megabytes: u64) {
         let file = File::create(self.path("source").join(name)).expect("writable");
         file.set_len(megabytes << 20).expect("it can be long");
@@ -62,8 +62,8 @@ impl Folders {
         tree(&self.path("copy"))
     }
 
-    /// Unpacks a foreign archive under its true digest, and returns why that was refused.
-    fn refused(&self, tar: &[u8]) -> String {
+    /// Unpacks an archive of another origin under its true digest, and returns the reason of its rejection.
+    fn rejection(&self, tar: &[u8]) -> String {
         let limit = Limit { bytes: 1024, files: 3 };
         let archive = self.path("archive");
         fs::write(&archive, zstd::encode_all(tar, 1).expect("it compresses")).expect("writable");
@@ -75,7 +75,7 @@ impl Folders {
         };
         assert!(!self.path("into/copy").exists() && !self.path("into/copy.partial").exists());
         let left = tree(self.folder.path());
-        assert_eq!(names(&left), ["archive", "into/copy.lock"], "something was written elsewhere");
+        assert_eq!(names(&left), ["archive", "into/copy.lock"], "it wrote outside the folder");
         source.to_string()
     }
 }
@@ -139,7 +139,7 @@ fn unpacked_folder_has_its_digest_until_it_is_changed() {
 }
 
 #[test]
-fn scripts_travel_without_what_is_ignored_but_with_the_entry_script() {
+fn scripts_travel_without_ignored_files_but_with_the_entry_script() {
     let test = Folders::new();
     for name in [
         "main.py",
@@ -164,9 +164,8 @@ fn scripts_travel_without_what_is_ignored_but_with_the_entry_script() {
     assert_eq!(names(&tree), [".amlignore", ".gitignore", ".hidden", "lib/a.py", "main.py"]);
 }
 
-/// Files that a user's tools and system leave beside a script, and scripts of the same names.
 #[test]
-fn files_that_tools_leave_are_not_packed() {
+fn files_of_tools_and_systems_are_not_packed() {
     let test = Folders::new();
     for name in [
         "main.py",
@@ -197,7 +196,7 @@ fn files_that_tools_leave_are_not_packed() {
 }
 
 #[test]
-fn a_marked_folder_that_holds_the_script_travels() {
+fn marked_folder_with_the_script_travels() {
     let test = Folders::new();
     for name in ["own/main.py", "own/beside.py"] {
         test.write(name, b"");
@@ -211,7 +210,7 @@ fn a_marked_folder_that_holds_the_script_travels() {
 }
 
 #[test]
-fn data_travels_as_it_is() {
+fn all_files_of_data_travel() {
     let test = Folders::new();
     for name in [".git/HEAD", "a.log", ".gitignore", "__pycache__/x"] {
         test.write(name, b"*\n");
@@ -231,13 +230,13 @@ fn one_file_keeps_its_name() {
 }
 
 #[test]
-fn an_empty_folder_arrives_empty() {
+fn empty_folder_is_unpacked_empty() {
     let test = Folders::new();
     assert_eq!(test.unpack(&test.pack_data()), Tree::new());
 }
 
 #[test]
-fn links_are_followed_and_those_that_lead_nowhere_are_left_out() {
+fn links_are_followed_unless_they_are_dangling_or_circular() {
     let test = Folders::new();
     fs::create_dir(test.path("elsewhere")).expect("new");
     fs::write(test.path("elsewhere/shared.py"), "shared").expect("writable");
@@ -263,7 +262,7 @@ fn links_are_followed_and_those_that_lead_nowhere_are_left_out() {
 }
 
 #[test]
-fn times_owners_and_other_modes_do_not_count_but_executable_does() {
+fn digest_ignores_times_and_modes_except_executable() {
     let test = Folders::new();
     let script = test.write("tool.sh", b"#!/bin/sh\n");
     let first = test.pack_data();
@@ -280,7 +279,7 @@ fn times_owners_and_other_modes_do_not_count_but_executable_does() {
 }
 
 #[test]
-fn scripts_that_are_too_large_name_their_largest_files() {
+fn error_for_oversized_scripts_names_the_largest_files() {
     let test = Folders::new();
     test.write("small.py", b"1");
     for (name, megabytes) in [("b.bin", 290), ("a.bin", 20)] {
@@ -292,7 +291,7 @@ fn scripts_that_are_too_large_name_their_largest_files() {
         excluded: &Gitignore::empty(),
     };
     let Err(Error::TooLarge { found, allowed }) = pack(source, &test.path("archive")) else {
-        panic!("not refused")
+        panic!("it was not rejected")
     };
     assert!(found.contains("the largest: b.bin (290 MB), a.bin (20 MB)"), "{found}");
     assert!(
@@ -302,7 +301,7 @@ fn scripts_that_are_too_large_name_their_largest_files() {
 }
 
 #[test]
-fn large_data_that_nothing_needs_is_left_out() {
+fn large_unneeded_data_is_left_out() {
     let test = Folders::new();
     test.write("main.py", b"1");
     test.write("labels.txt", b"a");
@@ -324,13 +323,13 @@ fn large_data_that_nothing_needs_is_left_out() {
         fit(listed(), |file| file.name == Path::new("b.bin")).expect("the rest fits");
     assert_eq!(left_out.as_deref(), Some("model.bin (100 MB), a.bin (20 MB)"));
     assert!(matches!(fit(listed(), |_| true), Err(Error::TooLarge { .. })));
-    // What fits is not looked at.
+    // If the files fit, none of them is left out.
     fs::remove_file(test.path("source/b.bin")).expect("it is there");
     assert_eq!(fit(listed(), |_| false).expect("it fits").1, None);
 }
 
 #[test]
-fn a_folder_with_very_many_files_is_listed_by_its_packages() {
+fn listing_of_a_huge_folder_has_only_its_packages() {
     let test = Folders::new();
     for name in [
         "main.py",
@@ -365,7 +364,7 @@ fn a_folder_with_very_many_files_is_listed_by_its_packages() {
 }
 
 #[test]
-fn a_source_that_is_not_there_is_an_error() {
+fn missing_source_fails() {
     let test = Folders::new();
     let missing = test.path("missing");
     let error = pack(Source::Data(&missing), &test.path("archive")).expect_err("there is nothing");
@@ -376,7 +375,7 @@ fn a_source_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn a_file_that_grows_or_shrinks_meanwhile_is_noticed() {
+fn file_that_changes_its_length_during_packing_fails() {
     let test = Folders::new();
     let path = test.write("growing", b"12345");
     for promised in [4, 6] {
@@ -387,7 +386,7 @@ fn a_file_that_grows_or_shrinks_meanwhile_is_noticed() {
 }
 
 #[test]
-fn unpacking_again_changes_nothing_and_what_a_killed_one_left_is_cleared() {
+fn second_unpack_changes_nothing_and_partial_folder_is_cleared() {
     let test = Folders::new();
     test.write("main.py", b"main");
     let snapshot = test.pack_data();
@@ -400,7 +399,7 @@ fn unpacking_again_changes_nothing_and_what_a_killed_one_left_is_cleared() {
 }
 
 #[test]
-fn many_may_unpack_at_the_same_time() {
+fn concurrent_unpacks_succeed() {
     let test = Folders::new();
     for number in 0..200 {
         test.write(&format!("folder{}/{number}", number % 7), &vec![0; number * 10]);
@@ -439,7 +438,7 @@ proptest! {
         }
         let snapshot = test.pack_data();
         prop_assert_eq!(&test.unpack(&snapshot), &expected);
-        // Packed where it was unpacked, it is the same snapshot.
+        // Packing the unpacked folder gives the same snapshot.
         let again = pack(Source::Data(&test.path("copy")), &test.path("again")).expect("it can be packed");
         prop_assert_eq!(again, snapshot);
     }

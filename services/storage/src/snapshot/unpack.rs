@@ -1,8 +1,7 @@
 //! Unpacks archives without trusting their content.
 //!
-//! It creates only regular files below the folder, each once, in a temporary folder that it renames once everything is
-//! there and the digest is correct. So there are no links to write through, no files to overwrite, and no partial
-//! folders.
+//! It creates only regular files, each once, in a temporary folder. It renames this folder once all files are written
+//! and the digest is correct. So an archive cannot write through links or overwrite files, and no folder is partial.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -18,14 +17,14 @@ use protocol::Snapshot;
 use super::{Limit, failed, mode};
 use crate::{Error, Result, disk};
 
-/// Maximum size of the description of a file: its header, long name and padding.
+/// The largest size of the description of a file: its header, long name and padding.
 const DESCRIPTION_BYTES_MAX: u64 = 64 * 1024;
 
 /// Unpacks the file `archive` into the folder `into`, unless that exists. The folder appears complete or not at all.
 ///
-/// Processes of a node may do this concurrently: one does the work, the others wait for it. The next process clears the
-/// rest of a killed one. [`Error::Damaged`] means that the archive is not this snapshot, tries to reach beyond the
-/// folder, or is larger than `limit`. Blocks.
+/// Processes of a node may call this concurrently: one unpacks, and the others wait for it. The next process removes
+/// the partial folder of a killed one. [`Error::Damaged`] means that the archive is not this snapshot, tries to write
+/// outside the folder, or is larger than `limit`. Blocks.
 pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) -> Result<()> {
     if into.is_dir() {
         return Ok(());
@@ -39,7 +38,7 @@ pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) ->
         .append(true)
         .open(&lock_path)
         .map_err(failed(&lock_path))?;
-    // Released with the file, also when this process is killed.
+    // The system releases the lock with the file, also when this process is killed.
     lock.lock().map_err(failed(&lock_path))?;
     if into.is_dir() {
         return Ok(());
@@ -48,12 +47,12 @@ pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) ->
     clear(&partial).map_err(failed(&partial))?;
     std::fs::create_dir(&partial).map_err(failed(&partial))?;
     let unpacked = extract(archive, snapshot, limit, &partial);
-    // An existing folder is trusted, even after a power cut.
+    // Callers trust an existing folder even after a power cut, so its files must be on disk before it gets its name.
     let unpacked =
         unpacked.and_then(|()| disk::sync_file_system(&partial).map_err(failed(&partial)));
     let renamed = unpacked.and_then(|()| std::fs::rename(&partial, into).map_err(failed(into)));
     if renamed.is_err() {
-        // The next process clears what this one cannot.
+        // If this fails, the next process clears the folder.
         let _ = clear(&partial);
     }
     renamed
@@ -97,7 +96,7 @@ fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> 
             (bytes, files) = (entry.size().saturating_add(bytes), files + 1);
             if bytes > limit.bytes || files > limit.files {
                 let Limit { bytes, files } = limit;
-                return Err(damaged(format!("it holds more than {files} files of {bytes} bytes")));
+                return Err(damaged(format!("it has more than {files} files or {bytes} bytes")));
             }
             allowance.set(entry.size());
             let is_executable = entry.header().mode().map_err(unreadable)? & 0o111 != 0;
@@ -109,7 +108,7 @@ fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> 
             })?;
         }
     }
-    // Bytes after the end are part of the digest, too.
+    // The digest includes bytes after the end of the archive.
     allowance.set(DESCRIPTION_BYTES_MAX);
     io::copy(&mut source, &mut io::sink()).map_err(unreadable)?;
     let digest = source.hasher.finalize().to_hex();
@@ -122,7 +121,7 @@ fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> 
     Ok(())
 }
 
-/// Returns a relative path that consists of plain names; `None` for any other.
+/// Returns the path if it is relative and consists of plain names; `None` for any other path.
 fn inner_path(name: &[u8]) -> Option<&Path> {
     let path = Path::new(OsStr::from_bytes(name));
     let is_plain = path.components().all(|component| matches!(component, Component::Normal(_)));
@@ -141,7 +140,7 @@ fn write(
     is_executable: bool,
     folder: &Path,
 ) -> std::result::Result<(), Problem> {
-    // Contradictory names: a file twice, or a file where another name needs a folder.
+    // The archive has contradictory names: a file twice, or a file where another name needs a folder.
     let contradiction = |error: io::Error| match error.kind() {
         io::ErrorKind::AlreadyExists
         | io::ErrorKind::NotADirectory
@@ -162,8 +161,8 @@ fn write(
     file.set_permissions(Permissions::from_mode(mode(is_executable))).map_err(Problem::Disk)
 }
 
-/// Forwards only as many bytes as the next step allows, and digests them, so that a small archive cannot become
-/// large, not even in memory.
+/// A reader that forwards only as many bytes as the next step allows, and computes their digest. So a small archive
+/// cannot become large, not even in memory.
 struct Bounded<'a, R> {
     inner: R,
     allowance: &'a Cell<u64>,

@@ -1,4 +1,4 @@
-//! Lists the files of a snapshot. Digests and packing agree because both use this listing.
+//! Lists the files of a snapshot.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -10,23 +10,23 @@ use ignore::{DirEntry, WalkBuilder};
 use super::{Limit, MARK, SnapshotFile, Source, file_name};
 use crate::{Error, Result};
 
-/// Maximum number of largest files that the message names.
+/// The largest number of files that the message names.
 const NAMED: usize = 3;
 
 /// The files of a source.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Sorted by their names in the snapshot.
+    /// The files, sorted by their names in the snapshot.
     pub files: Vec<SnapshotFile>,
-    /// The folder contains too many files: only the folder itself and Python packages (folders with
-    /// `__init__.py`) are listed.
+    /// Whether the folder contains too many files, so that the listing has only the files of the folder itself and of
+    /// Python packages (folders with `__init__.py`).
     pub is_partial: bool,
 }
 
 /// Lists the files of a source.
 ///
-/// Fails with [`Error::TooLarge`] as soon as [`Source::Data`] exceeds its limit. Scripts are listed no matter how many
-/// files are beside them: [`fit`](super::fit()) selects those that travel.
+/// Fails with [`Error::TooLarge`] as soon as [`Source::Data`] exceeds its limit. Scripts have no limit here, because
+/// [`fit`](super::fit()) selects the files that travel.
 pub fn files(source: Source<'_>) -> Result<Listing> {
     match source {
         Source::Data(file) if file.is_file() => {
@@ -40,7 +40,7 @@ pub fn files(source: Source<'_>) -> Result<Listing> {
                 true => Err(too_large(
                     &found.files,
                     Limit::DATA,
-                    "put it into a store and name it by its URL",
+                    "put it into a store, and give its URL in the job file",
                 )),
                 false => Ok(Listing { files: found.files, is_partial: false }),
             }
@@ -62,7 +62,7 @@ pub fn files(source: Source<'_>) -> Result<Listing> {
             if let (Some(name), Some(path)) = (entry_script, script)
                 && !files.iter().any(|file| file.name == Path::new(name))
             {
-                // The script itself is included even if it is excluded.
+                // The script travels even if a file of patterns excludes it.
                 let bytes = path.metadata().map_or(0, |metadata| metadata.len());
                 files.push(SnapshotFile { name: PathBuf::from(name), path, bytes });
                 files.sort();
@@ -74,7 +74,7 @@ pub fn files(source: Source<'_>) -> Result<Listing> {
 
 struct FoundFiles {
     files: Vec<SnapshotFile>,
-    /// There are more files.
+    /// Whether the files exceed the limit, so that the list is incomplete.
     exceeds: bool,
 }
 
@@ -147,7 +147,7 @@ fn data_walk(root: &Path) -> ignore::Walk {
     WalkBuilder::new(root).standard_filters(false).follow_links(true).build()
 }
 
-/// Folders that editors, tools and version control create beside code.
+/// The folders that editors, tools and version control create beside code.
 const TOOL_FOLDERS: &[&str] = &[
     ".git",
     ".hg",
@@ -162,7 +162,7 @@ const TOOL_FOLDERS: &[&str] = &[
     ".tox",
     ".nox",
 ];
-/// Files of systems, editors and shells (`gristmill run job.yaml > run.log`).
+/// The files of systems, editors and shells (`gristmill run job.yaml > run.log`).
 const TOOL_FILES: &[&str] = &[".DS_Store", "Thumbs.db", "desktop.ini", "nohup.out", "4913"];
 const TOOL_SUFFIXES: &[&str] = &[".log", "~", ".swp", ".swo", ".swx"];
 
@@ -186,7 +186,7 @@ fn script_walk(
     packages_only: bool,
 ) -> ignore::Walk {
     let real_root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
-    // Such a link would list everything twice.
+    // A link to a folder around the root would list all files twice.
     let leads_back =
         move |folder: &Path| folder.canonicalize().is_ok_and(|real| real_root.starts_with(real));
     let holds_script =
@@ -218,8 +218,8 @@ fn script_walk(
         .build()
 }
 
-/// Returns whether an error means nothing to pack: a dangling or circular link, a file removed meanwhile, or a folder
-/// that this user, and so the script, cannot read.
+/// Returns whether an error means that there is no file to pack: a dangling or circular link, a file that was removed
+/// meanwhile, or a folder that this user, and so the script, cannot read.
 fn is_nothing(error: &ignore::Error) -> bool {
     match error {
         ignore::Error::Loop { .. } => true,

@@ -1,7 +1,7 @@
-//! Records the existing queues of jobs, in `queues/<name>`: not every service can list its queues.
+//! Records the existing queues of jobs in `queues/<name>`, because not every service can list its queues.
 //!
-//! A reducer writes the entry before it creates the queues, and removes it after it has deleted them. So queues that a killed
-//! reducer has left are found.
+//! A reducer writes the entry before it creates the queues, and removes it after it has deleted them. So other reducers
+//! find queues that a killed reducer has left.
 
 use futures::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore};
@@ -10,12 +10,12 @@ use super::TargetStore;
 use crate::{Error, Result};
 
 impl TargetStore {
-    /// Notes that queues of this name are about to be created.
+    /// Records that queues of this name are about to be created.
     pub async fn put_queues(&self, name: &str) -> Result<()> {
         self.write(&entry(name), Vec::new()).await
     }
 
-    /// Notes that the queues of this name do not exist any more.
+    /// Records that the queues of this name have been deleted.
     pub async fn remove_queues(&self, name: &str) -> Result<()> {
         self.delete(&entry(name)).await
     }

@@ -12,13 +12,13 @@ use crate::{Error, Result, random_name};
 pub struct OpenJob {
     /// Its id.
     pub job_id: String,
-    /// The version of its marker. A command that changes what the job wants, cancels it, or opens it again writes the marker
-    /// again.
+    /// The version of its marker. A command that changes the demand of the job, cancels it, or opens it again also
+    /// writes the marker again.
     pub mark: String,
 }
 
 impl TargetStore {
-    /// Returns the quotas; `None`: the target has never had any.
+    /// Returns the quotas; `None` if the target has never had any.
     pub async fn quotas(&self) -> Result<Option<Quotas>> {
         match self.read("quotas.json").await? {
             Some(bytes) => {
@@ -38,10 +38,10 @@ impl TargetStore {
         .await
     }
 
-    /// Marks a job as open. The caller does this once the job is described, so that reducers find it, and after each change
-    /// of what the job wants.
+    /// Marks a job as open. The caller does this after it writes `spec.json`, so that reducers find the job, and after
+    /// each change of the job's demand.
     pub async fn mark_open(&self, job_id: &str) -> Result<()> {
-        // An ETag may be a digest of the content, and a time may have whole seconds only.
+        // The content differs each time, because an ETag may be a digest of it, and times may be whole seconds.
         self.write(&format!("open/{job_id}"), random_name().into_bytes()).await
     }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn marker_that_is_written_again_has_another_version() {
+    async fn rewritten_marker_has_another_version() {
         let folder = tempfile::tempdir().expect("temporary folder");
         for target in targets(folder.path()).await {
             let mut marks = Vec::new();

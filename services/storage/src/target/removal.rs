@@ -1,4 +1,4 @@
-//! Removing a job from the store of a target.
+//! Removes jobs from the store of a target.
 
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use super::TargetStore;
 use crate::disk::remove_folder;
 use crate::{Error, Result};
 
-/// Announces that a job is being removed.
+/// The object that announces the removal of a job.
 const REMOVING: &str = "control/removing";
-/// A removal takes two requests from its announcement to the deletion of `spec.json`.
+/// The age from which an announcement no longer counts. A removal needs only a few requests from its announcement to
+/// the deletion of `spec.json`.
 pub(super) const REMOVAL_SECONDS_MAX: i64 = 600;
 
 /// The result of a removal.
@@ -20,7 +21,7 @@ pub(super) const REMOVAL_SECONDS_MAX: i64 = 600;
 pub enum Removal {
     /// The job was removed.
     Removed,
-    /// The job is open, or was opened again: nothing was removed.
+    /// The job is open, or was opened again, so the call has removed nothing.
     Open,
 }
 
@@ -29,8 +30,8 @@ impl TargetStore {
     /// stay.
     ///
     /// [`REMOVING`] announces the removal before any check, and a process that opens a job looks for the announcement
-    /// afterwards ([`is_being_removed`](Self::is_being_removed)), so at least one of them notices the other. The job is
-    /// removed once `spec.json` is; [`finish_removal`](Self::finish_removal) deletes the rest.
+    /// afterwards ([`is_being_removed`](Self::is_being_removed)), so at least one of them notices the other. The
+    /// deletion of `spec.json` removes the job; [`finish_removal`](Self::finish_removal) deletes the other objects.
     pub async fn remove_job(&self, job_id: &str, must_have_ended: bool) -> Result<Removal> {
         let job = self.job(job_id);
         job.put(REMOVING, Bytes::new()).await?;
@@ -47,28 +48,28 @@ impl TargetStore {
         Ok(Removal::Removed)
     }
 
-    /// Removes the remaining objects of a job without description.
+    /// Removes the remaining objects of a job without `spec.json`.
     pub async fn finish_removal(&self, job_id: &str) -> Result<()> {
         let job = self.job(job_id);
         if let Some(folder) = job.folder() {
             return remove_folder(folder.to_owned()).await;
         }
-        // The announcement is deleted last: without it, the rest of the job would look like a job that is just
-        // beginning.
+        // The announcement is deleted last: without it, the other objects would look like a job that is being
+        // submitted.
         let last = job.path(REMOVING);
         let listed = self.store.list(Some(&job.path(""))).map_ok(|meta| meta.location);
         let others = listed.try_filter(move |location| std::future::ready(*location != last));
         let deleted =
             self.store.delete_stream(Box::pin(others)).try_for_each(|_| async { Ok(()) }).await;
         match deleted {
-            // Another `clean` removes the same objects.
+            // Another `clean` may delete the same objects.
             Ok(()) | Err(object_store::Error::NotFound { .. }) => job.delete(REMOVING).await,
             Err(error) => Err(Error::from_store(&job.name(""), error)),
         }
     }
 
-    /// Removes what is left of a job without description. A job may just be being submitted if its removal was not
-    /// announced, and it was written to within `recently` by the clock of the store: it stays.
+    /// Removes the remaining objects of a job without `spec.json`, unless a command may be submitting the job: no
+    /// removal is announced, and an object was written within `recently` by the clock of the store.
     pub async fn finish_old_removal(&self, job_id: &str, recently: Duration) -> Result<()> {
         let job = self.job(job_id);
         let objects = self.store.list(Some(&job.path(""))).try_collect::<Vec<_>>().await;
@@ -80,7 +81,7 @@ impl TargetStore {
         if is_recent && !is_announced { Ok(()) } else { self.finish_removal(job_id).await }
     }
 
-    /// Returns whether a job that was just marked as open is being removed. An old announcement stems from a removal
+    /// Returns whether a job that was just marked as open is being removed. Ignores an old announcement, of a process
     /// that was killed before it removed anything.
     pub async fn is_being_removed(&self, job_id: &str) -> Result<bool> {
         let job = self.job(job_id);
@@ -138,14 +139,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn inputs_of_a_job_that_was_never_described_are_removed() {
+    async fn inputs_of_a_job_without_spec_are_removed() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("table.parquet");
         std::fs::write(&file, "rows").expect("writable");
         for target in targets(&folder.path().join("store")).await {
             let job = target.job("a-job");
-            let place = job.put_input("table.parquet", &file).await.expect("writable").display();
-            assert!(place.ends_with("/jobs/a-job/inputs/table.parquet"), "{place}");
+            let copy = job.put_input("table.parquet", &file).await.expect("writable").display();
+            assert!(copy.ends_with("/jobs/a-job/inputs/table.parquet"), "{copy}");
             assert_eq!(&job.get("inputs/table.parquet").await.expect("readable")[..], b"rows");
             assert_eq!(target.job_ids().await.expect("readable"), ["a-job"]);
             target.finish_removal("a-job").await.expect("removable");

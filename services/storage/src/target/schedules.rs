@@ -1,8 +1,8 @@
 //! The schedules of a target: which node works on which job, in `schedule/<number>`.
 //!
-//! Every reducer may compute the next schedule. Each is created if absent, so there is one of each number, and a reducer
-//! that loses a race follows the winner's. A reader asks for the number after the last one that it knows. A reader that has
-//! missed too many lists them.
+//! Every reducer may compute the next schedule. It creates the object if it is absent, so each number has one schedule,
+//! and a reducer that loses the race follows that of the winner. A reader requests the number after the last one that
+//! it knows. A reader that has missed too many lists them.
 
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use super::TargetStore;
 use crate::create::{Commit, create};
 use crate::{Error, Result, random_name};
 
-/// Old schedules that are kept. A slow reader still finds the next one, and a slow writer the one that it competes with.
+/// The number of schedules that are kept. A slow reader still finds the next one, and a slow writer the schedule to
+/// which it has lost.
 const KEPT: u64 = 64;
-/// How long a follower finds no next schedule before it lists them: the next one may have been removed.
+/// The time without a new schedule after which a follower lists them, because the next one may have been removed.
 const LIST_AFTER: Duration = Duration::from_secs(60);
 
 impl TargetStore {
-    /// Returns a schedule by its number; `None`: it does not exist yet, or not any more.
+    /// Returns a schedule by its number; `None` if it does not exist yet, or has been removed.
     pub async fn schedule(&self, number: u64) -> Result<Option<Schedule>> {
         let name = schedule(number);
         let Some(bytes) = self.read(&name).await? else { return Ok(None) };
@@ -30,13 +31,13 @@ impl TargetStore {
         match read.number == number {
             true => Ok(Some(read)),
             false => {
-                Err(Error::damaged(self.name(&name), format!("it has the number {}", read.number)))
+                Err(Error::damaged(self.name(&name), format!("it contains number {}", read.number)))
             }
         }
     }
 
-    /// Creates a schedule under its number, and removes an old one. Returns `Lost` if another process has created one with
-    /// this number.
+    /// Creates a schedule under its number, and removes an old one. Returns `Lost` if another process has created a
+    /// schedule with this number.
     pub async fn create_schedule(&self, next: &Schedule) -> Result<Commit> {
         let (name, body) = (
             schedule(next.number),
@@ -73,28 +74,28 @@ impl TargetStore {
     }
 }
 
-/// Follows the schedules of a target: one request for each look, and one for each new schedule.
+/// A follower of the schedules of a target. [`look`](Self::look) sends one request, and one for each new schedule.
 #[derive(Debug)]
 pub struct ScheduleFollower {
     target: TargetStore,
     known: Schedule,
-    /// Number of the last schedule that the caller knows of.
-    told: u64,
+    /// The number of the last schedule that the caller knows.
+    reported: u64,
     damage: Option<Error>,
     author: String,
     build: String,
-    /// When it last found one, or listed them; `None`: it has not begun.
+    /// When it last found a schedule, or listed all of them; `None` before the first look.
     certain_at: Option<Instant>,
 }
 
 impl ScheduleFollower {
-    /// Knows no schedule yet.
+    /// Creates a follower that knows no schedule.
     pub fn new(target: TargetStore) -> Self {
         let (known, author, build) = (Schedule::default(), random_name(), String::new());
-        Self { target, known, told: 0, damage: None, author, build, certain_at: None }
+        Self { target, known, reported: 0, damage: None, author, build, certain_at: None }
     }
 
-    /// Sets the build of this process, which each schedule names that it commits.
+    /// Sets the build of this process, which its schedules name.
     pub fn of_build(self, build: String) -> Self {
         Self { build, ..self }
     }
@@ -104,19 +105,19 @@ impl ScheduleFollower {
         &self.known
     }
 
-    /// Returns what is wrong with the last schedule. It counts as one that gives no job anything, and the next one begins
-    /// anew: nothing else would end the wait for it.
+    /// Returns the error of the last schedule, if it is damaged. A damaged schedule counts as one without allocations,
+    /// so that the next schedule can follow it.
     pub fn damage(&self) -> Option<&Error> {
         self.damage.as_ref()
     }
 
-    /// Commits the schedule after the known one. If another process was faster, the known one is its schedule afterwards.
+    /// Commits the schedule after the known one. If another process was faster, its schedule becomes the known one.
     pub async fn commit(&mut self, next: Schedule) -> Result<Commit> {
         let next = Schedule { author: self.author.clone(), build: self.build.clone(), ..next };
         let commit = self.target.create_schedule(&next).await?;
         match commit {
             Commit::Committed => {
-                self.told = next.number;
+                self.reported = next.number;
                 self.found(next);
             }
             Commit::Lost => drop(self.look().await?),
@@ -124,7 +125,7 @@ impl ScheduleFollower {
         Ok(commit)
     }
 
-    /// Reads later schedules. Returns whether it has found one since its last answer.
+    /// Reads later schedules. Returns whether it has found one since the last call returned.
     pub async fn look(&mut self) -> Result<bool> {
         if self.certain_at.is_none_or(|at| at.elapsed() >= LIST_AFTER) {
             let last = self.target.last_schedule_number().await?;
@@ -134,7 +135,7 @@ impl ScheduleFollower {
             self.certain_at = Some(Instant::now());
         }
         while self.read(self.known.number + 1).await? {}
-        let before = std::mem::replace(&mut self.told, self.known.number);
+        let before = std::mem::replace(&mut self.reported, self.known.number);
         Ok(self.known.number > before)
     }
 
@@ -204,7 +205,7 @@ mod tests {
         }
     }
 
-    /// The store takes a write with equal content for a repeated one.
+    /// The author makes the schedules differ: a store takes an equal write for a retry, so that both would win.
     #[tokio::test]
     async fn one_of_two_processes_commits_equal_schedules() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn follower_finds_each_last_schedule_and_the_last_one_if_it_was_away_for_long() {
+    async fn follower_finds_the_last_schedule_even_after_a_long_absence() {
         let target = TargetStore::new(Arc::new(InMemory::new()), ObjectPath::default());
         let mut follower = ScheduleFollower::new(target.clone());
         assert!(!follower.look().await.expect("readable"), "no schedule exists yet");
@@ -249,7 +250,7 @@ mod tests {
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn schedule_before_one_that_cannot_be_read_is_not_lost() {
+    async fn schedule_before_an_unreadable_one_is_still_reported() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let [target, _] = targets(folder.path()).await;
         let mut follower = ScheduleFollower::new(target.clone());

@@ -1,4 +1,4 @@
-//! Snapshots in the store of a target: uploaded once, shared between jobs, removed when no job refers to them.
+//! Snapshots in the store of a target: uploaded once, shared by jobs, and removed when no job refers to them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -14,11 +14,11 @@ use super::TargetStore;
 use super::removal::REMOVAL_SECONDS_MAX;
 use crate::{Error, Result, Upload};
 
-/// Announces that snapshots are being removed. No digest has this name.
+/// The object that announces a removal of snapshots. Its name cannot be a digest.
 const REMOVING_SNAPSHOTS: &str = "snapshots/removing";
-/// Interval at which a job that waits for the end of such a removal checks.
-const REMOVAL_LOOK: Duration = Duration::from_millis(500);
-/// Concurrent reads of job descriptions.
+/// The interval at which a new job checks whether such a removal has ended.
+const REMOVAL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// The number of concurrent reads of `spec.json`.
 const SPECS_AT_ONCE: usize = 16;
 
 impl TargetStore {
@@ -41,18 +41,18 @@ impl TargetStore {
         Ok(true)
     }
 
-    /// Returns digests and sizes of the snapshots to which no job refers, jobs that are `gone` excepted.
-    pub async fn unused_snapshots(&self, gone: &HashSet<String>) -> Result<Vec<(String, u64)>> {
+    /// Returns the digests and sizes of snapshots to which no job refers. Ignores the jobs in `removed`.
+    pub async fn unused_snapshots(&self, removed: &HashSet<String>) -> Result<Vec<(String, u64)>> {
         let mut unused = self.snapshots().await?;
-        self.forget_used(&mut unused, &mut gone.clone()).await?;
+        self.forget_used(&mut unused, &mut removed.clone()).await?;
         Ok(unused.into_iter().collect())
     }
 
-    /// Removes the snapshots to which no job refers.
+    /// Removes the snapshots to which no job refers. Returns their digests and sizes.
     ///
-    /// [`REMOVING_SNAPSHOTS`] announces the removal before it reads the descriptions of new jobs, and a new job looks
-    /// for it after its description is written ([`has_snapshots`](Self::has_snapshots)), so at least one of them
-    /// notices the other.
+    /// The removal writes [`REMOVING_SNAPSHOTS`] before it reads the specifications of new jobs. A new job looks for
+    /// this announcement after it writes its `spec.json` ([`has_snapshots`](Self::has_snapshots)). So at least one of
+    /// them notices the other.
     pub async fn remove_unused_snapshots(&self) -> Result<Vec<(String, u64)>> {
         let (mut unused, mut known) = (self.snapshots().await?, HashSet::new());
         self.forget_used(&mut unused, &mut known).await?;
@@ -71,7 +71,7 @@ impl TargetStore {
             self.forget_used(&mut unused, &mut known).await?;
             let mut removed = Vec::new();
             for (digest, bytes) in unused {
-                // New jobs ignore an old announcement.
+                // New jobs ignore an old announcement, so the removal must end before it is old.
                 if began.elapsed().as_secs() >= REMOVAL_SECONDS_MAX as u64 / 2 {
                     break;
                 }
@@ -90,11 +90,11 @@ impl TargetStore {
         removed
     }
 
-    /// Waits until no removal is in progress, and returns whether every snapshot of a job exists. To be called after
-    /// its description is written.
+    /// Waits until no removal is in progress, then returns whether every snapshot of a job exists. The caller must have
+    /// written its `spec.json`.
     pub async fn has_snapshots(&self, spec: &JobSpec) -> Result<bool> {
         while self.removes_snapshots().await? {
-            tokio::time::sleep(REMOVAL_LOOK).await;
+            tokio::time::sleep(REMOVAL_CHECK_INTERVAL).await;
         }
         for digest in digests(spec) {
             let name = format!("snapshots/{digest}");
@@ -105,7 +105,8 @@ impl TargetStore {
         Ok(true)
     }
 
-    /// Returns whether a removal of snapshots is in progress. An old announcement stems from a killed process.
+    /// Returns whether a removal of snapshots is in progress. Ignores an old announcement, which a killed process has
+    /// left.
     async fn removes_snapshots(&self) -> Result<bool> {
         match self.store.head(&self.path(REMOVING_SNAPSHOTS)).await {
             Ok(meta) => Ok((self.now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX),
@@ -148,9 +149,9 @@ impl TargetStore {
                     }
                     known.insert(id);
                 }
-                // The job is just beginning, or is being removed.
+                // The job is being submitted or removed.
                 Err(Error::NotFound { .. }) => {}
-                // Its snapshots are unknown.
+                // The snapshots of the job are unknown, so none can be removed.
                 Err(error) => return Err(error),
             }
         }
@@ -194,10 +195,10 @@ mod tests {
             target.mark_open("an-open-job").await.expect("writable");
             job_of(&target, "a-kept-job", "bb").await;
             target.put_snapshot("cc", &file).await.expect("it is there");
-            let unused = |gone: &[&str]| {
-                let (target, gone) =
-                    (target.clone(), gone.iter().map(|id| (*id).to_owned()).collect());
-                async move { target.unused_snapshots(&gone).await.expect("readable") }
+            let unused = |removed: &[&str]| {
+                let (target, removed) =
+                    (target.clone(), removed.iter().map(|id| (*id).to_owned()).collect());
+                async move { target.unused_snapshots(&removed).await.expect("readable") }
             };
             assert_eq!(unused(&[]).await, [("cc".to_owned(), 6)]);
             assert_eq!(unused(&["a-kept-job"]).await.len(), 2);
@@ -218,7 +219,7 @@ mod tests {
         }
     }
 
-    /// A job finds its snapshot and writes its description during a removal that has not read it.
+    /// The job writes its `spec.json` during a removal that has not read it.
     #[tokio::test(start_paused = true)]
     async fn new_job_waits_for_a_removal_and_notices_missing_snapshots() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -235,7 +236,7 @@ mod tests {
             target.store.put(&announcement, Bytes::new().into()).await.expect("writable");
             target.remove_unused_snapshots().await.expect("nothing to remove");
             let removed = async {
-                tokio::time::sleep(3 * REMOVAL_LOOK).await;
+                tokio::time::sleep(3 * REMOVAL_CHECK_INTERVAL).await;
                 target.store.delete(&target.path("snapshots/aa")).await.expect("there");
                 target.store.delete(&announcement).await.expect("there");
             };

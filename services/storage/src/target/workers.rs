@@ -1,7 +1,7 @@
-//! The list of workers of a target: what each has and does, in `workers/<name>`.
+//! The list of workers of a target: the offer and current work of each, in `workers/<name>`.
 //!
-//! A worker writes its entry when it starts, renews it at each change and regularly, and removes it when it ends. The entry
-//! of a worker that was killed becomes stale.
+//! A worker writes its entry when it starts, renews it at each change and regularly, and removes it when it ends. The
+//! entry of a killed worker becomes stale.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -15,15 +15,15 @@ use protocol::{NodeState, Offer, is_job_id, is_label, one_line};
 use super::TargetStore;
 use crate::{Error, Result};
 
-/// The longest time from one renewal of an entry to the next.
+/// The longest time between two renewals of an entry.
 pub const WORKER_PERIOD: Duration = Duration::from_secs(15);
-/// The time from one renewal to the next while the worker has a job.
+/// The time between two renewals while the worker has a job.
 pub const WORKER_PERIOD_AT_WORK: Duration = Duration::from_secs(2);
-/// An entry that was not renewed for this long, by the clock of the store, is stale: three periods.
+/// The age, by the clock of the store, from which an entry is stale: three periods.
 pub const WORKER_ENTRY_LASTS: Duration = Duration::from_secs(3 * WORKER_PERIOD.as_secs());
-/// The largest entry that is read; a worker has a few labels, and at most some hundred jobs.
+/// The size of the largest entry that is read. A worker has a few labels, and at most some hundred jobs.
 const ENTRY_BYTES_MAX: u64 = 256 * 1024;
-/// Entries that are read; more would say nothing new.
+/// The largest number of entries that are read.
 const READ_MAX: usize = 1000;
 const READ_AT_ONCE: usize = 16;
 
@@ -32,7 +32,7 @@ const READ_AT_ONCE: usize = 16;
 pub struct SeenWorker {
     /// Its state.
     pub state: NodeState,
-    /// When it last renewed its entry, by the clock of the store, milliseconds since the epoch.
+    /// When it last renewed its entry, by the clock of the store, in milliseconds since the epoch.
     pub seen_at: u64,
 }
 
@@ -54,18 +54,18 @@ impl TargetStore {
         }
     }
 
-    /// Returns what the workers offer, without stale entries and those that cannot be read.
+    /// Returns the offers of workers by their names, without stale and unreadable entries.
     pub async fn workers(&self) -> Result<BTreeMap<String, Offer>> {
         let seen = self.seen_workers().await?;
         Ok(seen.into_iter().map(|worker| (worker.state.name, worker.state.offer)).collect())
     }
 
-    /// Returns the workers by their names, without stale entries and those that cannot be read.
+    /// Returns the workers, sorted by name, without stale and unreadable entries.
     pub async fn seen_workers(&self) -> Result<Vec<SeenWorker>> {
         WorkerWatch::new(self.clone()).look().await
     }
 
-    /// Reads an entry; `None`: its worker has ended since it was listed, or it cannot be read.
+    /// Reads an entry. Returns `None` if its worker has ended since the listing, or its content is invalid.
     async fn read_worker(&self, entry: &ObjectMeta) -> Result<Option<SeenWorker>> {
         let bytes = match self.store.get(&entry.location).await {
             Ok(found) => found.bytes().await,
@@ -74,7 +74,7 @@ impl TargetStore {
         let name = entry.location.filename().unwrap_or_default().to_owned();
         let seen_at = u64::try_from(entry.last_modified.timestamp_millis()).unwrap_or_default();
         match bytes {
-            Ok(bytes) => Ok(believed(&bytes, name).map(|state| SeenWorker { state, seen_at })),
+            Ok(bytes) => Ok(parse_entry(&bytes, name).map(|state| SeenWorker { state, seen_at })),
             Err(object_store::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(Error::from_store(&self.name("workers"), error)),
         }
@@ -95,7 +95,7 @@ impl TargetStore {
         Ok(())
     }
 
-    /// Returns all entries: fresh ones, and stale ones.
+    /// Returns all entries: the fresh ones, and the stale ones.
     async fn listed_workers(&self) -> Result<(Vec<ObjectMeta>, Vec<ObjectMeta>)> {
         let listed = self.store.list(Some(&self.path("workers"))).try_collect::<Vec<_>>().await;
         let listed = listed.map_err(|error| Error::from_store(&self.name("workers"), error))?;
@@ -117,7 +117,7 @@ impl TargetStore {
     }
 }
 
-/// The workers of a target as one process knows them. It reads an entry again only if that has changed.
+/// The workers of a target that a process has read. It reads an entry again only if the entry has changed.
 #[derive(Debug)]
 pub struct WorkerWatch {
     target: TargetStore,
@@ -128,12 +128,12 @@ pub struct WorkerWatch {
 type Version = (DateTime<Utc>, Option<String>, u64);
 
 impl WorkerWatch {
-    /// Knows no worker yet.
+    /// Creates a watch that knows no worker.
     pub fn new(target: TargetStore) -> Self {
         Self { target, known: HashMap::new() }
     }
 
-    /// Returns the workers by their names, without stale entries and those that cannot be read.
+    /// Returns the workers, sorted by name, without stale and unreadable entries.
     pub async fn look(&mut self) -> Result<Vec<SeenWorker>> {
         let (mut fresh, _) = self.target.listed_workers().await?;
         fresh.truncate(READ_MAX);
@@ -155,8 +155,9 @@ impl WorkerWatch {
     }
 }
 
-/// Reads an entry. Scripts can write one too, so names that no worker and no job may have do not reach a terminal.
-fn believed(bytes: &[u8], name: String) -> Option<NodeState> {
+/// Parses an entry. A script can forge one, so this drops names that no label and no job may have, before they reach a
+/// terminal.
+fn parse_entry(bytes: &[u8], name: String) -> Option<NodeState> {
     let mut state: NodeState = serde_json::from_slice(bytes).ok()?;
     state.name = name;
     state.offer.labels.retain(|name, value| is_label(name) && is_label(value));

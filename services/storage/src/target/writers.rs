@@ -1,7 +1,7 @@
 //! Records the jobs that write an output: `writers/<digest of the output>/<job_id>`.
 //!
-//! A job records itself, opens, and then looks for other open jobs that have recorded themselves. Of two jobs at least one
-//! therefore sees the other, whatever their order.
+//! The command that submits a job records the job, opens it, and then looks for other open jobs with such a record. So
+//! of two jobs at least one finds the other, in any order.
 
 use futures::TryStreamExt;
 use object_store::ObjectStore;

@@ -14,9 +14,9 @@ pub(super) struct AnyUpload {
     store: Arc<dyn ObjectStore>,
     path: ObjectPath,
     bytes_expected: u64,
-    /// Collected bytes that are not yet sent.
+    /// The bytes that are not yet sent.
     buffer: BytesMut,
-    /// Set once there was enough to send.
+    /// Set once the first part is sent.
     upload: Option<Box<dyn MultipartUpload>>,
     next_part: u64,
     sending: JoinSet<Result<()>>,
@@ -42,7 +42,7 @@ impl AnyUpload {
         Ok(())
     }
 
-    /// Sends the collected bytes.
+    /// Sends the buffer as a part.
     async fn send(&mut self) -> Result<()> {
         while self.sending.len() >= PARTS_AT_ONCE {
             self.wait().await?;

@@ -1,11 +1,11 @@
 //! An upload to S3 in parts, some of which S3 copies from other objects.
 //!
-//! All parts but the last have at least 5 MiB. So small pieces are collected, and the beginning of an object
-//! to be copied may be fetched to complete the part before it.
+//! All parts but the last have at least 5 MiB. So the upload collects small pieces, and may fetch the beginning of an
+//! object that it copies, to complete the part before it.
 //!
 //! A writer that finishes an object removes all other uploads of it: those of dead writers, which would cost money,
-//! and those of slow writers, which would later replace it with an older state. A slow writer
-//! then gets [`Error::Superseded`], and the finished object remains.
+//! and those of slow writers, which would later replace it with an older state. A slow writer then gets
+//! [`Error::Superseded`], and the finished object remains.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -20,12 +20,12 @@ use tokio::task::JoinSet;
 use url::Url;
 
 use super::{PARTS_AT_ONCE, PARTS_EXPECTED, part_bytes};
-use crate::error::{RequestFailure, Source, said};
+use crate::error::{RequestFailure, Source, short_message};
 use crate::{Error, Result};
 
 /// The smallest part that S3 allows.
 const PART_BYTES_MIN: u64 = 5 << 20;
-/// Bytes that one request copies, unless the size of the object requires more (S3 allows 5 GiB).
+/// The number of bytes that one request copies, unless the size of the object requires more (S3 allows 5 GiB).
 const COPY_BYTES_MAX: u64 = 512 << 20;
 
 /// An object on S3.
@@ -38,14 +38,14 @@ pub(crate) struct S3Object {
 #[derive(Debug)]
 pub(crate) struct S3Upload {
     client: Client,
-    place: S3Object,
+    object: S3Object,
     name: String,
-    /// The smallest part of this upload.
-    unit: u64,
+    /// The smallest size of a part of this upload.
+    part_bytes_min: u64,
     bytes_expected: u64,
-    /// Collected bytes that are not yet sent.
+    /// The bytes that are not yet sent.
     buffer: BytesMut,
-    /// Set once there was enough to send.
+    /// Set once the first part is sent.
     upload_id: Option<String>,
     next_part: i32,
     sending: JoinSet<Result<CompletedPart>>,
@@ -68,7 +68,7 @@ impl S3Object {
         Self { bucket: self.bucket.clone(), key: key.to_string() }
     }
 
-    /// Returns the name of the object as source of a copy.
+    /// Returns the name of the object as the source of a copy: `BUCKET/KEY`, percent-encoded.
     fn source(&self) -> String {
         let mut source = String::new();
         for byte in format!("{}/{}", self.bucket, self.key).bytes() {
@@ -84,13 +84,13 @@ impl S3Object {
 }
 
 impl S3Upload {
-    pub fn new(client: Client, place: S3Object, name: String, bytes_expected: u64) -> Self {
-        let unit = PART_BYTES_MIN.max(bytes_expected / PARTS_EXPECTED + 1);
+    pub fn new(client: Client, object: S3Object, name: String, bytes_expected: u64) -> Self {
+        let part_bytes_min = PART_BYTES_MIN.max(bytes_expected / PARTS_EXPECTED + 1);
         Self {
             client,
-            place,
+            object,
             name,
-            unit,
+            part_bytes_min,
             bytes_expected,
             buffer: BytesMut::new(),
             upload_id: None,
@@ -119,29 +119,29 @@ impl S3Upload {
         usize::try_from(part_bytes(self.bytes_expected, number)).expect("64-bit machine")
     }
 
-    /// Returns how many bytes of an object of this size must be written before the rest can be copied; `None` if it is
-    /// too small.
+    /// Returns how many bytes at the beginning of an object of this size must be written before S3 can copy the rest;
+    /// `None` if the object is too small to be copied.
     pub fn bytes_before_copy(&self, bytes: u64) -> Option<u64> {
         let head = match self.buffer.len() as u64 {
             0 => 0,
-            buffered => self.unit.saturating_sub(buffered),
+            buffered => self.part_bytes_min.saturating_sub(buffered),
         };
-        (bytes >= head + self.unit).then_some(head)
+        (bytes >= head + self.part_bytes_min).then_some(head)
     }
 
-    /// Appends a range of another object, which begins where [`bytes_before_copy`](Self::bytes_before_copy) says.
+    /// Appends a range of another object, whose start [`bytes_before_copy`](Self::bytes_before_copy) has returned.
     pub async fn copy(&mut self, from: &S3Object, range: Range<u64>) -> Result<()> {
         if !self.buffer.is_empty() {
             self.send().await?;
         }
         let bytes = range.end - range.start;
-        let pieces = bytes.div_ceil(COPY_BYTES_MAX.max(2 * self.unit));
+        let pieces = bytes.div_ceil(COPY_BYTES_MAX.max(2 * self.part_bytes_min));
         for piece in 0..pieces {
             let start = range.start + bytes * piece / pieces;
             let last = range.start + bytes * (piece + 1) / pieces - 1;
             let (number, upload_id) = self.begin_part().await?;
             let request =
-                self.client.upload_part_copy().bucket(&self.place.bucket).key(&self.place.key);
+                self.client.upload_part_copy().bucket(&self.object.bucket).key(&self.object.key);
             let request = request.upload_id(upload_id).part_number(number);
             let request = request
                 .copy_source(from.source())
@@ -160,11 +160,11 @@ impl S3Upload {
         Ok(())
     }
 
-    /// Sends the collected bytes.
+    /// Sends the buffer as a part.
     async fn send(&mut self) -> Result<()> {
         let body = self.buffer.split().freeze();
         let (number, upload_id) = self.begin_part().await?;
-        let request = self.client.upload_part().bucket(&self.place.bucket).key(&self.place.key);
+        let request = self.client.upload_part().bucket(&self.object.bucket).key(&self.object.key);
         let request = request.upload_id(upload_id).part_number(number).body(ByteStream::from(body));
         let name = self.name.clone();
         self.sending.spawn(async move {
@@ -175,7 +175,7 @@ impl S3Upload {
         Ok(())
     }
 
-    /// Waits until another part may be sent, and returns its number and the upload.
+    /// Waits until another part may be sent. Returns its number and the id of the upload.
     async fn begin_part(&mut self) -> Result<(i32, String)> {
         while self.sending.len() >= PARTS_AT_ONCE {
             self.wait().await?;
@@ -186,8 +186,8 @@ impl S3Upload {
                 let request = self
                     .client
                     .create_multipart_upload()
-                    .bucket(&self.place.bucket)
-                    .key(&self.place.key);
+                    .bucket(&self.object.bucket)
+                    .key(&self.object.key);
                 let begun = request
                     .send()
                     .await
@@ -219,7 +219,8 @@ impl S3Upload {
     async fn try_finish(&mut self) -> Result<()> {
         if self.upload_id.is_none() {
             let body: Bytes = self.buffer.split().freeze();
-            let request = self.client.put_object().bucket(&self.place.bucket).key(&self.place.key);
+            let request =
+                self.client.put_object().bucket(&self.object.bucket).key(&self.object.key);
             let put = request.body(ByteStream::from(body)).send().await;
             return put.map(drop).map_err(|error| failed(&self.name, "upload", error));
         }
@@ -233,8 +234,11 @@ impl S3Upload {
         let parts = CompletedMultipartUpload::builder()
             .set_parts(Some(std::mem::take(&mut self.sent)))
             .build();
-        let request =
-            self.client.complete_multipart_upload().bucket(&self.place.bucket).key(&self.place.key);
+        let request = self
+            .client
+            .complete_multipart_upload()
+            .bucket(&self.object.bucket)
+            .key(&self.object.key);
         let request = request.set_upload_id(self.upload_id.clone()).multipart_upload(parts);
         request.send().await.map_err(|error| failed(&self.name, "finish the upload", error))?;
         self.upload_id = None;
@@ -242,22 +246,22 @@ impl S3Upload {
         Ok(())
     }
 
-    /// Removes other uploads of the finished object, which are useless now. Ignores errors.
+    /// Removes other uploads of the finished object. Ignores errors.
     async fn remove_others(&self) {
         let listed = self
             .client
             .list_multipart_uploads()
-            .bucket(&self.place.bucket)
-            .prefix(&self.place.key)
+            .bucket(&self.object.bucket)
+            .prefix(&self.object.key)
             .send()
             .await;
         let Ok(listed) = listed else { return };
-        for other in listed.uploads().iter().filter(|other| other.key() == Some(&self.place.key)) {
+        for other in listed.uploads().iter().filter(|other| other.key() == Some(&self.object.key)) {
             let request = self
                 .client
                 .abort_multipart_upload()
-                .bucket(&self.place.bucket)
-                .key(&self.place.key);
+                .bucket(&self.object.bucket)
+                .key(&self.object.key);
             let _ = request.set_upload_id(other.upload_id.clone()).send().await;
         }
     }
@@ -269,8 +273,8 @@ impl S3Upload {
             let request = self
                 .client
                 .abort_multipart_upload()
-                .bucket(&self.place.bucket)
-                .key(&self.place.key);
+                .bucket(&self.object.bucket)
+                .key(&self.object.key);
             let _ = request.upload_id(upload_id).send().await;
         }
     }
@@ -280,21 +284,21 @@ fn failed<E>(object: &str, doing: &str, error: SdkError<E>) -> Error
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
 {
-    let (code, said) = match error.as_service_error() {
+    let (code, message) = match error.as_service_error() {
         Some(service) => {
             let code = service.code().unwrap_or("no code").to_owned();
             let message = format!("{} ({code})", service.message().unwrap_or("no message"));
             (code, message)
         }
-        None => (String::new(), said(&error)),
+        None => (String::new(), short_message(&error)),
     };
     let object = object.to_owned();
     let status = error.raw_response().map(|response| response.status().as_u16());
-    // The status of a service that waited in vain for the request is 400.
+    // S3 answers with status 400 if the request did not arrive in time.
     let may_pass = code == "RequestTimeout"
         || status.is_none_or(|status| status >= 500 || [408, 409, 429].contains(&status));
     let source: Source = Box::new(RequestFailure {
-        words: format!("{doing}: {said}"),
+        words: format!("{doing}: {message}"),
         may_pass,
         error: Box::new(error),
     });

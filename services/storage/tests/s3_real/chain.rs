@@ -1,4 +1,4 @@
-//! AWS settings from the usual sources. Each test changes the variables of its own process.
+//! Tests of AWS settings from the usual sources. Each test changes the variables of its own process.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ fn set(variables: &[(&str, &str)]) {
         "AWS_REGION",
         "AWS_DEFAULT_REGION",
     ] {
-        // SAFETY: the runner gives each test a process of its own, and nothing runs in it yet that reads them.
+        // SAFETY: the runner gives each test its own process, in which no other thread reads variables yet.
         unsafe { std::env::remove_var(name) };
     }
     for (name, value) in variables {
@@ -91,15 +91,15 @@ fn error_without_keys_names_all_sources() {
         ("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent"),
         ("AWS_EC2_METADATA_DISABLED", "true"),
     ]);
-    let said =
+    let error =
         format!("{:#}", read("s3://bucket/a", options).expect_err("there are no credentials"));
     assert!(
-        said.starts_with("s3://bucket/a: access denied; ")
-            && said.contains(": no AWS credentials were found in environment, profile"),
-        "{said}"
+        error.starts_with("s3://bucket/a: access denied; ")
+            && error.contains(": no AWS credentials were found in environment, profile"),
+        "{error}"
     );
     assert!(
-        said.contains("set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-        "{said}"
+        error.contains("set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        "{error}"
     );
 }

@@ -1,4 +1,4 @@
-//! Creates objects if they are absent.
+//! Tests of conditional creates.
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -58,7 +58,7 @@ async fn store_that_ignores_the_condition_fails_the_check() {
     let refused = conditional_create_works(&target)
         .await
         .expect("answered")
-        .expect_err("all of them were told yes");
+        .expect_err("every writer was told that it had created the object");
     assert!(matches!(refused, NotConditional::Ignored { deceived: 15 }), "{refused}");
 }
 

@@ -1,4 +1,4 @@
-//! Stores with LocalStack's S3 at `GRISTMILL_TEST_AWS_ENDPOINT`.
+//! Tests of stores with LocalStack's S3 at `GRISTMILL_TEST_AWS_ENDPOINT`.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The objects of a compute target and of its jobs.
+//! Tests of the objects of a compute target and of its jobs.
 
 use std::fs;
 
@@ -14,10 +14,10 @@ async fn missing_bucket_is_named_on_opening() {
     let error = TargetStore::open("s3://no-such-bucket-anywhere/x", options(&endpoint()))
         .await
         .expect_err("no bucket");
-    let said = format!("{error:#}");
+    let text = format!("{error:#}");
     assert!(
-        said.starts_with("s3://no-such-bucket-anywhere/x: there is no such bucket; create it"),
-        "{said}"
+        text.starts_with("s3://no-such-bucket-anywhere/x: there is no such bucket; create it"),
+        "{text}"
     );
 }
 
@@ -30,14 +30,14 @@ async fn rejected_credentials_are_named_in_one_line() {
     let error =
         TargetStore::open(&bucket.url("x"), options(&proxy.endpoint)).await.expect_err("refused");
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
-    let said = format!("{error:#}");
+    let text = format!("{error:#}");
     assert!(
-        said.contains(
+        text.contains(
             "access denied; check the credentials and what they allow: It does not exist"
         ),
-        "{said}"
+        "{text}"
     );
-    assert!(!said.contains('\n'));
+    assert!(!text.contains('\n'));
 }
 
 #[tokio::test]

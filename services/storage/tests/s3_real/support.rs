@@ -1,7 +1,7 @@
-//! S3 of LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`: a bucket for every test, and a proxy in front of
-//! it that counts requests and fails chosen ones.
+//! S3 of LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`: a bucket for every test, and a proxy that counts requests and
+//! fails chosen ones.
 
-// Every test binary uses a part of this.
+// Every test binary uses only some of these items.
 #![allow(dead_code, missing_docs)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ pub fn endpoint() -> String {
     {
         assert!(
             std::env::var_os(name).is_some(),
-            "{name} is not set, so there is no LocalStack: start it with scripts/up"
+            "{name} is not set; start LocalStack with scripts/up"
         );
     }
     std::env::var("GRISTMILL_TEST_AWS_ENDPOINT").expect("UTF-8")
@@ -32,7 +32,7 @@ pub fn http(
 ) -> (u16, Vec<u8>) {
     let address = endpoint.trim_start_matches("http://").trim_end_matches('/');
     let mut stream = TcpStream::connect(address).unwrap_or_else(|error| {
-        panic!("no LocalStack at {endpoint}: {error}; start it with scripts/up")
+        panic!("cannot connect to LocalStack at {endpoint} ({error}); start it with scripts/up")
     });
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
     for (name, value) in headers {
@@ -51,10 +51,10 @@ fn head_end(answer: &[u8]) -> Option<usize> {
     answer.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// Maximum number of pages of a thousand keys that a test leaves behind.
+/// The largest number of pages of a thousand keys that a test leaves behind.
 const PAGES_MAX: usize = 10;
 
-/// A bucket, emptied and deleted when dropped.
+/// A bucket. Dropping it empties and deletes it.
 pub struct Bucket {
     pub name: String,
     endpoint: String,
@@ -72,7 +72,7 @@ impl Bucket {
         Self { name, endpoint }
     }
 
-    /// `s3://bucket/key`.
+    /// Returns `s3://bucket/key`.
     pub fn url(&self, key: &str) -> String {
         format!("s3://{}/{key}", self.name)
     }
@@ -93,12 +93,12 @@ impl Bucket {
         http(&self.endpoint, "DELETE", &format!("/{}/{key}", self.name), &[], b"");
     }
 
-    /// Up to 1000 keys.
+    /// Returns up to 1000 keys.
     pub fn keys(&self) -> Vec<String> {
         self.elements("?list-type=2", "Key")
     }
 
-    /// Ids of uploads that are neither finished nor aborted.
+    /// Returns the ids of uploads that are neither finished nor aborted.
     pub fn uploads(&self) -> Vec<String> {
         self.elements("?uploads", "UploadId")
     }
@@ -139,13 +139,13 @@ impl Drop for Bucket {
 
 /// The fate of a request.
 pub enum Fate {
-    /// It arrives, and its answer returns.
+    /// The request and its answer arrive.
     Pass,
-    /// It does not arrive, and the proxy answers with this status and body.
+    /// The request does not arrive, and the proxy answers with this status and body.
     Fail(u16, &'static str),
-    /// It arrives, and its answer is lost.
+    /// The request arrives, but its answer is lost.
     LoseAnswer,
-    /// It arrives without this header.
+    /// The request arrives without this header.
     Strip(&'static str),
 }
 
@@ -153,12 +153,12 @@ pub enum Fate {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: String,
-    /// With the query.
+    /// The path with the query.
     pub path: String,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
     pub body_bytes: usize,
-    /// Bytes of the answer's body.
+    /// The size of the answer's body.
     pub answer_bytes: usize,
 }
 
@@ -167,7 +167,7 @@ impl Request {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// A listing of keys.
+    /// Returns whether the request lists keys.
     pub fn is_list(&self) -> bool {
         self.method == "GET" && self.path.contains("list-type=2")
     }
@@ -193,19 +193,19 @@ impl Proxy {
             for stream in listener.incoming() {
                 let (upstream, seen, decide) =
                     (upstream.clone(), Arc::clone(&seen), Arc::clone(&decide));
-                // Whoever gives up on a request closes the connection.
+                // A client that gives up on a request closes the connection.
                 std::thread::spawn(move || serve(&stream?, &upstream, &seen, &*decide));
             }
         });
         Self { endpoint, requests }
     }
 
-    /// That everything passes.
+    /// Starts a proxy that passes every request.
     pub fn counting() -> Self {
         Self::start(|_, _| Fate::Pass)
     }
 
-    /// The requests so far.
+    /// Returns the requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("no holder panics").clone()
     }
@@ -215,7 +215,7 @@ impl Proxy {
     }
 }
 
-/// One request a connection, which makes the end of an answer plain to see.
+/// Serves one request of a connection, and then closes it, which marks the end of the answer.
 fn serve(
     near: &TcpStream,
     upstream: &str,

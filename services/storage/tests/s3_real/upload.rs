@@ -1,4 +1,4 @@
-//! Uploads of objects of any size.
+//! Tests of uploads of objects of any size.
 
 use bytes::Bytes;
 use storage::Error;
@@ -16,7 +16,7 @@ fn is_part(request: &Request) -> bool {
     request.method == "PUT" && request.path.contains("partNumber=")
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes in which no two places look alike.
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| ((at + seed) % 251) as u8 ^ (at >> 16) as u8).collect()
 }
@@ -48,8 +48,8 @@ async fn s3_copies_large_parts_and_small_parts_are_combined() {
     let bucket = Bucket::new();
     let (target, proxy) = counted(&bucket).await;
     let job = target.job("one");
-    // Too small alone, but enough together; large enough; large enough after its beginning is fetched; just enough;
-    // too small after another; large at the end.
+    // In order: parts that are too small alone, but enough together; a large one; one that is large enough after its
+    // beginning is fetched; one that is just enough; parts that are too small behind others; a large one at the end.
     let sizes = [
         MIB,
         3 * MIB,

@@ -1,4 +1,4 @@
-//! Reads of objects in the planned version.
+//! Tests of reads of objects in the planned version.
 
 use protocol::FileVersion;
 use storage::Error;
@@ -7,7 +7,7 @@ use crate::stores;
 use crate::support::{Bucket, Proxy, endpoint};
 
 fn etag_of(bucket: &Bucket, key: &str) -> Option<String> {
-    // From a listing, as in a plan.
+    // A plan takes the ETag from a listing, too.
     let (_, listing) = crate::support::http(
         &endpoint(),
         "GET",

@@ -1,9 +1,9 @@
-//! Archives that were not packed here: damaged, or made to do harm.
+//! Tests with archives that are damaged, or made to do harm.
 
 use super::*;
 
 #[test]
-fn another_content_than_promised_is_refused() {
+fn archive_with_another_digest_is_rejected() {
     let test = Folders::new();
     test.write("main.py", b"main");
     let snapshot = test.pack_data();
@@ -17,7 +17,7 @@ fn another_content_than_promised_is_refused() {
 }
 
 #[test]
-fn a_truncated_archive_is_refused() {
+fn truncated_archive_is_rejected() {
     let test = Folders::new();
     test.write("main.py", &[7; 3000]);
     let snapshot = test.pack_data();
@@ -33,7 +33,7 @@ fn a_truncated_archive_is_refused() {
     }
 }
 
-/// A tar stream as someone with bad intentions would write it, field by field.
+/// A tar stream that an attacker could write, field by field.
 #[derive(Default)]
 struct Hostile(Vec<u8>);
 
@@ -60,20 +60,20 @@ impl Hostile {
 }
 
 #[test]
-fn names_that_lead_out_are_refused() {
+fn names_outside_the_folder_are_rejected() {
     let test = Folders::new();
     for name in ["../evil", "a/../../evil", "/tmp/evil", "..", ".", "", "a/..", "./evil", "folder/"]
     {
         let message =
-            test.refused(&Hostile::default().entry(b'0', name.as_bytes(), b"", b"x").end());
+            test.rejection(&Hostile::default().entry(b'0', name.as_bytes(), b"", b"x").end());
         assert!(
             message.contains("not a path below") || message.contains("not a regular file"),
             "{name}: {message}"
         );
     }
-    // The long forms of a name are no other way.
+    // The long forms of names are checked as well.
     let long = [b"../".repeat(60), b"evil\0".to_vec()].concat();
-    let message = test.refused(
+    let message = test.rejection(
         &Hostile::default()
             .entry(b'L', b"././@LongLink", b"", &long)
             .entry(b'0', b"a", b"", b"x")
@@ -82,14 +82,14 @@ fn names_that_lead_out_are_refused() {
     assert!(message.contains("not a path below"), "{message}");
     let pax = b"15 path=../evil\n";
     let pax = [format!("{} ", pax.len()).into_bytes(), pax[3..].to_vec()].concat();
-    let message = test.refused(
+    let message = test.rejection(
         &Hostile::default().entry(b'x', b"pax", b"", &pax).entry(b'0', b"a", b"", b"x").end(),
     );
     assert!(message.contains("not a path below"), "{message}");
 }
 
 #[test]
-fn entries_other_than_regular_files_are_refused() {
+fn entries_other_than_regular_files_are_rejected() {
     let test = Folders::new();
     for (kind, what) in [
         (b'1', "hard link"),
@@ -103,18 +103,18 @@ fn entries_other_than_regular_files_are_refused() {
         (b'g', "global header"),
         (b'?', "unknown"),
     ] {
-        // The classic: a link, then a file through it.
+        // The classic attack: a link, and then a file below it.
         let tar = Hostile::default()
             .entry(kind, b"way", b"/etc", b"")
             .entry(b'0', b"way/evil", b"", b"x")
             .end();
-        let message = test.refused(&tar);
+        let message = test.rejection(&tar);
         assert!(!message.is_empty(), "{what}");
     }
 }
 
 #[test]
-fn names_that_contradict_each_other_are_refused() {
+fn contradictory_names_are_rejected() {
     let test = Folders::new();
     for (first, second) in [("a", "a"), ("a", "a/b"), ("a/b", "a")] {
         let tar = Hostile::default().entry(b'0', first.as_bytes(), b"", b"x").entry(
@@ -123,37 +123,37 @@ fn names_that_contradict_each_other_are_refused() {
             b"",
             b"x",
         );
-        let message = test.refused(&tar.end());
+        let message = test.rejection(&tar.end());
         assert!(message.contains(second), "{message}");
     }
 }
 
 #[test]
-fn bombs_are_refused_before_they_burst() {
+fn oversized_archives_are_rejected_early() {
     let test = Folders::new();
-    // Too much of one file, of all, too many, a header that lies about its size, a name without end, a long tail.
+    // A file that is too large, files that are too large together, too many files, a name without end, and a long tail.
     let zeros = vec![0; 2000];
-    let message = test.refused(&Hostile::default().entry(b'0', b"a", b"", &zeros).end());
-    assert!(message.contains("more than 3 files of 1024 bytes"), "{message}");
+    let message = test.rejection(&Hostile::default().entry(b'0', b"a", b"", &zeros).end());
+    assert!(message.contains("more than 3 files or 1024 bytes"), "{message}");
     let two = Hostile::default().entry(b'0', b"a", b"", &zeros[..600]).entry(
         b'0',
         b"b",
         b"",
         &zeros[..600],
     );
-    assert!(test.refused(&two.end()).contains("more than"));
+    assert!(test.rejection(&two.end()).contains("more than"));
     let many = (0..4).fold(Hostile::default(), |tar, number: i32| {
         tar.entry(b'0', number.to_string().as_bytes(), b"", b"")
     });
-    assert!(test.refused(&many.end()).contains("more than"));
+    assert!(test.rejection(&many.end()).contains("more than"));
     let name = vec![b'n'; 1 << 20];
-    let message = test.refused(
+    let message = test.rejection(
         &Hostile::default().entry(b'L', b"long", b"", &name).entry(b'0', b"a", b"", b"").end(),
     );
     assert!(message.contains("too long"), "{message}");
     let mut tail = Hostile::default().entry(b'0', b"a", b"", b"x").end();
     tail.resize(1 << 20, 0);
-    assert!(test.refused(&tail).contains("too long"));
+    assert!(test.rejection(&tail).contains("too long"));
 }
 
 proptest! {
@@ -172,7 +172,7 @@ proptest! {
         ].into_iter().nth(base).expect("one of three");
         let mut tar = base.end();
         for (index, byte) in changes {
-            // Headers are what matters; their checksums are put right again.
+            // Changed headers are the interesting ones, so their checksums are corrected below.
             let index = index.index(tar.len());
             tar[index] = byte;
         }
