@@ -1,6 +1,5 @@
-//! Tells whether a role makes progress. Each of its loops, and each service that it calls, is a
-//! [`Duty`] that must send heartbeats. A role is unhealthy if one of them is overdue for longer
-//! than a limit.
+//! The health of a role: whether it makes progress. Each of its loops, and each service that it calls, is a [`Duty`]
+//! that must send heartbeats. The role is unhealthy if a heartbeat is overdue for longer than a limit.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 pub struct Health(Arc<Shared>);
 
 struct Shared {
-    /// A duty may be overdue for this long.
+    /// The time for which a duty may be overdue.
     limit: Duration,
     began: Instant,
     duties: Mutex<Vec<Weak<State>>>,
@@ -21,11 +20,11 @@ struct Shared {
 
 struct State {
     name: String,
-    /// When the next heartbeat is due, in milliseconds since the beginning.
+    /// When the next heartbeat is due, in milliseconds since [`Shared::began`].
     due: AtomicU64,
 }
 
-/// No heartbeat is due.
+/// The [`State::due`] of a duty without a heartbeat that is due.
 const NOTHING: u64 = u64::MAX;
 
 /// A duty that must send heartbeats until it is dropped.
@@ -38,9 +37,9 @@ pub struct Duty {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no heartbeat of {duty} for {} s", overdue.as_secs())]
 pub struct Unhealthy {
-    /// Name of the duty.
+    /// The name of the duty.
     pub duty: String,
-    /// Time since its heartbeat was due.
+    /// The time since its heartbeat was due.
     pub overdue: Duration,
 }
 
@@ -50,7 +49,7 @@ pub enum NotReady {
     /// Not all of its services have answered.
     #[error("it is starting")]
     Starting,
-    /// It accepts nothing new.
+    /// The role accepts no new work.
     #[error("it is ending")]
     Ending,
 }
@@ -66,14 +65,14 @@ impl Health {
         }))
     }
 
-    /// Adds a loop, which must call [`Duty::beat`] in each round. `name` is for people.
+    /// Adds a loop, which must call [`Duty::beat`] in each round. `name` appears in errors.
     pub fn coming_round(&self, name: impl Into<String>) -> Duty {
         let duty = self.answering(name);
         duty.beat();
         duty
     }
 
-    /// Adds a service, which must answer calls.
+    /// Adds a service, which must answer each call in time.
     pub fn answering(&self, name: impl Into<String>) -> Duty {
         let state = Arc::new(State { name: name.into(), due: AtomicU64::new(NOTHING) });
         let mut duties = self.0.duties.lock().expect("no holder panics");
@@ -82,7 +81,7 @@ impl Health {
         Duty { began: self.0.began, state }
     }
 
-    /// Checks every duty. The error names the one that is overdue for the longest time.
+    /// Checks every duty. The error names the duty that is overdue for the longest time.
     pub fn check(&self) -> Result<(), Unhealthy> {
         let now = self.0.began.elapsed();
         let duties = self.0.duties.lock().expect("no holder panics");
@@ -97,12 +96,12 @@ impl Health {
         }
     }
 
-    /// Notes that all services of the role have answered.
+    /// Records that all services of the role have answered.
     pub fn ready(&self) {
         *self.0.not_ready.lock().expect("no holder panics") = None;
     }
 
-    /// Notes that the role ends and accepts nothing new.
+    /// Records that the role is ending and accepts no new work.
     pub fn ending(&self) {
         *self.0.not_ready.lock().expect("no holder panics") = Some(NotReady::Ending);
     }
@@ -113,20 +112,21 @@ impl Health {
     }
 }
 
-/// Without a limit.
 impl Default for Health {
+    /// Creates a health without a limit.
     fn default() -> Self {
         Self::new(Duration::MAX)
     }
 }
 
 impl Duty {
-    /// Notes that the loop has completed a round.
+    /// Records that the loop has completed a round.
     pub fn beat(&self) {
         self.state.due.store(self.after(Duration::ZERO), Ordering::Relaxed);
     }
 
-    /// Notes a call that may take as long as `wait`. A further call does not extend the deadline of an unanswered one.
+    /// Records a call that may take as long as `wait`. A further call does not extend the deadline of an unanswered
+    /// one.
     pub fn asked(&self, wait: Duration) {
         let _ = self.state.due.compare_exchange(
             NOTHING,
@@ -136,7 +136,7 @@ impl Duty {
         );
     }
 
-    /// Notes an answer, or that the role no longer waits for it.
+    /// Records an answer, or that the role no longer waits for one.
     pub fn answered(&self) {
         self.state.due.store(NOTHING, Ordering::Relaxed);
     }
@@ -167,7 +167,8 @@ mod tests {
         Health::new(Duration::ZERO)
     }
 
-    fn until_unhealthy(health: &Health) -> String {
+    /// Waits until the role is unhealthy, and returns why.
+    fn wait_until_unhealthy(health: &Health) -> String {
         loop {
             if let Err(error) = health.check() {
                 return error.to_string();
@@ -180,7 +181,7 @@ mod tests {
     fn stuck_loop_is_named_until_it_ends() {
         let health = strict();
         let duty = health.coming_round("the loop of the node");
-        assert_eq!(until_unhealthy(&health), "no heartbeat of the loop of the node for 0 s");
+        assert_eq!(wait_until_unhealthy(&health), "no heartbeat of the loop of the node for 0 s");
         drop(duty);
         assert_eq!(health.check(), Ok(()));
     }
@@ -191,7 +192,7 @@ mod tests {
         let queue = health.answering("the queue");
         assert_eq!(health.check(), Ok(()));
         queue.asked(Duration::ZERO);
-        until_unhealthy(&health);
+        wait_until_unhealthy(&health);
         queue.answered();
         assert_eq!(health.check(), Ok(()));
     }
@@ -202,7 +203,7 @@ mod tests {
         let queue = health.answering("the queue");
         queue.asked(Duration::ZERO);
         queue.asked(Duration::from_secs(3600));
-        until_unhealthy(&health);
+        wait_until_unhealthy(&health);
         queue.answered();
         queue.asked(Duration::from_secs(3600));
         assert_eq!(health.check(), Ok(()), "a long wait was announced");

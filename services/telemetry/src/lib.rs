@@ -1,7 +1,7 @@
 //! Health, metrics and traces of a role, for monitoring.
 //!
-//! A role records events where they happen, at the cost of an atomic store. The executable decides whether and where to
-//! publish them.
+//! A role records events where they happen, at the cost of an atomic store. The executable decides where to publish
+//! them, if at all.
 
 mod health;
 pub mod metrics;

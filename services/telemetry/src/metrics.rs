@@ -1,14 +1,14 @@
-//! The metrics of a role, under the names in a Prometheus scrape.
+//! The metrics of a role, under the names that a Prometheus scrape shows.
 //!
-//! Names follow the OpenTelemetry conventions for messaging; the others begin with `gristmill_`. Every series exists from
-//! the start, so that an alert gets a zero instead of no data. `OBSERVABILITY.md` describes each metric; a test compares
-//! it with a scrape.
+//! Names follow the OpenTelemetry conventions for messaging; the others begin with `gristmill_`. Every series exists
+//! from the start, so that an alert gets a zero instead of no data. `OBSERVABILITY.md` describes each metric, and a
+//! test compares it with a scrape.
 //!
-//! Counters are atomic. Quick mini-batches update them once for many.
+//! Counters are atomic. For quick mini-batches, a worker updates them once for many.
 //!
-//! To add a metric, write its field here and show it in `show_worker` or `show_reducer`, record it
-//! where the event happens (for announced attempts: `worker/src/counts.rs`), and add its row in
-//! `OBSERVABILITY.md`. Dashboard and alerts are in `infra/observability`.
+//! To add a metric, add its field here, register it in `show_worker` or `show_reducer`, record it where the event
+//! happens (for announced attempts: `worker/src/counts.rs`), and add its row to `OBSERVABILITY.md`. Dashboard and
+//! alerts are in `infra/observability`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,29 +24,28 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 use protocol::{WEARS, WaitsFor};
 
-/// Names and values of the labels of a series.
+/// The names and values of the labels of a series.
 pub type Labels<const COUNT: usize> = [(&'static str, &'static str); COUNT];
 /// A label whose value is not known beforehand.
 pub type OwnLabel = [(&'static str, String); 1];
 /// A gauge whose value has a fraction.
 pub type FloatGauge = Gauge<f64, AtomicU64>;
 
-/// A queue of a target.
+/// The label for a queue of a target.
 pub const DESTINATION: &str = "messaging_destination_name";
-/// Operation on a queue or a message.
+/// The label for an operation on a queue or a message.
 pub const OPERATION: &str = "messaging_operation_name";
-/// Why it failed; empty for a success.
+/// The label for the kind of an error; empty for a success.
 pub const ERROR: &str = "error_type";
-/// The outcome of an event.
+/// The label for the outcome of an event.
 pub const OUTCOME: &str = "outcome";
-/// The cause of an event.
+/// The label for the cause of an event.
 pub const CAUSE: &str = "cause";
-/// State.
+/// The label for the state of a process, a job or a message.
 pub const STATE: &str = "state";
-/// The requirements of a job.
+/// The label for the requirements of a job.
 pub const REQUIRES: &str = "requires";
-
-/// Why a job has no process.
+/// The label for the reason why a job has no process.
 pub const REASON: &str = "reason";
 
 /// The [`REQUIRES`] of jobs that any node may run.
@@ -61,10 +60,10 @@ pub const RESULTS: &str = "results";
 /// The destination of messages that cannot be read.
 pub const DEAD_LETTERS: &str = "dead-letters";
 
-/// From a quick local call to a long poll.
+/// The buckets of calls, from a quick local call to a long poll.
 const CALL_SECONDS: [f64; 12] =
     [0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 10.0, 30.0];
-/// From an empty run to the longest that jobs allow in practice.
+/// The buckets of attempts, from an empty run to the longest run that jobs allow in practice.
 const PROCESS_SECONDS: [f64; 14] =
     [0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
 
@@ -77,9 +76,9 @@ pub struct Metrics {
     pub messages_sent: Family<Labels<2>, Counter>,
     /// Messages received, by [`DESTINATION`].
     pub messages_consumed: Family<Labels<2>, Counter>,
-    /// Jobs that the worker has, or open jobs of the target.
+    /// Jobs that the worker has, or (of a reducer) open jobs of the target.
     pub jobs_open: Gauge,
-    /// When an attempt was last announced, or a result committed.
+    /// When the role last announced an attempt or committed a result, in seconds since the epoch.
     pub last_progress: FloatGauge,
     /// Attempts of a worker, from hand-over to end: [`DESTINATION`], [`OPERATION`], [`ERROR`].
     pub process_seconds: Family<Labels<3>, Histogram, fn() -> Histogram>,
@@ -93,11 +92,11 @@ pub struct Metrics {
     pub processes: Family<Labels<1>, Gauge>,
     /// Live processes that were replaced, by [`CAUSE`].
     pub processes_replaced: Family<Labels<1>, Counter>,
-    /// Size of the caches of this machine, as the worker last looked.
+    /// The size of the caches of this machine, as the worker last measured it.
     pub cache_bytes: Gauge,
     /// Entries that were evicted from the caches, by [`CAUSE`].
     pub cache_evictions: Family<Labels<1>, Counter>,
-    /// Deliveries that are held under a lease.
+    /// Deliveries that the worker holds under a lease.
     pub leases_held: Gauge,
     /// Leases that ended before the work was announced.
     pub leases_lost: Counter,
@@ -111,7 +110,7 @@ pub struct Metrics {
     pub duplicates_dropped: Counter,
     /// Jobs that ended, by [`STATE`].
     pub jobs_ended: Family<Labels<1>, Counter>,
-    /// Messages in the queue of dead letters, approximately: [`DESTINATION`], [`STATE`].
+    /// The approximate number of messages in the dead-letter queue: [`DESTINATION`], [`STATE`].
     pub queue_messages: Family<Labels<2>, Gauge>,
     /// Processes that the open jobs of the target could use, by [`REQUIRES`].
     pub processes_wanted: Family<OwnLabel, Gauge>,
@@ -177,8 +176,8 @@ impl Metrics {
         }
     }
 
-    /// Sets how many processes the open jobs could use, by what they require of a node. A kind of node that no
-    /// job wants any more stays, with zero, so that scaling rules see it; [`ANY`] and [`GPU`] are always there.
+    /// Sets how many processes the open jobs could use, by their requirements. Requirements that no job has any more
+    /// stay, with zero, so that scaling rules see them. [`ANY`] and [`GPU`] always exist.
     pub fn want(&self, wanted: &BTreeMap<String, u64>) {
         let mut known = self.wanted.lock().expect("no holder panics");
         known.extend([ANY, GPU].map(|kind| (kind.to_owned(), 0)));
@@ -189,7 +188,7 @@ impl Metrics {
         }
     }
 
-    /// Sets how many jobs have no process, by the reason.
+    /// Sets how many jobs have no process, by reason.
     pub fn wait(&self, reasons: &[&WaitsFor]) {
         for word in WaitsFor::WORDS {
             let count = reasons.iter().filter(|reason| reason.word() == word).count();
@@ -197,15 +196,14 @@ impl Metrics {
         }
     }
 
-    /// Returns the number of jobs whose requirements no worker of the target meets. Without
-    /// workers, only time distinguishes a job that no worker could run from one whose workers
-    /// start.
+    /// Returns the number of jobs that no current worker can run. A target without workers counts, too: only time shows
+    /// whether fitting workers are starting.
     pub fn blocked(&self) -> u64 {
         let of = |reason| self.jobs_waiting.get_or_create(&[(REASON, reason)]).get().max(0) as u64;
         of("worker") + of("fitting_worker") + of("able_worker")
     }
 
-    /// Returns the number of dead letters, if it is observed and its service reports it.
+    /// Returns the number of dead letters, if the reducer observes the queue and its service reports the number.
     pub fn dead_letters(&self) -> Option<u64> {
         let letters =
             self.queue_messages.get(&[(DESTINATION, DEAD_LETTERS), (STATE, "visible")])?;
@@ -220,7 +218,7 @@ impl Metrics {
             .sum()
     }
 
-    /// Returns the processes that the open jobs could use, by what they require of a node.
+    /// Returns how many processes the open jobs could use, by their requirements.
     pub fn wanted(&self) -> BTreeMap<String, u64> {
         self.wanted.lock().expect("no holder panics").clone()
     }
@@ -232,25 +230,27 @@ impl Metrics {
         self.last_progress.set(now.as_secs_f64());
     }
 
-    /// Returns the metrics of a role. `system`: the broker, as OpenTelemetry names it. `build`: version and commit.
+    /// Returns the metrics of a role. `system` is the OpenTelemetry name of the broker, and `build` the version and
+    /// commit.
     fn registry(&self, role: Role, system: &'static str, build: &str) -> Registry {
         let mut root = Registry::default();
-        // A gauge, because KEDA does not read a page with a metric of type info.
+        // A gauge, because KEDA cannot read a page with a metric of type info.
         let builds: Family<[(&str, String); 2], Gauge> = Family::default();
         builds
             .get_or_create(&[("role", role.word().to_owned()), ("build", build.to_owned())])
             .set(1);
         root.register("gristmill_build_info", "Role and build of this process", builds);
-        // Each metric appears with all values of its labels, before the first event.
+        // Before the first event, each metric appears with all values of its labels.
         let _ =
             self.messages_sent.get_or_create(&[(DESTINATION, DEAD_LETTERS), (OPERATION, "send")]);
-        let own = match role {
+        let (consumed, sent) = match role {
             Role::Worker => (TASKS, RESULTS),
             Role::Reducer => (RESULTS, DEAD_LETTERS),
         };
-        let _ =
-            self.messages_consumed.get_or_create(&[(DESTINATION, own.0), (OPERATION, "receive")]);
-        let _ = self.messages_sent.get_or_create(&[(DESTINATION, own.1), (OPERATION, "send")]);
+        let _ = self
+            .messages_consumed
+            .get_or_create(&[(DESTINATION, consumed), (OPERATION, "receive")]);
+        let _ = self.messages_sent.get_or_create(&[(DESTINATION, sent), (OPERATION, "send")]);
         let messaging = root.sub_registry_with_label(("messaging_system".into(), system.into()));
         let mut show = Registration(messaging);
         show.seconds("messaging_client_operation_duration", "Calls of a queue", &self.queue_calls);
@@ -347,7 +347,7 @@ impl Metrics {
     }
 }
 
-/// Registers clones, which share their values with the metrics.
+/// A registry, in which clones of the metrics are registered. Clones share their values.
 struct Registration<'a>(&'a mut Registry);
 
 impl Registration<'_> {
@@ -368,7 +368,8 @@ impl Registration<'_> {
 pub struct Scrape(Registry);
 
 impl Scrape {
-    /// Selects the metrics of a role. `system`: the broker, as OpenTelemetry names it. `build`: version and commit.
+    /// Selects the metrics of a role. `system` is the OpenTelemetry name of the broker, and `build` the version and
+    /// commit.
     pub fn of(role: Role, system: &'static str, build: &str) -> Self {
         Self(metrics().registry(role, system, build))
     }
@@ -390,7 +391,7 @@ impl fmt::Debug for Scrape {
     }
 }
 
-/// One contribution to a shared gauge, removed when it is dropped.
+/// One contribution to a shared gauge. Dropping it removes the contribution.
 #[derive(Debug)]
 pub struct GaugeContribution {
     gauge: Gauge,

@@ -1,8 +1,8 @@
-//! One trace for each mini-batch: the partitioner begins it, and every later step continues the trace that its message
-//! carries.
+//! One trace for each mini-batch: the partitioner begins the trace, and every later step continues it with the
+//! reference that its message carries.
 //!
-//! A step is recorded as a whole when it has ended, so that no step stays open while many mini-batches are in progress.
-//! Steps go to the installed recorder; without one, a step costs one check.
+//! A role records a step when the step has ended, so that no step stays open while many mini-batches are in progress.
+//! Without an installed recorder, a step costs one check.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
@@ -12,28 +12,28 @@ use protocol::TraceParent;
 /// A step of one mini-batch.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// `create tasks`, `process tasks`, `process results`.
+    /// The name: `create tasks`, `process tasks` or `process results`.
     pub name: &'static str,
-    /// Its relation to messages.
+    /// The relation to messages.
     pub kind: StepKind,
-    /// The step that sent its message; `None`: it is the first.
+    /// The step that sent its message; `None` for the first step of a trace.
     pub parent: Option<TraceParent>,
-    /// Start.
+    /// The start.
     pub began: SystemTime,
-    /// Duration.
+    /// The duration.
     pub took: Duration,
-    /// Attributes.
+    /// The attributes.
     pub fields: Vec<(&'static str, Value)>,
-    /// Why it failed, in one word.
+    /// The kind of the error in one word, if the step failed.
     pub error: Option<&'static str>,
 }
 
 /// The relation of a step to messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
-    /// It sends a message, which begins another step.
+    /// The step sends a message, which begins another step.
     Producer,
-    /// It began with a message.
+    /// The step began with a message.
     Consumer,
 }
 
@@ -58,7 +58,8 @@ impl From<u64> for Value {
     }
 }
 
-/// Records a step, and returns the reference that the next step uses as its parent; `None`: the step was not recorded.
+/// A function that records a step. It returns the reference that the next step uses as its parent, or `None` if it has
+/// not recorded the step.
 pub type Recorder = Box<dyn Fn(Step) -> Option<TraceParent> + Send + Sync>;
 
 static RECORDER: OnceLock<Recorder> = OnceLock::new();
@@ -68,13 +69,13 @@ pub fn install(recorder: Recorder) {
     let _ = RECORDER.set(recorder);
 }
 
-/// Begins a trace.
+/// Begins a trace. Returns the parent for the next message, if the step is recorded.
 pub fn begin(step: impl FnOnce() -> Step) -> Option<TraceParent> {
     RECORDER.get().and_then(|recorder| recorder(step()))
 }
 
-/// Continues the trace of a message, if it is recorded. Returns the parent for the next message: this step, or the step
-/// before if this one was not recorded.
+/// Continues the trace of a message, if the trace is sampled. Returns the parent for the next message: this step, or
+/// the step before it if this step is not recorded.
 pub fn go_on(parent: Option<TraceParent>, step: impl FnOnce() -> Step) -> Option<TraceParent> {
     let recorder = RECORDER.get().filter(|_| parent.is_some_and(|parent| parent.is_sampled()));
     recorder.and_then(|recorder| recorder(Step { parent, ..step() })).or(parent)
