@@ -1,22 +1,21 @@
 //! Which node of a compute target works on which job: one decision for the whole fleet. Pure: no I/O, no clock.
 //!
-//! The resource is a *slot*: the share of a node that one process of an ordinary job takes. A job that asks for more
+//! The resource is a *slot*: the share of a node that one process of an ordinary job takes. A job that requests more
 //! processes than the node has slots runs several in each.
 //!
 //! 1. [`admitted`]: jobs beyond a limit of jobs at a time wait.
-//! 2. [`slices`]: the order in which jobs get a first slot each. While there are more jobs than slots, it makes them
-//!    take turns.
+//! 2. [`slices`]: the order in which jobs get a first slot each. While there are more jobs than slots, they take turns.
 //! 3. [`fill`]: further slots go one by one to the job that is furthest below its weight. A job that finds no free slot
 //!    moves other jobs to nodes that only they can use. So the result is weighted max-min fair within one slot.
-//! 4. [`gpus`]: each job keeps its GPUs where it can.
+//! 4. [`gpus`]: each job keeps its GPUs if possible.
 //!
-//! A start is expensive (a model must be loaded), so a job prefers the slots that it has, then nodes on which it works,
-//! then a node with room for all that it is likely to get. If no job would have more or fewer processes than before,
-//! nothing moves.
+//! A start is expensive, because a process must load its model. So a job prefers the slots that it has, then nodes on
+//! which it works, and then a node with room for all slots that it is likely to get. If no job would have more or fewer
+//! processes than before, no process moves.
 //!
-//! Two limits hold also while nodes follow the schedule late: `node_count`, and the mini-batches in
-//! flight of an owner. What a node still runs counts until the node reports that it has ended. Runs
-//! of an ended job do not count: its nodes are stopping them.
+//! Two limits hold even while nodes follow the schedule late: `node_count`, and the mini-batches in flight of an owner.
+//! A run counts until its node reports the end. The runs of an ended job do not count, because its nodes are stopping
+//! them.
 
 mod fill;
 mod gpus;
@@ -69,7 +68,8 @@ pub fn schedule(
     let mut shares = if fill.agrees_with(&held) {
         held
     } else {
-        // Now that it is known what each job loses, no other job needs to take what it keeps.
+        // The first fill shows how many processes each job loses. The second one reserves those that it keeps, so that
+        // no other job takes them.
         let kept = kept(held, &fill.shares());
         fill = filled(&kept);
         fill.shares()
@@ -120,7 +120,7 @@ pub fn schedule(
     }
 }
 
-/// Returns what nodes must end, and have not confirmed yet.
+/// Returns the processes that nodes must end, and whose end they have not confirmed yet.
 fn revoked(
     nodes: &[NodeState],
     previous: &Schedule,
@@ -137,7 +137,7 @@ fn revoked(
         processes: before.processes,
         since: number,
     });
-    // A node that is not listed has ended everything.
+    // A node that is not listed runs no process any more.
     let is_open = |entry: &Revoked| {
         let key = (&*entry.node, &*entry.job_id);
         confirmed.get(&*entry.node).is_some_and(|confirmed| *confirmed < entry.since)
@@ -153,19 +153,20 @@ fn revoked(
     revoked.into_values().collect()
 }
 
-/// Returns for each job the limit of jobs at a time that is in its way. A job that has been admitted stays so, and a canceled
-/// one is admitted at once, because a reducer ends it.
+/// Returns for each job the limit of jobs at a time that prevents its admission. An admitted job stays admitted. A
+/// canceled job is admitted at once, so that a reducer ends it.
 fn admitted(
     jobs: &[Demand],
     quotas: &Quotas,
     before: &HashMap<&str, &ScheduledJob>,
 ) -> Vec<Option<ReachedQuota>> {
-    let was = |job: &Demand| {
+    let was_admitted = |job: &Demand| {
         before.get(job.job_id.as_str()).is_some_and(|state| state.admitted_in.is_some())
     };
     let running: Vec<String> =
-        jobs.iter().filter(|job| was(job)).map(|job| job.owner.clone()).collect();
-    let waiting = jobs.iter().filter(|job| !was(job) && !job.is_canceled).map(|job| WaitingJob {
+        jobs.iter().filter(|job| was_admitted(job)).map(|job| job.owner.clone()).collect();
+    let waiting = jobs.iter().filter(|job| !was_admitted(job) && !job.is_canceled);
+    let waiting = waiting.map(|job| WaitingJob {
         job_id: job.job_id.clone(),
         owner: job.owner.clone(),
         priority: job.priority,
@@ -177,10 +178,10 @@ fn admitted(
     jobs.iter().map(|job| full.remove(&job.job_id)).collect()
 }
 
-/// The processes of a job, by the number of the node.
+/// The processes of a job on each node, by the index of the node.
 type Processes = BTreeMap<usize, u32>;
 
-/// Returns the processes that the previous schedule gives each job on nodes that still take work.
+/// Returns the processes of each job in the previous schedule, on nodes that still accept work.
 fn held(demands: &[&Demand], nodes: &[NodeState], previous: &Schedule) -> Vec<Processes> {
     let job_at: HashMap<&str, usize> =
         demands.iter().enumerate().map(|(at, job)| (job.job_id.as_str(), at)).collect();
@@ -199,7 +200,8 @@ fn held(demands: &[&Demand], nodes: &[NodeState], previous: &Schedule) -> Vec<Pr
     held
 }
 
-/// Returns what jobs keep of what they held if they have this much: that of the nodes on which they held most.
+/// Returns the processes that jobs keep if they have as many processes as in `shares`. A job first keeps those of the
+/// nodes on which it held most.
 fn kept(mut held: Vec<Processes>, shares: &[Processes]) -> Vec<Processes> {
     for (held, share) in held.iter_mut().zip(shares) {
         let mut left: u32 = share.values().sum();
@@ -215,7 +217,7 @@ fn kept(mut held: Vec<Processes>, shares: &[Processes]) -> Vec<Processes> {
     held
 }
 
-/// Returns the processes that nodes may still run of each job, whatever the new schedule says.
+/// Returns the processes of each job that nodes may still run, regardless of the new schedule.
 fn present(demands: &[&Demand], nodes: &[NodeState], previous: &Schedule) -> Vec<Processes> {
     let job_at: HashMap<&str, usize> =
         demands.iter().enumerate().map(|(at, job)| (job.job_id.as_str(), at)).collect();
@@ -252,25 +254,25 @@ fn slots(node: &NodeState) -> u32 {
     node.process_count.unwrap_or(node.offer.processors.max(node.offer.gpus)).max(1)
 }
 
-/// What a job may have of a node at most.
+/// The upper bounds of a job on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Bounds {
-    /// Slots of the node.
+    /// The number of slots of the node.
     slots: u32,
-    /// Processes that fill the node; more than it has slots, if the job asks for so many.
+    /// The number of processes that fill the node. It exceeds the number of slots if the job requests more processes.
     full: u32,
-    /// Slots that the job may have.
+    /// The largest number of slots of the job.
     slots_max: u32,
-    /// Processes that the job may have.
+    /// The largest number of processes of the job.
     processes_max: u32,
-    /// GPUs of each process; 0: none.
+    /// The number of GPUs of each process.
     gpus_each: u32,
-    /// Processes that share a GPU; 0: none do.
+    /// The number of processes that share a GPU; 0 if processes do not share GPUs.
     share_gpu: u32,
 }
 
 impl Bounds {
-    /// Returns the bounds of a job on a node; `None`: it may have no process there.
+    /// Returns the bounds of a job on a node; `None` if it may have no process there.
     fn of(job: &Demand, node: &NodeState) -> Option<Self> {
         if !node.accepts_work
             || node.unable.contains_key(&job.job_id)
@@ -294,16 +296,16 @@ impl Bounds {
             (each, _) => gpus / each,
         };
         let default = if by_gpus == u32::MAX { slots } else { by_gpus };
-        let asked = node.process_count.or(job.process_count_per_node).unwrap_or(default);
-        let alone = asked.min(by_gpus);
+        let requested = node.process_count.or(job.process_count_per_node).unwrap_or(default);
+        let alone = requested.min(by_gpus);
         if alone == 0 {
             return None;
         }
         let full = slots.max(alone);
-        let part = job.max_share.map_or(u32::MAX, |percent| {
+        let share_max = job.max_share.map_or(u32::MAX, |percent| {
             u32::try_from(u64::from(full) * u64::from(percent) / 100).unwrap_or(u32::MAX).max(1)
         });
-        let processes_max = alone.min(part);
+        let processes_max = alone.min(share_max);
         let slots_max = (u64::from(processes_max) * u64::from(slots)).div_ceil(u64::from(full));
         let slots_max = u32::try_from(slots_max).unwrap_or(u32::MAX);
         Some(Self { slots, full, slots_max, processes_max, gpus_each, share_gpu })
@@ -330,8 +332,8 @@ impl Bounds {
     }
 }
 
-/// Takes back what a job gains while nodes that lose it have not confirmed so, where its owner would have too many
-/// mini-batches in flight. The job that comes last in the order loses first.
+/// Removes new processes from `shares` while their owner would have too many mini-batches in flight, because other
+/// nodes have not confirmed the end of theirs. The last job in `order` loses processes first.
 fn wait_for_reports(
     demands: &[&Demand],
     quotas: &Quotas,
@@ -355,15 +357,15 @@ fn wait_for_reports(
         for (node, processes) in &mut shares[job] {
             let surplus = in_flight[owner].saturating_sub(limit);
             let had = present[job].get(node).copied().unwrap_or(0);
-            let back = processes.saturating_sub(had).min(surplus);
-            *processes -= back;
-            *in_flight.entry(owner).or_default() -= back;
+            let removed = processes.saturating_sub(had).min(surplus);
+            *processes -= removed;
+            *in_flight.entry(owner).or_default() -= removed;
         }
         shares[job].retain(|_, processes| *processes > 0);
     }
 }
 
-/// Returns why a job has no process.
+/// Returns why a job without a process waits. `ahead` is the number of jobs before it that wait for other jobs.
 fn reason(
     job: &Demand,
     nodes: &[NodeState],

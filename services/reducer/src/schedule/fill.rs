@@ -1,7 +1,7 @@
 //! Gives slots to jobs one by one, each time to the job that is furthest below its weight (the method of Sainte-Laguë).
 //!
 //! A job that finds no free slot may move other jobs: it takes a slot of a job that can go to another node, which may
-//! move a third one, and so on (an augmenting path). A job for which no such path exists gets no more.
+//! move a third job, and so on (an augmenting path). A job without such a path gets no further slot.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
@@ -10,7 +10,7 @@ use protocol::{Demand, GpuDemand, NodeState, Offer, Quotas, Requirements};
 
 use super::{Bounds, Processes, slots};
 
-/// What a job has of a node.
+/// The resources of a node that a job has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct HeldResources {
     slots: u32,
@@ -18,12 +18,13 @@ struct HeldResources {
 }
 
 struct Node {
+    /// The number of free slots.
     free: u32,
     free_gpus: u32,
-    /// Free slots that jobs had before, and may get again.
+    /// The number of free slots that are reserved for jobs that had them before.
     reserved: u32,
     jobs: BTreeMap<usize, HeldResources>,
-    /// Jobs that had slots before.
+    /// The jobs that had slots before.
     before: Vec<usize>,
 }
 
@@ -32,28 +33,31 @@ struct Job {
     group: usize,
     owner: usize,
     node_count: usize,
-    asks_for_gpus: bool,
+    requests_gpus: bool,
+    /// The largest number of processes that it can use.
     wanted: u32,
-    /// Slots that it is likely to get.
+    /// The number of slots that it is likely to get.
     expected: u32,
-    /// Slots that it had before, those of the most first.
+    /// The nodes on which it had slots before, and their number there. The node with the most slots comes first.
     before: Vec<(usize, u32)>,
-    /// Nodes that may still have processes of it.
+    /// The nodes that may still have processes of it.
     occupied: BTreeSet<usize>,
     nodes: BTreeMap<usize, HeldResources>,
     slots: u32,
     processes: u32,
     /// The node of its last new slot.
     current: Option<usize>,
+    /// Its place in the order of jobs.
     rank: usize,
+    /// Whether it gets no further slot.
     is_done: bool,
-    /// It found no free slot without a reservation since the last reservation ended.
+    /// The epoch of its last search for an unreserved free slot, if it found none.
     searched: Option<u64>,
-    /// It found no free slot.
+    /// Whether it has found no free slot, so that only moves can give it another one.
     needs_moves: bool,
 }
 
-/// An owner that may have so many processes.
+/// An owner of jobs, with the limit of processes.
 struct Owner {
     name: String,
     limit: Option<u32>,
@@ -65,17 +69,19 @@ pub(super) struct Fill<'a> {
     jobs: Vec<Job>,
     nodes: Vec<Node>,
     owners: Vec<Owner>,
-    /// For each group of jobs with equal needs and each kind of node.
+    /// The bounds of each group of jobs with equal needs on each kind of node.
     bounds: Vec<Vec<Option<Bounds>>>,
+    /// The kind of each node.
     kinds: Vec<usize>,
-    /// Jobs and nodes whose bounds differ from those of group and kind.
+    /// The pairs of a job and a node whose bounds differ from those of their group and kind.
     exceptions: HashMap<(usize, usize), Option<Bounds>>,
-    /// The nodes of each group.
+    /// The nodes that each group may use.
     eligible: Vec<Vec<usize>>,
-    /// The nodes of which a group can get no slot by moves, and the number of its other nodes.
+    /// For each group and node, whether moves cannot give the group a slot of the node.
     closed: Vec<Vec<bool>>,
+    /// For each group, the number of eligible nodes that are not closed.
     open: Vec<usize>,
-    /// Number of reservations that have ended.
+    /// The number of jobs that are done, whose reservations have ended.
     epoch: u64,
 }
 
@@ -84,13 +90,14 @@ pub(super) struct Fill<'a> {
 struct Candidate {
     weight: u32,
     slots: u32,
+    /// Whether it had more slots before.
     had_more: bool,
     job: usize,
 }
 
 impl Ord for Candidate {
-    /// Compares weight / (2 · slots + 1), without fractions. Of equals, a job that had the slot before is greater, and
-    /// then the first.
+    /// Compares weight / (2 · slots + 1) without fractions. Of two equal jobs, one that had the slot before is greater,
+    /// and then the earlier one.
     fn cmp(&self, other: &Self) -> Ordering {
         let of =
             |one: &Self, other: &Self| u64::from(one.weight) * (2 * u64::from(other.slots) + 1);
@@ -105,14 +112,15 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// Returns the most processes of which a job can make use.
+/// Returns the largest number of processes that a job can use.
 fn useful(job: &Demand) -> u32 {
     let each = if job.speculates { 2 } else { 1 };
     u32::try_from(job.unfinished.saturating_mul(each)).unwrap_or(u32::MAX)
 }
 
 impl<'a> Fill<'a> {
-    /// Starts with free nodes. `occupied`: the nodes that may still have processes of each job.
+    /// Creates a fill in which all nodes are free, and the slots of `held` are reserved. `occupied` has for each job
+    /// the nodes that may still have processes of it.
     pub fn new(
         demands: &[&Demand],
         states: &'a [NodeState],
@@ -161,7 +169,7 @@ impl<'a> Fill<'a> {
                 group: groups[number],
                 owner,
                 node_count: job.node_count.map_or(usize::MAX, |count| count as usize),
-                asks_for_gpus: job.gpus != GpuDemand::WherePresent,
+                requests_gpus: job.gpus != GpuDemand::WherePresent,
                 wanted: useful(job),
                 expected: u32::try_from(expected).unwrap_or(u32::MAX),
                 before: Vec::new(),
@@ -218,7 +226,7 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// Gives each job a first slot, in this order, and then the rest by weight.
+    /// Gives each job a first slot in this order, and then all other slots by weight.
     pub fn run(&mut self, order: &[usize]) {
         for (rank, job) in order.iter().enumerate() {
             self.jobs[*job].rank = rank;
@@ -253,7 +261,7 @@ impl<'a> Fill<'a> {
         self.jobs.iter().map(of).collect()
     }
 
-    /// Whether each job has as many processes as it held, and may have those.
+    /// Returns whether each job has as many processes as it held, and may keep exactly those.
     pub fn agrees_with(&self, held: &[Processes]) -> bool {
         let mut slots_used: HashMap<usize, u32> = HashMap::new();
         let mut gpus_used: HashMap<usize, u32> = HashMap::new();
@@ -277,13 +285,14 @@ impl<'a> Fill<'a> {
             && gpus_used.into_iter().all(|(node, used)| used <= self.states[node].offer.gpus)
     }
 
-    /// Returns the owner of a job and its limit, if the owner has as many processes as it may have.
+    /// Returns the owner of a job and the owner's limit, if the owner has reached it.
     pub fn owner_at_its_limit(&self, job: usize) -> Option<(String, u32)> {
         let Owner { name, limit, processes } = &self.owners[self.jobs[job].owner];
         limit.filter(|limit| processes >= limit).map(|limit| (name.clone(), limit))
     }
 
-    /// Whether a job has no slot because nodes have processes of it that may not work on it.
+    /// Returns whether a job has no slot because its processes on nodes that may no longer work on it use up its
+    /// `node_count`.
     pub fn waits_for_earlier_nodes(&self, job: usize) -> bool {
         let Job { occupied, node_count, .. } = &self.jobs[job];
         occupied.len() >= *node_count
@@ -299,7 +308,7 @@ impl<'a> Fill<'a> {
         exception.copied().unwrap_or_else(|| self.bounds[self.jobs[job].group][self.kinds[node]])
     }
 
-    /// Gives a job one more slot. Returns whether there was one.
+    /// Gives a job one more slot. Returns `false` if it may not or cannot get one.
     fn grant(&mut self, number: usize) -> bool {
         let job = &self.jobs[number];
         let owner = &self.owners[job.owner];
@@ -321,7 +330,7 @@ impl<'a> Fill<'a> {
         self.augment(number)
     }
 
-    /// Returns a node that has a free slot which the job had before.
+    /// Returns a node with a free slot that the job had before.
     fn held_before(&self, number: usize) -> Option<usize> {
         let job = &self.jobs[number];
         let has = |node: &usize| job.nodes.get(node).map_or(0, |held| held.slots);
@@ -335,8 +344,8 @@ impl<'a> Fill<'a> {
         self.jobs[number].current.filter(fits)
     }
 
-    /// Returns the smallest node with room for what the job is likely to get, else the one with the
-    /// most room. A job that asks for no GPUs takes nodes without them first.
+    /// Returns the node with the least room for all slots that the job is likely to get, or else the node with the most
+    /// room. A job that requests no GPUs takes nodes without GPUs first.
     fn without_reservation(&mut self, number: usize) -> Option<usize> {
         let job = &self.jobs[number];
         if job.searched == Some(self.epoch) {
@@ -347,16 +356,16 @@ impl<'a> Fill<'a> {
             || self.eligible[job.group].iter().copied().filter(|node| self.unreserved(*node) > 0);
         let preference = |node: &usize| {
             let room = self.unreserved(*node);
-            // A node on which it works has its model already.
+            // A node on which the job works has already loaded its model.
             let is_other = !job.nodes.contains_key(node);
-            let takes_gpus = !job.asks_for_gpus && self.states[*node].offer.gpus > 0;
+            let takes_gpus = !job.requests_gpus && self.states[*node].offer.gpus > 0;
             if room >= likely {
                 (takes_gpus, false, is_other, room, *node)
             } else {
                 (takes_gpus, true, is_other, u32::MAX - room, *node)
             }
         };
-        // Mostly the first choice fits, and looking at the numbers of free slots is quick.
+        // Usually the first choice fits, and comparing free slots is quicker than `fits`.
         let first = free().min_by_key(preference).filter(|node| self.fits(number, *node));
         let found =
             first.or_else(|| free().filter(|node| self.fits(number, *node)).min_by_key(preference));
@@ -366,8 +375,8 @@ impl<'a> Fill<'a> {
         found
     }
 
-    /// Returns the node whose free slots are those of the job that comes last, and there of the node that it keeps
-    /// last.
+    /// Returns a node with a free slot that is reserved for another job. Prefers a node on which the job works, then
+    /// the reservation of the last job in the order, and of that job the node with the fewest slots.
     fn reserved_for_others(&self, number: usize) -> Option<usize> {
         let job = &self.jobs[number];
         let fitting = self.eligible[job.group].iter().copied();
@@ -390,15 +399,15 @@ impl<'a> Fill<'a> {
         free.saturating_sub(*reserved)
     }
 
-    /// Whether a job may have one more slot of a node, and the node has one.
+    /// Returns whether a job may have one more slot of a node, and the node has one.
     fn fits(&self, job: usize, node: usize) -> bool {
         let Some(bounds) = self.may_grow(job, node, None) else { return false };
         let Node { free, free_gpus, .. } = &self.nodes[node];
         *free > 0 && self.more_gpus(job, node, bounds) <= *free_gpus
     }
 
-    /// Returns the bounds of a job on a node if they allow it one more slot there, once it has lost one of the node
-    /// `left`.
+    /// Returns the bounds of a job on a node if they allow one more slot there after the job has lost one slot of the
+    /// node `left`.
     fn may_grow(&self, number: usize, node: usize, left: Option<usize>) -> Option<Bounds> {
         let bounds = self.bounds(number, node)?;
         let job = &self.jobs[number];
@@ -407,7 +416,7 @@ impl<'a> Fill<'a> {
         }
         if job.node_count != usize::MAX && !job.nodes.contains_key(&node) {
             let is_left = |at: &usize| Some(*at) == left && job.nodes[at].slots == 1;
-            // It may occupy more nodes than it may have: one comes back that was not seen for a while.
+            // The job may occupy more nodes than `node_count`, because a node may return that was not seen for a while.
             if job.nodes.keys().filter(|at| !is_left(at)).count() >= job.node_count {
                 return None;
             }
@@ -476,16 +485,17 @@ impl<'a> Fill<'a> {
         }
     }
 
-    /// Whether a job may be moved from a node: it has one process in each slot there.
+    /// Returns whether a job may be moved from a node: it has one process in each slot there.
     fn is_movable(&self, job: usize, node: usize) -> bool {
         let has_one_each = |bounds: Bounds| bounds.full == bounds.slots;
         let held = &self.nodes[node].jobs[&job];
         held.slots == held.processes && self.bounds(job, node).is_some_and(has_one_each)
     }
 
-    /// Gives a job one more slot by moving others. Returns whether there was a way.
+    /// Gives a job one more slot by moving others. Returns whether an augmenting path exists.
     fn augment(&mut self, number: usize) -> bool {
-        // The job for which a node was reached, and the node that a job leaves.
+        // `reached` has for each node the job that would take a slot there; `leaves` has for each job the node that it
+        // would leave.
         let mut reached: Vec<Option<usize>> = vec![None; self.nodes.len()];
         let mut leaves: HashMap<usize, usize> = HashMap::new();
         let mut is_searched = vec![false; self.eligible.len()];
@@ -506,7 +516,7 @@ impl<'a> Fill<'a> {
                     has_all = false;
                     continue;
                 };
-                // A job that moves keeps one process in each slot.
+                // A moved job must keep one process in each slot.
                 if job != number && bounds.full != bounds.slots {
                     continue;
                 }
@@ -541,7 +551,7 @@ impl<'a> Fill<'a> {
         false
     }
 
-    /// Moves each job on the way by one node, the last one to the free slot of `node`.
+    /// Moves each job on the path to the next node. The job `last` gets the free slot of `node`.
     fn follow(
         &mut self,
         number: usize,
@@ -564,7 +574,7 @@ impl<'a> Fill<'a> {
     }
 }
 
-/// Returns the kind of each node, and a node of each kind without any job.
+/// Returns the kind of each node, and for each kind an example node without jobs.
 fn kinds(states: &[NodeState]) -> (Vec<usize>, Vec<NodeState>) {
     let mut known: HashMap<(&Offer, Option<u32>), usize> = HashMap::new();
     let mut examples = Vec::new();
@@ -583,7 +593,8 @@ fn kinds(states: &[NodeState]) -> (Vec<usize>, Vec<NodeState>) {
     (kinds.collect(), examples)
 }
 
-/// Returns the group of each job, and a job of each group. The jobs of a group have the same bounds on every node.
+/// Returns the group of each job, and for each group an example job. The jobs of a group have the same bounds on every
+/// node.
 fn groups<'a>(demands: &[&'a Demand]) -> (Vec<usize>, Vec<&'a Demand>) {
     type Needs<'a> = (&'a Requirements, GpuDemand, Option<u32>, Option<u32>);
     let mut known: HashMap<Needs<'a>, usize> = HashMap::new();

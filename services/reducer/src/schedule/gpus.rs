@@ -1,5 +1,5 @@
-//! Says which GPUs of a node belong to which job. A job keeps those that it has; one that keeps failing for a job is
-//! given to another.
+//! Assigns the GPUs of nodes to jobs. A job keeps the GPUs that it has. A GPU that keeps failing for a job goes to
+//! another job.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,8 +7,7 @@ use protocol::{Allocation, Demand, NodeState, Schedule};
 
 use super::{Bounds, Processes};
 
-/// Returns the allocations with these processes. A job for which too few GPUs are left that work for it has fewer
-/// processes.
+/// Returns the allocations for these processes. A job gets fewer processes if too few GPUs remain that work for it.
 pub(super) fn assigned(
     demands: &[&Demand],
     nodes: &[NodeState],
@@ -41,7 +40,7 @@ pub(super) fn assigned(
         }
         let mut free: BTreeSet<u32> = (0..node.offer.gpus).collect();
         let mut jobs = jobs;
-        // A job for which some GPUs fail has the smallest choice.
+        // A job for which GPUs fail chooses first, because it has the smallest choice.
         jobs.sort_by_key(|(job, _)| std::cmp::Reverse(failing(*job).len()));
         for (job, mut processes) in jobs {
             let Some(bounds) = Bounds::of(demands[job], node) else { continue };

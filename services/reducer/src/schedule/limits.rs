@@ -1,15 +1,15 @@
-//! How the nodes of a job divide its `limits`.
+//! Divides the `limits` of a job among its nodes.
 //!
-//! At no time do the shares that nodes may use exceed the whole. A node gets more only of what no other node may use: one that
-//! gets less may use what it had until it confirms the schedule that says so, and one that dies until its entry is void. Its
-//! limiter stops using the share before that.
+//! The shares that nodes may use never exceed the limit. A node gets only parts that no other node may use. A node that
+//! loses parts may use them until it confirms the schedule that takes them away. A dead node may use its share until
+//! its entry expires, but its limiter stops using the share before that.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use protocol::{LimitNeed, LimitShare, NodeState, Schedule, divide_limits};
 
-/// How long a node has its share while others wait for theirs, in milliseconds.
+/// The time for which a node keeps its share while others wait for theirs, in milliseconds.
 const TIME_SLICE: u64 = 60_000;
 
 /// A node that works on a job with limits.
@@ -17,7 +17,7 @@ struct LimitedNode<'a> {
     node: &'a str,
     need: LimitNeed,
     before: Option<&'a LimitShare>,
-    /// The share that it may use now.
+    /// The number of parts that it may use now.
     lent: u32,
 }
 
@@ -88,7 +88,7 @@ impl LimitedNode<'_> {
         self.before.map_or(0, |share| share.parts)
     }
 
-    /// Returns its place in the order in which nodes get a share, if the limits are too small for all.
+    /// Returns the sort key of the order in which nodes get a share if the limits are too small for all.
     fn rank(&self, now: u64) -> (Reverse<bool>, u8, u64, String) {
         let since = self.before.map_or(now, |share| share.slice_since);
         let rank = match self.parts() {

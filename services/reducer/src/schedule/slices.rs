@@ -1,14 +1,14 @@
-//! The order in which jobs get a first slot each, which matters while there are more jobs than slots: jobs take turns,
-//! in *slices* of time.
+//! The order in which jobs get a first slot each. It matters while there are more jobs than slots: jobs then take
+//! turns, in *slices* of time.
 //!
-//! A slice begins when a process of the job is ready, lasts two minutes for a job of normal priority (in proportion to
-//! its weight), and at least until one mini-batch has ended. A job whose slice is over keeps its slots until a job that
-//! waits needs them.
+//! A slice begins when a process of the job is ready. It lasts two minutes for a job of normal priority (in proportion
+//! to its weight), and at least until one mini-batch has ended. A job whose slice is over keeps its slots until a
+//! waiting job needs them.
 //!
-//! A new job does not wait for the end of a slice. One slot of four, but one at least, is for first slices, of ten
-//! seconds, in which most small jobs end; if no slot is free, the job gives way whose slice began first. It continues
-//! its slice before the next new job begins, so new jobs delay others and never stop them. Where jobs have GPUs there is
-//! no such exception: a start costs more than ten seconds there.
+//! A new job does not wait for the end of a slice. One slot of four, but at least one, is for first slices of ten
+//! seconds, in which most small jobs end. If no slot is free, the new job interrupts the job whose slice began first.
+//! The interrupted job continues its slice before the next new job begins, so new jobs delay others but never stop
+//! them. A new job that needs GPUs waits, because its start takes longer than ten seconds.
 
 use std::cmp::Reverse;
 
@@ -16,19 +16,19 @@ use protocol::{Demand, GpuDemand, NodeState, ScheduledJob, WaitsFor};
 
 use super::Processes;
 
-/// Length of a slice for each unit of the weight, in milliseconds: two minutes for normal priority.
+/// The length of a slice for each unit of the weight, in milliseconds: two minutes for normal priority.
 pub(super) const SLICE: u64 = 30_000;
-/// Length of the first slice of a job, of the shortest part of an interrupted slice, and of the shortest wait between
-/// two slices, in milliseconds.
+/// The length of the first slice of a job, in milliseconds. It is also the shortest part of an interrupted slice, and
+/// the shortest wait between two slices.
 pub(super) const FIRST_SLICE: u64 = 10_000;
-/// By how much a job is ahead of one that began to wait at the same time, for each unit of its weight, in milliseconds.
+/// The time in milliseconds, for each unit of its weight, by which a job counts as having waited longer than it has.
 const HEAD_START: u64 = 15_000;
-/// A new job that has waited for this long, in milliseconds, waits in the line of all jobs as well.
+/// The time in milliseconds after which a new job also waits in the line of all jobs.
 const WAITS_LONG: u64 = 60_000;
-/// One slot out of this many is for first slices.
+/// The number of slots of which one is for first slices.
 const SLOTS_PER_FIRST: u32 = 4;
 
-/// Returns the order of jobs. `slots`: those of all nodes.
+/// Returns the order of jobs. `slots` is the number of slots of all nodes.
 pub(super) fn order(
     demands: &[&Demand],
     states: &[Option<&ScheduledJob>],
@@ -48,7 +48,7 @@ pub(super) fn order(
     let mut new: Vec<usize> =
         order.iter().filter(|job| of(**job).begins_at_once()).copied().collect();
     new.sort_by_key(|job| (Reverse(of(*job).urgency()), *job));
-    // However many new jobs come, one other job at least is in its slice.
+    // At least one other job is always in its slice, regardless of the number of new jobs.
     let in_later_slice = order.iter().any(|job| of(*job).is_in_later_slice());
     let waits_in_line = order.iter().any(|job| of(*job).waits_in_line());
     new.truncate(if waits_in_line && !in_later_slice {
@@ -63,7 +63,7 @@ pub(super) fn order(
             false if at.is_interrupted() => 1,
             false if new.contains(job) => 2,
             true if !at.slice_is_over() => 3,
-            // What it has just lost, it does not take from the next.
+            // A job does not immediately take back a slot that it has just lost.
             false if !at.had_slice() || at.waited() >= FIRST_SLICE => 4,
             true => 5,
             false => 6,
@@ -86,12 +86,13 @@ impl Job<'_> {
         self.state.is_some_and(|state| state.had_slice)
     }
 
-    /// Returns since when it has had a ready process; the latest time if none of its processes is ready.
+    /// Returns since when it has had a ready process; `u64::MAX` if none of its processes is ready.
     fn served_since(&self) -> u64 {
         self.state.and_then(|state| state.served_since).unwrap_or(u64::MAX)
     }
 
-    /// Whether it has just begun a first slice, or has just continued a slice, and cannot lose its slots yet.
+    /// Returns whether it has just begun its first slice or continued an interrupted one, so that it keeps its slots
+    /// for now.
     fn is_protected(&self) -> bool {
         let Some(state) = self.state else { return true };
         let has_just_begun =
@@ -121,20 +122,20 @@ impl Job<'_> {
         waits && (self.had_slice() || self.waited() >= WAITS_LONG)
     }
 
-    /// Returns for how long it has waited.
+    /// Returns how long it has waited, in milliseconds.
     fn waited(&self) -> u64 {
         let since =
             self.state.and_then(|state| state.waits_since).unwrap_or(self.demand.enqueued_at);
         self.now.saturating_sub(since)
     }
 
-    /// Returns its place in the line. The length of slices follows the weight, so that the order needs no more of it
-    /// than a head start, and no job waits without end.
+    /// Returns its urgency in the line: the largest is first. The weight gives only a head start, because it already
+    /// determines the length of slices. So no job waits forever.
     fn urgency(&self) -> u64 {
         self.waited() + HEAD_START * u64::from(self.demand.priority.weight())
     }
 
-    /// Whether it is new, and may interrupt a slice.
+    /// Returns whether it is new, and may interrupt a slice.
     fn begins_at_once(&self) -> bool {
         !self.has_slots && !self.had_slice() && !needs_gpus(self.demand)
     }
@@ -154,7 +155,7 @@ fn slice_is_over(job: &Demand, state: &ScheduledJob, now: u64) -> bool {
     state.has_ended_one && served >= length
 }
 
-/// Returns the state of a job in a new schedule. `has_processes`: that schedule gives it some.
+/// Returns the state of a job in a new schedule. `has_processes` says whether that schedule gives it any.
 pub(super) fn state(
     job: &Demand,
     nodes: &[NodeState],

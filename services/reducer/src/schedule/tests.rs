@@ -1,4 +1,4 @@
-//! Examples, properties, and a fleet that follows its schedule through time.
+//! Tests of examples, and of properties of a fleet that follows its schedules through time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -55,7 +55,7 @@ fn labelled(value: &str) -> Requirements {
     Requirements { labels: labels(value), ..Requirements::default() }
 }
 
-/// A fleet whose nodes follow each schedule at once.
+/// A fleet of nodes, with its jobs and last schedule.
 struct Fleet {
     nodes: Vec<NodeState>,
     jobs: Vec<Demand>,
@@ -69,7 +69,7 @@ impl Fleet {
         Self { nodes, jobs, quotas: Quotas::default(), schedule: Schedule::default(), now: MINUTE }
     }
 
-    /// Computes a schedule that no node has seen.
+    /// Computes the next schedule, which no node follows yet.
     fn decide(&mut self) -> &Schedule {
         self.schedule = schedule(&self.jobs, &self.nodes, &self.quotas, &self.schedule, self.now);
         &self.schedule
@@ -99,6 +99,7 @@ impl Fleet {
         node.jobs = running.collect();
     }
 
+    /// Computes the next schedule, which all nodes follow at once.
     fn step(&mut self) {
         self.decide();
         (0..self.nodes.len()).for_each(|node| self.follow(node));
@@ -192,7 +193,7 @@ fn requirements_are_exact() {
     let mut fleet = Fleet::new(vec![gpu, node(1, 4, 0)], vec![job(0), needs]);
     fleet.step();
     assert!(fleet.of(1).iter().all(|allocation| allocation.node == "node-0000"));
-    // The GPU is the only one, and the first job may use the other node.
+    // The first node has only one GPU, and the first job may use the other node.
     assert_eq!(fleet.all_processes(), [4, 1]);
     let lost = Demand { requires: labelled("spot"), ..job(2) };
     fleet.jobs.push(lost);
@@ -209,7 +210,7 @@ fn requirements_are_exact() {
 }
 
 #[test]
-fn job_without_gpus_takes_nodes_without_gpus_first() {
+fn job_without_gpu_demand_takes_nodes_without_gpus_first() {
     let mut fleet = Fleet::new(vec![node(0, 4, 4), node(1, 2, 0), node(2, 2, 0)], vec![job(0)]);
     fleet.jobs[0].unfinished = 4;
     fleet.step();
@@ -222,8 +223,8 @@ fn job_without_gpus_takes_nodes_without_gpus_first() {
     fleet.jobs[0].unfinished = 8;
     fleet.step();
     assert_eq!(fleet.processes(0), 8, "then also the others");
-    let asks = Demand { gpus: GpuDemand::Each(1), ..job(0) };
-    let mut fleet = Fleet::new(vec![node(0, 4, 0), node(1, 4, 4)], vec![asks]);
+    let needs_gpus = Demand { gpus: GpuDemand::Each(1), ..job(0) };
+    let mut fleet = Fleet::new(vec![node(0, 4, 0), node(1, 4, 4)], vec![needs_gpus]);
     fleet.step();
     assert_eq!(names(&fleet), ["node-0001"]);
 }
@@ -247,7 +248,7 @@ fn shares_and_process_counts_are_exact() {
     assert_eq!(processes(nodes(2, 8), vec![half]), [8]);
     let two = Demand { process_count_per_node: Some(2), ..job(0) };
     assert_eq!(processes(nodes(3, 8), vec![two.clone()]), [6]);
-    // A job may ask for more processes than a node has processors.
+    // A job may request more processes than a node has processors.
     let many = Demand { process_count_per_node: Some(32), ..job(0) };
     assert_eq!(processes(nodes(1, 8), vec![many.clone()]), [32]);
     assert_eq!(processes(nodes(1, 8), vec![many.clone(), job(1)]), [16, 4]);
@@ -257,12 +258,12 @@ fn shares_and_process_counts_are_exact() {
     assert_eq!(
         processes(vec![of_operator], vec![many]),
         [4],
-        "the worker's own number comes first"
+        "the number of the worker takes precedence"
     );
 }
 
 #[test]
-fn job_on_a_node_that_comes_back_gets_no_more_nodes_than_node_count() {
+fn job_on_a_returning_node_gets_no_more_nodes_than_node_count() {
     let mut fleet = Fleet::new(nodes(2, 2), vec![Demand { node_count: Some(1), ..job(0) }]);
     fleet.step();
     let [first] = fleet.of(0)[..] else { panic!("one node") };
@@ -270,7 +271,7 @@ fn job_on_a_node_that_comes_back_gets_no_more_nodes_than_node_count() {
         fleet.nodes.iter().position(|node| node.name == first.node).expect("it is one of the two");
     let unseen = fleet.nodes.remove(first);
     fleet.step();
-    // It still runs what it began.
+    // The returning node still runs its processes.
     fleet.nodes.push(NodeState { schedule: 0, ..unseen });
     fleet.decide();
     assert_eq!(fleet.of(0).len(), 1, "{:?}", fleet.schedule);
@@ -283,7 +284,7 @@ fn node_count_is_exact_while_nodes_are_late() {
     assert_eq!(fleet.of(0).len(), 1);
     let first = fleet.of(0)[0].node.clone();
     let at = fleet.nodes.iter().position(|node| node.name == first).expect("a node");
-    // The node drains: another one takes over once the first has reported that it has no process any more.
+    // The node drains. Another node takes over once the first one reports that it has no process any more.
     fleet.nodes[at].accepts_work = false;
     fleet.decide();
     assert_eq!(fleet.of(0).len(), 0);
@@ -333,7 +334,7 @@ fn job_above_a_limit_of_jobs_waits_in_order() {
     assert_eq!(fleet.all_processes(), [4, 0, 0]);
     let full = ReachedQuota { owner: None, running: 1, limit: 1 };
     assert_eq!(fleet.waits_for(1), Some(WaitsFor::Quota(full)));
-    // An admitted job stays admitted, whatever comes later.
+    // An admitted job stays admitted, even if a job of higher priority arrives.
     fleet.jobs.push(Demand { priority: Priority::High, ..job(3) });
     fleet.step();
     assert_eq!(fleet.all_processes(), [4, 0, 0, 0]);
@@ -361,7 +362,7 @@ fn gpus_belong_to_one_job() {
     let mut few = Fleet::new(vec![node(0, 16, 2)], vec![Demand { unfinished: 4, ..shared }]);
     few.step();
     assert_eq!((few.processes(0), few.of(0)[0].gpus.len()), (4, 2));
-    // A job without a word about GPUs has one for each process where there are some.
+    // A job that does not mention GPUs has one for each process, on nodes with GPUs.
     assert_eq!(processes(vec![node(0, 16, 2), node(1, 3, 0)], vec![job(0)]), [5]);
 }
 
@@ -386,7 +387,7 @@ fn failing_gpu_is_given_to_another_job() {
 }
 
 #[test]
-fn canceled_job_is_admitted_whatever_the_limits_and_gets_no_process() {
+fn canceled_job_is_admitted_beyond_limits_and_gets_no_process() {
     let mut fleet = Fleet::new(nodes(1, 2), vec![job(0), job(1), job(2)]);
     fleet.quotas.max_jobs = Some(1);
     fleet.step();
@@ -406,7 +407,7 @@ fn canceled_job_is_admitted_whatever_the_limits_and_gets_no_process() {
 }
 
 #[test]
-fn node_that_cannot_prepare_a_job_is_left_out() {
+fn job_gets_no_process_on_a_node_that_cannot_prepare_it() {
     let mut fleet = Fleet::new(nodes(2, 2), vec![job(0), job(1)]);
     fleet.nodes[0].unable.insert("job-0000".to_owned(), "its disk is full".to_owned());
     fleet.step();
@@ -419,7 +420,7 @@ fn node_that_cannot_prepare_a_job_is_left_out() {
 }
 
 #[test]
-fn fleet_without_workers_says_so() {
+fn job_in_a_fleet_without_workers_waits_for_a_worker() {
     let mut fleet = Fleet::new(Vec::new(), vec![job(0)]);
     fleet.step();
     assert_eq!(fleet.waits_for(0), Some(WaitsFor::Worker(Requirements::default())));
@@ -433,21 +434,21 @@ fn ended_job_has_nothing_and_waits_for_nothing() {
 }
 
 #[test]
-fn node_that_leaves_moves_nothing_else() {
+fn leaving_node_changes_few_other_allocations() {
     let mut fleet = Fleet::new(nodes(10, 4), (0..5).map(job).collect());
     fleet.step();
     let before = fleet.schedule.allocations.clone();
-    let gone = fleet.nodes.remove(3).name;
+    let left = fleet.nodes.remove(3).name;
     fleet.step();
     let lost: BTreeSet<&String> = before
         .iter()
-        .filter(|allocation| allocation.node == gone)
+        .filter(|allocation| allocation.node == left)
         .map(|allocation| &allocation.job_id)
         .collect();
     let kept = |allocation: &&Allocation| fleet.schedule.allocations.contains(allocation);
     let changed =
-        before.iter().filter(|allocation| allocation.node != gone && !kept(allocation)).count();
-    assert!(changed <= 4, "{lost:?} lose {gone}; of the others, {changed} change");
+        before.iter().filter(|allocation| allocation.node != left && !kept(allocation)).count();
+    assert!(changed <= 4, "{lost:?} lose {left}, and {changed} other allocations change");
 }
 
 #[test]
@@ -506,7 +507,7 @@ fn slices_of_gpus_are_not_cut_short() {
 }
 
 #[test]
-fn revoked_processes_are_kept_in_mind_until_the_node_confirms() {
+fn revoked_processes_are_listed_until_the_node_confirms() {
     let mut fleet = Fleet::new(nodes(1, 2), vec![job(0)]);
     fleet.step();
     fleet.jobs.push(job(1));
@@ -580,7 +581,7 @@ fn any_quotas() -> impl Strategy<Value = Quotas> {
     )
 }
 
-/// What happens to a fleet between two schedules.
+/// A change of a fleet between two schedules.
 #[derive(Clone, Debug)]
 enum Change {
     Joins(NodeState),
@@ -649,7 +650,7 @@ impl Fleet {
         }
     }
 
-    /// Checks every limit, also against what nodes still run that follow an earlier schedule.
+    /// Checks every limit, including the processes of nodes that still follow an earlier schedule.
     fn check(&self) {
         let node_at: BTreeMap<&str, &NodeState> =
             self.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
@@ -712,8 +713,8 @@ impl Fleet {
         assert!(self.quotas.max_jobs.is_none_or(|max| admitted <= max as usize));
     }
 
-    /// Checks that no job could have one more process, directly or by moving others, at the cost of a job that is
-    /// further above its weight.
+    /// Checks that no job could have one more process, directly or by moving others, from a free slot or at the cost of
+    /// a job that is further above its weight.
     fn check_fairness(&self) {
         let slots_of = |job: usize| u64::from(self.processes(job));
         let may_grow = |job: usize, node: &NodeState| {
@@ -760,7 +761,8 @@ impl Fleet {
     }
 }
 
-fn is_plain(job: Demand) -> Demand {
+/// Returns the job without limits of nodes and processes, and without GPUs.
+fn simplified(job: Demand) -> Demand {
     Demand { node_count: None, gpus: GpuDemand::WherePresent, process_count_per_node: None, ..job }
 }
 
@@ -768,7 +770,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn every_limit_is_exact_whatever_happens(
+    fn every_limit_holds_after_any_changes(
         nodes in vec(any_node(), 0..5),
         jobs in vec(any_job(), 0..6),
         quotas in any_quotas(),
@@ -793,10 +795,10 @@ proptest! {
     ) {
         let plain = |mut node: NodeState| { node.offer.gpus = 0; node };
         let nodes = nodes.into_iter().map(plain).collect();
-        let mut fleet = Fleet::any(nodes, jobs.into_iter().map(is_plain).collect(), Quotas::default());
+        let mut fleet = Fleet::any(nodes, jobs.into_iter().map(simplified).collect(), Quotas::default());
         fleet.step();
         fleet.check_fairness();
-        later.into_iter().map(is_plain).for_each(|job| fleet.change(Change::Enqueue(job)));
+        later.into_iter().map(simplified).for_each(|job| fleet.change(Change::Enqueue(job)));
         ended.into_iter().for_each(|job| fleet.change(Change::Ends(job)));
         fleet.step();
         fleet.check_fairness();
@@ -809,7 +811,7 @@ proptest! {
         leaves in option::of(any::<usize>()),
         joins in option::of(1..9_u32),
     ) {
-        let plain = |job| Demand { requires: Requirements::default(), max_share: None, ..is_plain(job) };
+        let plain = |job| Demand { requires: Requirements::default(), max_share: None, ..simplified(job) };
         let nodes = processors.into_iter().map(|processors| node(0, processors, 0)).collect();
         let mut fleet = Fleet::any(nodes, jobs.into_iter().map(plain).collect(), Quotas::default());
         fleet.step();
@@ -843,7 +845,7 @@ proptest! {
             fleet.change(change);
             fleet.step();
         }
-        // Nodes confirm, and jobs that waited for them begin.
+        // Nodes confirm, and jobs that have waited for this begin.
         for _ in 0..3 {
             fleet.step();
         }
@@ -867,12 +869,12 @@ proptest! {
         let count = priorities.len();
         let mut fleet = Fleet::new(nodes(slots, 1), priorities.iter().enumerate().map(large).collect());
         let mut idle = vec![0; count];
-        // New jobs take half of the time at most.
+        // New jobs take at most half of the time.
         let slices: u64 = fleet.jobs.iter().map(|job| SLICE * u64::from(job.priority.weight()) + FIRST_SLICE).sum();
         let later = slots.saturating_sub(slots / 4).saturating_sub(usize::from(slots < 4)).max(1) as u64;
         let bound = 2 * 2 * slices / later + MINUTE;
         for second in 0..3600 {
-            // Small jobs come again and again, but no more than there is time for.
+            // Small jobs arrive regularly, but not faster than they can be served.
             if newcomer == Some(second % 20) {
                 fleet.jobs.push(Demand { enqueued_at: fleet.now, unfinished: 1, ..job(count + second) });
             }
@@ -893,7 +895,7 @@ proptest! {
     }
 }
 
-/// Prints how long one schedule takes:
+/// Prints how long it takes to compute one schedule:
 /// `cargo test --release --package reducer one_schedule_of -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints times"]
@@ -919,15 +921,15 @@ fn one_schedule_of_a_thousand_nodes_and_jobs() {
         [("plain", nodes(1000, 16), plain), ("mixed", with_labels, mixed.collect())]
     {
         let mut fleet = Fleet::new(nodes, jobs);
-        for what in ["first", "same again", "a job ends", "a node leaves"] {
-            match what {
+        for event in ["first", "no change", "a job ends", "a node leaves"] {
+            match event {
                 "a job ends" => drop(fleet.jobs.remove(500)),
                 "a node leaves" => drop(fleet.nodes.remove(500)),
                 _ => {}
             }
             let began = std::time::Instant::now();
             fleet.decide();
-            println!("{name}, {what}: {:.1} ms", began.elapsed().as_secs_f64() * 1000.0);
+            println!("{name}, {event}: {:.1} ms", began.elapsed().as_secs_f64() * 1000.0);
             (0..fleet.nodes.len()).for_each(|node| fleet.follow(node));
         }
     }

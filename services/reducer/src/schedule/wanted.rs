@@ -1,12 +1,12 @@
-//! How many processes jobs could use, for each kind of node: what a fleet scales by.
+//! The number of processes that jobs could use, for each kind of node, by which a fleet scales.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use protocol::{Demand, GpuDemand, Quotas, Schedule};
 use telemetry::metrics::{ANY, GPU};
 
-/// Returns the processes that the admitted jobs could use, by what the jobs require of a node; [`ANY`]: nothing. An owner
-/// counts with as many as may be in flight.
+/// Returns how many processes the admitted jobs could use, by their requirements ([`ANY`] if they have none). The jobs
+/// of an owner count with at most as many processes as the owner may have mini-batches in flight.
 pub(crate) fn wanted(
     jobs: &[Demand],
     schedule: &Schedule,
@@ -30,7 +30,7 @@ pub(crate) fn wanted(
     wanted
 }
 
-/// Returns what a job requires of a node, for people and for scaling rules.
+/// Returns the requirements of a job as text, for people and for scaling rules.
 fn kind(job: &Demand) -> String {
     match (job.requires.is_empty(), job.gpus) {
         (false, _) => job.requires.to_string(),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn admitted_jobs_want_a_process_for_each_mini_batch_up_to_their_limits() {
+    fn admitted_jobs_count_one_process_for_each_mini_batch_up_to_their_limits() {
         let jobs = [
             job("one", 10, |_| ()),
             job("two", 100, |spec| {
