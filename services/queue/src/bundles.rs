@@ -159,41 +159,41 @@ impl Queue for Bundles {
 
     /// A bundle stays leased for as long as one of its members needs.
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
-        let mut asked = ByMessage::default();
+        let mut by_message = ByMessage::default();
         let mut durations: Vec<Duration> = Vec::new();
         for (receipt, duration) in leases {
-            let place = asked.add(receipt);
-            durations.resize(asked.messages.len(), Duration::ZERO);
+            let place = by_message.add(receipt);
+            durations.resize(by_message.messages.len(), Duration::ZERO);
             durations[place] = durations[place].max(*duration);
         }
-        let messages = asked.messages.iter().map(|(message, _)| message.clone());
+        let messages = by_message.messages.iter().map(|(message, _)| message.clone());
         let leases: Vec<(Receipt, Duration)> = messages.zip(durations).collect();
-        Ok(asked.receipts_of(&self.queue.extend(&leases).await?))
+        Ok(by_message.receipts_of(&self.queue.extend(&leases).await?))
     }
 
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
-        let mut asked = ByMessage::default();
+        let mut by_message = ByMessage::default();
         let mut whole: Vec<Receipt> = Vec::new();
         for receipt in receipts {
-            let place = asked.add(receipt);
+            let place = by_message.add(receipt);
             // Once all members have ended, each further call acknowledges again, because the first may have failed.
             let is_whole = member(receipt).is_none_or(Member::end);
-            let message = &asked.messages[place].0;
+            let message = &by_message.messages[place].0;
             if is_whole && whole.last() != Some(message) {
                 whole.push(message.clone());
             }
         }
-        Ok(asked.receipts_of(&self.queue.acknowledge(&whole).await?))
+        Ok(by_message.receipts_of(&self.queue.acknowledge(&whole).await?))
     }
 
     /// Releases a bundle if `receipts` has all its members; otherwise sends the given members again alone.
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
-        let mut asked = ByMessage::default();
+        let mut by_message = ByMessage::default();
         for receipt in receipts {
-            asked.add(receipt);
+            by_message.add(receipt);
         }
         let mut released = Vec::new();
-        for (message, receipts) in asked.messages {
+        for (message, receipts) in by_message.messages {
             let members: Vec<&Member> = receipts.iter().filter_map(member).collect();
             match members.first() {
                 Some(first) if members.len() < first.bundle.members.len() => {

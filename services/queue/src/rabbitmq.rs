@@ -1,8 +1,8 @@
 //! RabbitMQ: quorum queues whose leases last as long as their connection.
 //!
-//! [`connections`] are shared by the sessions of queues, [`session`] is two channels on one of them, [`leases`] tracks
-//! the messages that it holds, [`subscription`] makes the broker send as many messages as receivers request,
-//! [`failure`] explains errors, and [`broker`] has the queues of a target.
+//! A [`session`] of a queue has two channels on one of the shared [`connections`], [`leases`] tracks the messages that
+//! it holds, [`subscription`] makes the broker send as many messages as receivers request, [`failure`] explains errors,
+//! and [`broker`] has the queues of a target.
 //!
 //! RabbitMQ has no lease that ends by time. A delivery belongs to a channel until it is settled, and returns to the
 //! queue when the channel closes: because its node died, the network failed, the broker restarted, or the broker's

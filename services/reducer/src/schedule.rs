@@ -1,4 +1,4 @@
-//! Which node of a compute target works on which job: one decision for the whole fleet. Pure: no I/O, no clock.
+//! Decides which node of a compute target works on which job, for the whole fleet at once. Pure: no I/O, no clock.
 //!
 //! The resource is a *slot*: the share of a node that one process of an ordinary job takes. A job that requests more
 //! processes than the node has slots runs several in each.
