@@ -59,7 +59,7 @@ def test_second_try_gets_only_what_is_left(workplace, way):
     assert len(statuses) == 2 and statuses[1] == "RUN_DONE"
     assert not (ended.logs.parent / "checkpoints").exists(), "nothing stays behind"
     if way == "foreign":
-        assert "'/elsewhere', which is no item of" in ended.log("user/error/*/*.txt")
+        assert "'/elsewhere', which is not an item of" in ended.log("user/error/*/*.txt")
 
 
 def test_failure_that_no_item_repeats_is_a_warning_of_the_job(workplace):
@@ -75,7 +75,7 @@ def test_failure_that_no_item_repeats_is_a_warning_of_the_job(workplace):
     ended = workplace.job(script, mini_batch_size=20, run_max_try=1, isolate="items").run()
     assert (ended.lines, ended.items) == (file_names(20), (20, 20, 0))
     (warning,) = ended.result["first_warnings"]
-    assert "run() handed back a result of 20, which is no item of mini-batch 0: nothing else is lost" in warning
+    assert "run() handed back a result of 20, which is not an item of mini-batch 0: nothing else is lost" in warning
 
 
 def test_isolation_runs_only_what_is_left(workplace):

@@ -344,7 +344,7 @@ def test_missing_module_is_said_once_with_its_remedy(workplace, processes):
     assert ended.exit_status == 42, str(ended)
     (line,) = [line for line in (ended.stderr + ended.stdout).splitlines() if "no_such_module" in line]
     assert "No module named 'no_such_module' (interpreter: " in line, line
-    assert "install what is missing there, or name another interpreter or a requirements file" in line, line
+    assert "install the package there, or name another interpreter or a requirements file" in line, line
     assert "Open logs/user/error/0/process00" in line, line
 
 

@@ -63,7 +63,7 @@ def test_interrupted_cell_cancels_and_continues_when_it_runs_again(cells, tmp_pa
         {"run": cell, "interrupt_when": "second", "then_touch": "gate"}, {"run": cell}, {"run": LOOK}
     )
     assert interrupted["error"].startswith("Interrupted: job wait-"), interrupted
-    assert "was canceled; what it committed stays" in interrupted["error"]
+    assert "was canceled; its committed results stay" in interrupted["error"]
     assert again["status"] == "ok" and "continuing job wait-" in again["text"]
     assert looked["data"][0]["text/plain"] == "[0, 1, 2]"
     assert sorted(calls(tmp_path)) == ["0", "1", "2"], "what is committed does not run again"
@@ -80,7 +80,7 @@ def test_cell_follows_its_job_after_the_kernel_died(cells, tmp_path):
     )
     assert dead["status"] == "dead"
     assert again["status"] == "ok", again["traceback"]
-    assert "is running already: this call follows it" in again["text"]
+    assert "is already running: this call follows it" in again["text"]
     assert looked["data"][0]["text/plain"] == "[0, 1, 2]"
     assert sorted(calls(tmp_path)) == ["0", "1", "2"]
 

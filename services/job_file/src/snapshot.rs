@@ -128,8 +128,8 @@ impl fmt::Display for Incomplete {
         match self {
             Self::LeftOut { folder, files } => write!(
                 f,
-                "{folder} holds more than can travel with a job, so these files, which the script does not mention, stay \
-                 behind: {files}; name files that the script needs in side_inputs, and the others in .amlignore"
+                "{folder} holds more than can travel with a job, so these files, which the script does not mention, \
+                 stay behind: {files}; name files that the script needs in side_inputs, and the others in .amlignore"
             ),
             Self::TooManyFiles { folder } => write!(
                 f,

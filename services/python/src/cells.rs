@@ -1,7 +1,7 @@
 //! The cells of one column of a DataFrame, as slices of the memory of NumPy or Arrow.
 //!
-//! Python passes `(kind, array)`. `kind` tells how to read the array: `bool` (as bytes), `datetime64[unit]` (as 64-bit
-//! integers), `utf8` (the buffers of an Arrow string array), `list` (a Python list), and `plain` (as its dtype says).
+//! Python passes `(kind, array)`. The kind determines how to read the array: `bool` (as bytes), `datetime64[unit]` (as
+//! 64-bit integers), `utf8` (the buffers of an Arrow string array), `list` (a Python list), and `plain` (by its dtype).
 
 use std::borrow::Cow;
 
@@ -64,7 +64,7 @@ impl Utf8<'_> {
     }
 }
 
-/// Borrows every column. Fails if one has not `rows` cells.
+/// Borrows every column. Fails if one does not have `rows` cells.
 pub fn borrow_columns<'a>(columns: &'a [PyColumn<'_>], rows: usize) -> PyResult<Vec<Cells<'a>>> {
     let mut borrowed = Vec::with_capacity(columns.len());
     for (kind, array) in columns {
@@ -196,7 +196,7 @@ pub enum ObjectCell<'a> {
     Integer(i64),
     Float(f64),
     Bool(bool),
-    /// Text that is not valid Unicode, an integer beyond 64 bits, or any other type.
+    /// Text that is not valid Unicode, an integer of more than 64 bits, or a value of any other type.
     Other(Borrowed<'a, 'a, PyAny>),
 }
 
@@ -239,7 +239,7 @@ pub fn read_object<'a>(py: Python<'a>, address: usize) -> ObjectCell<'a> {
     }
 }
 
-/// Returns how many of a unit of time a second has.
+/// Returns the number of these units of time in a second.
 pub fn per_second(unit: arrow::datatypes::TimeUnit) -> i64 {
     use arrow::datatypes::TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
     match unit {

@@ -1,8 +1,9 @@
-//! Rows as delimited text, byte for byte what `DataFrame.to_csv` and the `csv` module write with minimal quoting.
+//! Writes rows as delimited text, byte for byte what `DataFrame.to_csv` and the `csv` module write with minimal
+//! quoting.
 //!
-//! Rows are formatted here and not by the agent: their bytes are those of the pandas that is
-//! installed, whose quirks Python probes at import, types that are not supported fall back to it at
-//! once, and the work is spread over the processes.
+//! The process formats rows, and not the agent, for three reasons. The bytes must be those of the installed pandas,
+//! whose quirks Python probes at import; unsupported types fall back to that pandas at once; and all processes share
+//! the work.
 
 use std::ops::Range;
 
@@ -13,7 +14,7 @@ use crate::cells::{Cells, ObjectCell, PyColumn, borrow_columns, per_second, read
 use protocol::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
 use protocol::number::{PYTHON_POSITIONAL, push_float, push_integer};
 
-/// Why a frame could not be written.
+/// The reason why a frame could not be written.
 enum Failure {
     /// Only pandas can write a cell.
     Declined,
@@ -27,7 +28,7 @@ pub struct Dialect {
     separator: u8,
     /// Bytes that make `csv` quote a field.
     quoted: Vec<u8>,
-    /// Bytes that `csv` handles in another way.
+    /// Bytes that `csv` handles in a different way.
     declined: Vec<u8>,
     /// The range of magnitudes that NumPy writes without an exponent in `float32`.
     float32_positional: (f64, f64),
@@ -35,7 +36,7 @@ pub struct Dialect {
 
 /// Returns the rows of a frame, or `None` if pandas must write it.
 ///
-/// pandas chooses the precision of instants for each chunk of `chunk_rows` rows in a column.
+/// pandas chooses the precision of instants separately for each chunk of `chunk_rows` rows in a column.
 #[pyfunction]
 pub fn format_delimited<'py>(
     py: Python<'py>,
@@ -99,7 +100,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes all rows. `py` is needed if any column holds objects.
+    /// Writes all rows. Needs `py` if any column holds objects.
     fn write(&self, py: Option<Python<'_>>, text: &mut Vec<u8>) -> Result<(), Failure> {
         for row in 0..self.rows {
             let row_start = text.len();
@@ -207,7 +208,7 @@ impl Writer<'_> {
     }
 }
 
-/// Returns the lowest precision that loses nothing, for each chunk of rows; `None` if a year has not four digits.
+/// Returns the lowest precision that loses nothing, for each chunk of rows; `None` if a year does not have four digits.
 fn precisions_of(cells: &Cells<'_>, chunk_rows: usize) -> Option<Vec<Precision>> {
     let Cells::Timestamp(cells, unit) = cells else { return Some(Vec::new()) };
     let mut precisions = Vec::with_capacity(cells.len() / chunk_rows + 1);

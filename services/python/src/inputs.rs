@@ -14,7 +14,7 @@ pub fn changed_file(paths: &Bound<'_, PyList>, stamps: Vec<u32>) -> PyResult<Opt
         if stamp == 0 {
             continue;
         }
-        // Nearly every path is text, which needs no copy.
+        // Nearly every path is valid text, which needs no copy.
         let metadata = match path.cast::<PyString>().ok().and_then(|path| path.to_str().ok()) {
             Some(text) => std::fs::metadata(text),
             None => std::fs::metadata(path.extract::<PathBuf>()?),

@@ -1,4 +1,5 @@
-//! Rows as JSON lines: one object for each row, keys in column order, shortest numbers, missing values as `null`.
+//! Writes rows as JSON lines: one object for each row, keys in column order, shortest numbers, missing values as
+//! `null`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -8,7 +9,7 @@ use protocol::instant::{Instant, MISSING, PLAIN_YEARS, Precision};
 use protocol::json::push_string;
 use protocol::number::{PYTHON_POSITIONAL, push_float, push_integer};
 
-/// Only the `json` module can write a cell.
+/// The frame has a cell that only the `json` module can write.
 struct Declined;
 
 /// Returns the rows of a frame, or `None` if Python must write them. `names` are unique.
@@ -31,7 +32,7 @@ pub fn format_json_lines<'py>(
     Ok(written.is_ok().then(|| PyBytes::new(py, &text)))
 }
 
-/// Returns the text in front of a value.
+/// Returns the text before a value.
 fn key(position: usize, name: &str) -> Vec<u8> {
     let mut key = if position == 0 { b"{".to_vec() } else { b",".to_vec() };
     push_string(&mut key, name.as_bytes());
@@ -103,7 +104,7 @@ fn write_cell(
             if !PLAIN_YEARS.contains(&instant.year) {
                 return Err(Declined);
             }
-            // Like `isoformat`: always with a time, and a fraction of six digits, or nine if needed.
+            // Like `isoformat`: always with a time, and with a fraction of six digits, or nine if needed.
             let precision = match instant.precision() {
                 Precision::Day | Precision::Second => Precision::Second,
                 Precision::Millisecond | Precision::Microsecond => Precision::Microsecond,

@@ -1,11 +1,13 @@
 //! The part of the Python worker process that must be fast, or must work while user code holds the interpreter.
 //!
-//! Callers of jobs use `words` alone. Each duty has its own file: ending with the agent (`watch`), publishing the current phase (`status_page`), detecting
-//! changed files (`inputs`), and converting tables between Arrow and Python (`table_in`, `table_out`, `values`,
-//! `delimited`, `json_lines`), and checking rows (`row_checker`). Everything else, including the main loop, is Python: `package/gristmill/runner.py`.
+//! Each duty has its own file: ending with the agent (`watch`), publishing the current phase (`status_page`), detecting
+//! changed files (`inputs`), converting tables between Arrow and Python (`table_in`, `table_out`, `values`,
+//! `delimited`, `json_lines`), checking rows (`row_checker`), and keeping freed memory (`memory`). Everything else,
+//! including the main loop, is Python: `package/gristmill/runner.py`. Programs that start jobs from Python use only
+//! `words`.
 //!
-//! The extension declines a frame that it cannot write exactly like pandas (`None`, or the position of the column), and
-//! the Python side calls pandas.
+//! The extension declines a frame that it cannot write exactly like pandas. It then returns `None`, and the Python side
+//! calls pandas.
 
 mod cells;
 mod delimited;

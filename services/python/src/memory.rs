@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 
-/// Bytes of freed memory that the process keeps: the value that the C library itself chooses after a block of half that
-/// size was freed. The agent does the same (`worker/src/allocator.rs`).
+/// Bytes of freed memory that the process keeps: the value that the C library itself chooses once the process frees a
+/// block of half that size. The agent does the same (`worker/src/allocator.rs`).
 #[cfg(target_env = "gnu")]
 const KEPT_BYTES: i32 = 64 << 20;
 
@@ -12,7 +12,7 @@ const KEPT_BYTES: i32 = 64 << 20;
 #[pyfunction]
 pub fn keep_freed_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: plain settings of the allocator.
+    // SAFETY: these calls only change settings of the allocator.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT_BYTES / 2);
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);

@@ -11,7 +11,7 @@ pub struct RowChecker(RowSchema);
 
 #[pymethods]
 impl RowChecker {
-    /// `schema`: the schema of the job as JSON.
+    /// Creates a checker for the schema of the job, as JSON.
     #[new]
     fn new(schema: &str) -> PyResult<Self> {
         let schema: ResultSchema = serde_json::from_str(schema)
@@ -19,7 +19,7 @@ impl RowChecker {
         RowSchema::new(&schema).map(Self).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// Returns the rows of JSON lines that do not fit, by position from 0, each with the reason.
+    /// Returns the rows of JSON lines that do not match the schema, by position from 0, each with the reason.
     fn misfits(&self, py: Python<'_>, lines: &[u8]) -> Vec<(usize, String)> {
         py.detach(|| self.0.misfits(lines))
     }

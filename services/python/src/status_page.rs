@@ -33,8 +33,8 @@ impl StatusPage {
         Ok(Self { page, enabled: AtomicBool::new(true) })
     }
 
-    /// Notes that the process works on hand-over `sequence` (0: none) and enters `phase`. Returns when: seconds of a
-    /// monotonic clock, so that the caller need not read it again.
+    /// Notes that the process works on hand-over `sequence` (0: none) and enters `phase`. Returns the time in seconds
+    /// of a monotonic clock, so that the caller need not read it again.
     fn set(&self, sequence: u64, phase: u8) -> f64 {
         let now = clock_gettime(ClockId::Monotonic);
         let nanoseconds = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
@@ -49,7 +49,8 @@ impl StatusPage {
         nanoseconds as f64 / 1e9
     }
 
-    /// Starts hand-over `sequence` with `phase`. Returns when, or `None` if the agent has recalled it; then it must not run.
+    /// Starts hand-over `sequence` with `phase`. Returns the time, or `None` if the agent has recalled the hand-over,
+    /// which then must not run.
     fn begin(&self, sequence: u64, phase: u8) -> Option<f64> {
         let now = self.set(sequence, phase);
         fence(Ordering::SeqCst);
@@ -59,7 +60,7 @@ impl StatusPage {
     }
 
     /// Notes that hand-over `attempt` is about to print to `stream` (0: stdout, 1: stderr) at `offset` of the file.
-    /// Only the first call for each attempt has an effect, also among forked processes.
+    /// Only the first call for each attempt has an effect, even among forked processes.
     fn note_printed(&self, stream: usize, attempt: u64, offset: u64) {
         let [attempt_field, offset_field] = PRINTED[stream];
         if self.field(attempt_field).load(Ordering::Acquire) == attempt + 1 {
@@ -76,7 +77,7 @@ impl StatusPage {
         is_noted.then(|| self.field(offset_field).load(Ordering::Acquire))
     }
 
-    /// Disables writes in a forked child, which shares the page.
+    /// Disables writes in a forked child, which shares the page with its parent.
     fn disable(&self) {
         self.enabled.store(false, Ordering::Relaxed);
     }

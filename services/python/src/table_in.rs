@@ -1,8 +1,9 @@
 //! Converts a table from the agent to the arrays of a DataFrame, which user code owns and may change in place.
 //!
-//! The memory file is mapped, decoded without a copy, and copied once to NumPy's own memory. Column types are those of
-//! the original: text is `object`, a missing integer makes the column `float64`, a missing boolean makes it `object`,
-//! instants are `datetime64[ns]`. The metadata of a field may ask for those of pandas (`protocol::fields`).
+//! The reader maps the memory file, decodes it without a copy, and copies it once to NumPy's own memory. Column types
+//! are those of Azure ML: text is `object`, a missing integer makes the column `float64`, a missing boolean makes it
+//! `object`, instants are `datetime64[ns]`. The metadata of a field may ask for the types of pandas
+//! (`protocol::fields`).
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -26,10 +27,17 @@ use rustc_hash::FxBuildHasher;
 
 /// A column: `(name, kind, array)`.
 ///
-/// The kind is `plain`, `text` (of the type that pandas has for text), `utc` (nanoseconds, of which the smallest is
-/// missing), `Int64` and `UInt64` (objects for the nullable types of pandas), `lines` (a list of the lines of JSON from which the rows come), `unread` (in front of them), `date` (days
-/// since the epoch), `datetime64[unit]` (64-bit integers, the smallest of which is missing), or `foreign`: then the array is
-/// the name of a type that only `pyarrow` can convert.
+/// The kind is one of:
+///
+/// - `plain`: an array of the right type.
+/// - `text`: objects for the type that pandas has for text.
+/// - `Int64`, `UInt64`: objects for the nullable types of pandas.
+/// - `date`: days since the epoch.
+/// - `datetime64[unit]`: 64-bit integers, the smallest of which stands for a missing value.
+/// - `utc`: the same, as nanoseconds.
+/// - `lines`: a list of the lines of JSON from which the rows come.
+/// - `unread`: `None`, for a column before those lines.
+/// - `foreign`: the name of a type that only `pyarrow` can convert.
 type Column = (String, &'static str, Py<PyAny>);
 
 /// Reads tables, and caches the texts of each column.
@@ -49,8 +57,8 @@ impl TableReader {
     /// Reads the Arrow IPC stream of `length` bytes behind `fd`, which still belongs to the caller. The result does not
     /// refer to its memory.
     ///
-    /// `as_items`: the rows become dictionaries. Whole numbers then stay whole numbers beside missing ones, and lines of JSON
-    /// are read, which no frame contains.
+    /// With `as_items`, the rows become dictionaries. Columns with missing values then keep their whole numbers, and
+    /// the result has the lines of JSON, which frames lack.
     fn read(
         &mut self,
         py: Python<'_>,
@@ -62,7 +70,7 @@ impl TableReader {
             decode(fd, length).and_then(|batch| if as_items { Ok(batch) } else { fitting(batch) })
         })?;
         let schema = batch.schema();
-        // The rows are read from these lines; of the columns in front of them only the names matter.
+        // Python parses the rows from these lines. Only the names of the columns before them matter.
         let lines =
             schema.fields().iter().position(|field| field.metadata().contains_key(fields::LINES));
         let unread = if as_items { lines.unwrap_or_default() } else { 0 };
@@ -115,7 +123,7 @@ fn decode(fd: RawFd, length: usize) -> PyResult<RecordBatch> {
     decoder.schema().map(RecordBatch::new_empty).ok_or_else(|| damaged(&"it holds no record batch"))
 }
 
-/// Leaves out the rows that do not fit.
+/// Leaves out the rows that have a value which does not fit the type of its column.
 fn fitting(batch: RecordBatch) -> PyResult<RecordBatch> {
     let schema = batch.schema();
     let mark = schema.fields().iter().position(|field| field.metadata().contains_key(fields::FITS));
@@ -206,7 +214,7 @@ where
     wide_integers(py, array.as_primitive::<T>(), false, Into::into)
 }
 
-/// Converts whole numbers: to `float64` if one is missing, here or, if `is_float`, in another mini-batch.
+/// Converts whole numbers, to `float64` if one is missing here, or if `is_float`: one is missing in another mini-batch.
 fn wide_integers<T>(
     py: Python<'_>,
     array: &PrimitiveArray<T>,
@@ -239,7 +247,7 @@ fn whole_numbers(py: Python<'_>, array: &ArrayRef) -> PyResult<Py<PyAny>> {
     Ok(objects(py, cells))
 }
 
-/// Returns whether one of these whole numbers may be another as `float64`.
+/// Returns whether `float64` may round one of these whole numbers.
 fn is_rounded<T>(array: &ArrayRef) -> bool
 where
     T: ArrowPrimitiveType,
@@ -282,7 +290,7 @@ fn booleans(py: Python<'_>, array: &ArrayRef, missing: &Py<PyAny>) -> (&'static 
     )
 }
 
-/// Converts instants to nanoseconds, or keeps their unit if one does not fit.
+/// Converts instants to nanoseconds, or keeps their unit if nanoseconds cannot hold one of them.
 fn instants(py: Python<'_>, array: &ArrayRef, unit: TimeUnit) -> (&'static str, Py<PyAny>) {
     let (kind, factor, values) = match unit {
         TimeUnit::Second => (
@@ -392,18 +400,18 @@ fn json_values(py: Python<'_>, array: &ArrayRef) -> PyResult<(&'static str, Py<P
     Ok(("plain", objects(py, cells)))
 }
 
-/// Longest cached text, bytes.
+/// Maximum length of a cached text, in bytes.
 const CACHED_BYTES_MAX: usize = 32;
-/// Slots of the cache; a power of two.
+/// Number of slots in the cache; a power of two.
 const CACHE_SLOTS: usize = 8192;
-/// Lookups before the cache of a column is evaluated.
+/// Number of lookups before the cache of a column is evaluated.
 const TRIAL: usize = 4 * CACHE_SLOTS;
 /// The same for a cache that was useless the last time.
 const RETRIAL: usize = 1024;
 
-/// A cache of the texts in a column. Columns often repeat a few values, also in later mini-batches: the same text
-/// becomes the same Python object, because finding an object is quicker than creating one. A column of ever new values
-/// stops looking up.
+/// A cache of the texts in a column. Columns often repeat a few values, even across mini-batches: the same text becomes
+/// the same Python object, because finding an object is faster than creating one. A column whose values rarely repeat
+/// stops using its cache.
 #[derive(Default)]
 struct TextCache {
     slots: Vec<Option<Py<PyString>>>,
@@ -445,7 +453,7 @@ impl TextCache {
         object.into_any()
     }
 
-    /// Evaluates the cache: one in four lookups must succeed.
+    /// Evaluates the cache, and returns whether it is useful: one in four lookups must succeed.
     fn is_useful(&mut self) -> bool {
         self.is_useless = self.found < self.lookups / 4;
         (self.lookups, self.found) = (0, 0);

@@ -1,4 +1,4 @@
-//! Results as Arrow IPC streams of one record batch: the tables that the reducer writes as CSV, JSON lines or Parquet.
+//! Writes results as Arrow IPC streams of one record batch, which the reducer turns into CSV, JSON lines or Parquet.
 
 use std::collections::HashMap;
 use std::io::Cursor;
@@ -24,10 +24,11 @@ use crate::cells::{Cells, PyColumn, Utf8, borrow_cells};
 use crate::values::{Builder, Cell, Columns};
 use protocol::instant::MISSING;
 
-/// The kind of a column that pyarrow has written as an Arrow IPC stream of its own.
+/// The kind of a column that pyarrow has written as a separate Arrow IPC stream.
 const STREAM: &str = "stream";
 
-/// Returns the table of a frame. NaN becomes null, as in Parquet files of pandas. `pandas`: what pandas knows about it.
+/// Returns the table of a frame. NaN becomes null, as in Parquet files of pandas. `pandas` is the metadata that pandas
+/// keeps with the frame.
 #[pyfunction]
 pub fn table_of_frame<'py>(
     py: Python<'py>,
@@ -70,8 +71,8 @@ pub fn table_of_frame<'py>(
     encode(py, fields, arrays, rows, metadata)
 }
 
-/// Returns the table of a list of rows. Dictionaries and named tuples fill columns by name, tuples by position, and any
-/// other value the column `value`.
+/// Returns the table of a list of rows. Dictionaries and named tuples fill columns by name, tuples fill them by
+/// position, and any other value goes to the column `value`.
 #[pyfunction]
 pub fn table_of_rows<'py>(
     py: Python<'py>,

@@ -1,8 +1,8 @@
-//! Columns of Python values as Arrow arrays.
+//! Converts columns of Python values to Arrow arrays.
 //!
 //! A column whose values are all of one kind becomes a plain array. One with several kinds becomes a dense union with a
 //! child for each kind, so that no value changes here: the reducer knows the values of all mini-batches, and decides
-//! which type holds them (`reducer/src/output/observed.rs`). A key that a dictionary lacks is the kind *absent*: a
+//! which type holds them (`reducer/src/output/observed.rs`). For a key that a dictionary lacks, the kind is *absent*: a
 //! child of the type null whose name is [`protocol::ABSENT`].
 
 use std::collections::HashMap;
@@ -27,16 +27,16 @@ use pyo3::types::{
 };
 use rustc_hash::FxHashMap;
 
-/// A value of a column; `None`: its row has no such key.
+/// A value of a column; `None`: its row lacks the key.
 pub type Cell<'py> = Option<Bound<'py, PyAny>>;
 
-/// Dictionaries with more keys than this, in one mini-batch, are maps rather than records: they become JSON texts.
+/// Dictionaries with more keys than this, over one mini-batch, are maps rather than records: they become JSON texts.
 const KEYS_MAX: usize = 1_000;
-/// Values nested deeper become JSON texts. Readers of Arrow refuse deeper types.
+/// Maximum depth of nested values. Deeper ones become JSON texts, because readers of Arrow refuse such types.
 const DEPTH_MAX: usize = 24;
-/// Time zones of one column that are kept apart; those beyond become UTC. A union has at most 127 children.
+/// Maximum number of time zones in a column. Further ones become UTC, because a union has at most 127 children.
 const ZONES_MAX: usize = 64;
-/// Digits that the widest decimal holds.
+/// Number of digits that the widest decimal holds.
 const DIGITS_MAX: usize = 76;
 
 /// An array, and whether its texts are JSON.
@@ -62,7 +62,7 @@ impl Column {
 /// The kind of a value, which selects the array that holds it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Kind {
-    /// The row has no such key.
+    /// The row lacks the key.
     Absent,
     /// `None`, NaN, `NaT` and `pandas.NA`.
     Missing,
@@ -86,7 +86,7 @@ enum Kind {
         nanoseconds: bool,
     },
     List,
-    /// Lists of pairs whose first part is a text, which is how pandas and Arrow show maps.
+    /// Lists of pairs whose first part is a text, the form of maps in pandas and Arrow.
     Map,
     /// One-dimensional arrays of NumPy of this type.
     Numbers(u8, usize),
@@ -94,7 +94,7 @@ enum Kind {
     Json,
 }
 
-/// The class of the values of a Python type, found once for each type.
+/// The class of the values of a Python type, determined once for each type.
 #[derive(Clone, Copy)]
 enum Class {
     Missing,
@@ -121,7 +121,7 @@ enum Class {
     Other,
 }
 
-/// Builds columns. One serves all columns of a result.
+/// Builds columns. A result needs only one builder.
 pub struct Builder<'py> {
     py: Python<'py>,
     classes: FxHashMap<usize, Class>,
@@ -238,7 +238,7 @@ impl<'py> Builder<'py> {
         Ok(Column { array: Arc::new(array), is_json: false })
     }
 
-    /// Returns what a value is. Replaces a value that has no kind by one that has.
+    /// Returns the kind of a value. Replaces a value without a kind by one that has a kind.
     fn kind(&mut self, cell: &mut Cell<'py>, depth: usize) -> PyResult<Kind> {
         let Some(value) = cell else { return Ok(Kind::Absent) };
         let mut class = self.class(value)?;
@@ -432,7 +432,7 @@ impl<'py> Builder<'py> {
         }))
     }
 
-    /// Returns an array of values of one kind; `None`: a missing value.
+    /// Returns an array of values of one kind; `None` stands for a missing value.
     fn of_kind(&mut self, kind: &Kind, cells: &[Cell<'py>], depth: usize) -> PyResult<Column> {
         let py = self.py;
         fn each<'py, T>(
@@ -593,7 +593,7 @@ impl<'py> Builder<'py> {
         for cell in cells {
             match cell {
                 Some(record) => columns.add_record(record.cast::<PyDict>()?)?,
-                // Its parts are not looked at.
+                // Readers ignore the parts of a missing record.
                 None => columns.add_missing(),
             }
             if columns.names.len() > KEYS_MAX {
@@ -689,7 +689,7 @@ impl<'py> Columns<'py> {
     }
 }
 
-/// Returns the array of a column of exact texts and `None`, the most frequent kind, in one pass.
+/// Returns the array of a column that has only plain texts and `None`, the most frequent kind, in one pass.
 fn texts_only(cells: &[Cell<'_>]) -> Option<ArrayRef> {
     let mut texts = Vec::with_capacity(cells.len());
     let mut bytes = 0;
@@ -707,7 +707,7 @@ fn texts_only(cells: &[Cell<'_>]) -> Option<ArrayRef> {
         .then(|| Arc::new(StringArray::from(texts)) as ArrayRef)
 }
 
-/// Returns a text. Half surrogate pairs, which UTF-8 does not have, become escapes such as `\udc80`.
+/// Returns a text. Lone surrogates, which UTF-8 lacks, become escapes such as `\udc80`.
 fn text_of(value: &Bound<'_, PyAny>) -> PyResult<String> {
     let text = value.cast::<PyString>()?;
     match text.to_str() {
@@ -754,7 +754,7 @@ fn list(
     })
 }
 
-/// Returns the numbers of arrays, one after the other. NaN is a missing value.
+/// Returns the numbers of all arrays, one after the other. NaN is a missing value.
 fn numbers(py: Python<'_>, kind: u8, size: usize, cells: &[Cell<'_>]) -> PyResult<ArrayRef> {
     use arrow::array::PrimitiveArray;
     use arrow::datatypes as types;
@@ -771,7 +771,7 @@ fn numbers(py: Python<'_>, kind: u8, size: usize, cells: &[Cell<'_>]) -> PyResul
         for cell in cells.iter().flatten() {
             let array = match cell.cast::<PyArray1<T::Native>>() {
                 Ok(array) => array.clone(),
-                // It has the other byte order.
+                // The array has the other byte order.
                 Err(_) => {
                     let native =
                         cell.call_method1(intern!(py, "astype"), (numpy::dtype::<T::Native>(py),))?;
@@ -802,7 +802,7 @@ fn numbers(py: Python<'_>, kind: u8, size: usize, cells: &[Cell<'_>]) -> PyResul
     }
 }
 
-/// Returns decimals of one precision and scale from their texts, which have at most [`DIGITS_MAX`] digits each.
+/// Returns decimals of one precision and scale from their texts, each of which has at most [`DIGITS_MAX`] digits.
 fn decimals(texts: &[Option<String>]) -> PyResult<ArrayRef> {
     let parts = |text: &str| {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -869,7 +869,7 @@ fn time_of_day(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<i64> {
         + part(intern!(py, "microsecond"))?)
 }
 
-/// Returns the microseconds since 1970 of a `datetime`; of one with a zone, in UTC.
+/// Returns the microseconds of a `datetime` since 1970; with a time zone, since 1970 in UTC.
 fn instant(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     let days = value.call_method0(intern!(py, "toordinal"))?.extract::<i64>()? - 719_163;
     let local = days * 86_400_000_000 + time_of_day(py, value)?;

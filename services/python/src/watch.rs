@@ -4,8 +4,8 @@
 //! that lock forever. If the kernel allows it, the thread has its own table of descriptors, so it still watches when
 //! user code closes every descriptor.
 //!
-//! It kills the process with all its descendants, also those in other sessions. The leases of the
-//! dead agent expire, and the queue delivers again: a lost delivery, not a try.
+//! It kills the process with all its descendants, even those in other sessions. The leases of the dead agent expire,
+//! and the queue delivers the mini-batches again. That counts as a lost delivery, not as a try.
 
 use std::ffi::CString;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -16,12 +16,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Signal, getpid, getrlimit, kill_process, kill_process_group};
 
-/// Lowest descriptor of the moved socket: above those that `os.closerange(3, 256)` closes and user code guesses. Higher
+/// Lowest descriptor for the socket: above those that `os.closerange(3, 256)` closes and that user code guesses. Higher
 /// numbers enlarge the table of descriptors, which every fork copies.
 const SOCKET_FD_MIN: u64 = 4000;
-/// Descriptors left above the socket if the limit is lower.
+/// Number of descriptors to leave above the socket if the limit of descriptors is lower.
 const FD_RESERVE: u64 = 16;
-/// Searches for processes to kill: others may fork during a search.
+/// Maximum number of searches for processes to kill: processes may fork during a search.
 const KILL_ROUNDS: usize = 20;
 
 /// Moves a descriptor to a high number, closed on exec, and returns the number.
@@ -36,8 +36,9 @@ pub fn move_out_of_reach(fd: RawFd) -> PyResult<RawFd> {
     )
 }
 
-/// Overwrites the value that an environment variable had when this process started, so that `/proc/PID/environ` shows the
-/// new one, also for children that the process forks. The new value must not be longer. `os.environ` does not change.
+/// Overwrites the value that an environment variable had when this process started, so that `/proc/PID/environ` shows
+/// the new one, and that of children that the process forks. The new value must not be longer. `os.environ` does not
+/// change.
 #[pyfunction]
 pub fn rewrite_variable(name: CString, value: &str) -> PyResult<()> {
     // SAFETY: the caller has one thread, and nothing has replaced the variable since the start.
@@ -90,7 +91,7 @@ fn wait_for_hang_up(fd: RawFd, marker: Option<&str>) {
 }
 
 fn block_signals() {
-    // SAFETY: `sigfillset` initialises the set, and the mask is that of this thread alone.
+    // SAFETY: `sigfillset` initializes the set, and the mask applies only to this thread.
     unsafe {
         let mut every: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut every);
@@ -100,7 +101,7 @@ fn block_signals() {
 
 fn end_process_tree(marker: Option<&str>) -> ! {
     let own = getpid();
-    // Find children that have left the process group by their environment.
+    // Children that have left the process group are found by their environment.
     if let Some(marker) = marker {
         for _ in 0..KILL_ROUNDS {
             let marked: Vec<Pid> =
@@ -113,8 +114,8 @@ fn end_process_tree(marker: Option<&str>) -> ! {
             }
         }
     }
-    // Zero if the leader of the group is outside of the container, so it is not a `Pid`.
-    // SAFETY: only asks the kernel.
+    // Not a `Pid`, because it is zero if the leader of the group is outside the container.
+    // SAFETY: `getpgrp` only returns a number.
     if unsafe { libc::getpgrp() } == own.as_raw_nonzero().get() {
         let _ = kill_process_group(own, Signal::KILL);
     }

@@ -398,7 +398,7 @@ def test_interrupt_cancels_and_keeps_what_is_committed():
     threading.Timer(1, Path("gate").absolute().touch).start()
     _, said = notebook.communicate(timeout=60)
     assert notebook.returncode != 0
-    assert f"Interrupted: job {job.id} was canceled; what it committed stays" in said
+    assert f"Interrupted: job {job.id} was canceled; its committed results stay" in said
     assert job.retry(progress=False).to_pandas()["value"].tolist() == [0, 1]
 
 

@@ -193,7 +193,7 @@ def test_copies_that_do_not_replace_other_content_say_so(named, tmp_path):
         print(*[one.message for one in seen], open("blobs/up/old.csv").read().splitlines()[1])
         open("old.csv", "a").write("more,1\\n") if not seen else open("old.csv", "w").write("k,v\\nnew,1\\n")
     """)
-    stays = f"{tmp_path}/blobs/up/old.csv stays, and differs from old.csv: pass overwrite=True to replace it"
+    stays = f"{tmp_path}/blobs/up/old.csv exists and differs from old.csv: pass overwrite=True to replace it"
     assert said.splitlines() == ["old,0.5", f"{stays} old,0.5", "new,1"]
 
 
@@ -260,7 +260,7 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
     """).splitlines() == [
         "[] mine 1",
         "dataset sales is registered as version 1, but [azureml.data] of gristmill.toml has a line for this name, "
-        "which comes first",
+        "which takes precedence",
     ]
 
 
@@ -284,10 +284,10 @@ UNKNOWN = [
         'Dataset.get_by_name(ws, "sales").keep_columns(["key"], validate=True)',
         "InvalidTable: keep_columns: the table has no column key; it has k, v",
     ),
-    ('Dataset.get_by_name(ws, "images").to_pandas_dataframe()', "is no table: its first file is "),
+    ('Dataset.get_by_name(ws, "images").to_pandas_dataframe()', "is not a table: its first file is "),
     ('from azureml.data.dataset_factory import DataType; DataType.to_float(decimal_mark=",")', "mark is a point"),
     ('Dataset.File.from_files("azureml:none:1").to_path()', '`"none:1" = "PATH OR URL"`'),
-    ('Dataset.File.from_files("azureml://x/y").to_path()', "is no address of a datastore"),
+    ('Dataset.File.from_files("azureml://x/y").to_path()', "is not an address of a datastore"),
 ]  # fmt: skip
 
 

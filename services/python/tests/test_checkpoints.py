@@ -133,8 +133,8 @@ def test_done_of_the_context_is_the_same(start):
 @pytest.mark.parametrize(
     "yields, message",
     [
-        ("'x', 1", "handed back a result of 'x', which is no item of mini-batch 0: an item is one of the paths in"),
-        ("3, 1", "handed back a result of 3, which is no item of mini-batch 0"),
+        ("'x', 1", "handed back a result of 'x', which is not an item of mini-batch 0: an item is one of the paths in"),
+        ("3, 1", "handed back a result of 3, which is not an item of mini-batch 0"),
         ("-1, 1", "handed back a result of -1"),
         ("True, 1", "handed back a result of True"),
         ("None, 1", "handed back a result of None"),
@@ -205,7 +205,7 @@ def test_item_that_comes_back_by_another_way_is_the_same_item(start):
         (
             "def run(mini_batch):\n    for path in mini_batch:\n        yield path, path\n"
             "        if path == 'b': yield 'x', 1",
-            "run() handed back a result of 'x', which is no item of mini-batch 0: nothing else is lost",
+            "run() handed back a result of 'x', which is not an item of mini-batch 0: nothing else is lost",
         ),
         (
             "def run(mini_batch, context):\n    for path in mini_batch: context.done(path, path)\n    return [1]",

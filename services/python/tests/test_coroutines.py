@@ -376,7 +376,7 @@ BOTH = "async def run(mini_batch): return [await one for one in map(run_item, mi
     "script, concurrency, note",
     [
         (f"{ITEM}\ndef run(mini_batch): return mini_batch", None,
-         "run() of score.py is called, and run_item() beside it is not: remove one of them"),
+         "run() of score.py is called, but run_item() is not: remove one of them"),
         (f"{ITEM}\n{BOTH}", None, None),
         (ITEM, None, None),
         (ITEM, 2, None),

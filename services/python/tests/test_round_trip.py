@@ -317,7 +317,7 @@ def test_size_of_mini_batches_changes_no_row(seed, rows, size, form):
 def test_size_of_mini_batches_changes_no_frame(seed, rows, size, form):
     """The columns of a DataFrame have the types that pandas finds in the rows of each mini-batch."""
     chance = random.Random(seed)
-    # Beside a missing value, whole numbers of pandas are others.
+    # Next to a missing value, whole numbers of pandas become other numbers.
     makers = [VALUES[place] for place in range(len(VALUES)) if place not in (0, 4)]
     kinds = {f"c{number}": chance.sample(makers, chance.choice([1, 1, 2])) for number in range(8)}
     returned = [{name: chance.choice(of_column)(chance) for name, of_column in kinds.items()} for _ in range(rows)]

@@ -120,10 +120,10 @@ def test_misspelt_keyword_is_an_error_with_the_nearest_name(call, said):
         ({"node_count": 0}, "node_count must be a whole number from 1, not 0"),
         ({"run_max_try": 0}, "run_max_try must be"),
         ({"output_action": "append"}, "output_action must be summary_only or append_row, not 'append'"),
-        ({"mini_batch_size": "1.5MB"}, "'1.5MB' is no size"),
+        ({"mini_batch_size": "1.5MB"}, "'1.5MB' is not a size"),
         ({"mini_batch_size": 1, "partition_keys": ["k"]}, "exclude each other"),
         ({"partition_keys": "k"}, "partition_keys must be a JSON list"),
-        ({"append_row_file_name": "a/b"}, "'a/b' is no file name"),
+        ({"append_row_file_name": "a/b"}, "'a/b' is not a file name"),
     ],
 )
 def test_values_that_no_job_could_have_are_rejected(settings, said):
@@ -354,7 +354,7 @@ def test_objects_of_the_sdk_are_inputs_and_environments():
     with pytest.warns(UserWarning) as warned:
         document = job_file_of(made)
     assert [str(one.message).partition(":")[0] for one in warned] == [
-        f"environment env is not made here, and {sys.executable} runs the script",
+        f"environment env is not created here, and {sys.executable} runs the script",
         "output rows",
     ]
     assert (document["output"], document["append_row_file_name"]) == ("outputs/count-letters", "r.txt")
@@ -379,7 +379,7 @@ def test_names_of_a_workspace_are_those_of_gristmill_toml():
     assert lines(made.submit()) == ["wma", "wmb", "wmc"]
     assert Path("kept/count-letters/r.txt").exists()
     made.task.environment = "azureml:python:4"
-    with pytest.warns(UserWarning, match="environment azureml:python:4 is not made here"):
+    with pytest.warns(UserWarning, match="environment azureml:python:4 is not created here"):
         assert "environment" not in job_file_of(made)
     with Path("gristmill.toml").open("a") as file:
         file.write(f'[azureml.environments]\npython = "{sys.executable}"\n')

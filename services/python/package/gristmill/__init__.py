@@ -10,8 +10,8 @@
     job.to_pandas()
 
 ``run`` and ``submit`` start jobs, ``attach`` and ``jobs`` find them again; each is documented with ``help``. Entry
-scripts do not import this package; what they may import is ``azureml_user.parallel_run``. An agent starts
-``bootstrap.py`` with its own interpreter, so that any environment of the user serves, with nothing installed in it.
+scripts do not import this package, but may import ``azureml_user.parallel_run``. An agent starts ``bootstrap.py`` with
+the interpreter of the job, so that any environment of the user works without an installation.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    # A worker process imports this package too, and needs none of it.
+    # A worker process imports this package too, but uses none of these names.
     module = next((module for module, names in _MODULES.items() if name in names), None)
     if module is None:
         raise AttributeError(f"module 'gristmill' has no attribute {name!r}")
@@ -103,6 +103,6 @@ def _offer_azureml() -> None:
     sys.meta_path.append(_AbsentModules)  # type: ignore[arg-type]
 
 
-# A worker process (contract.PROCESS_VARIABLE) makes its own search path.
+# A worker process (contract.PROCESS_VARIABLE) sets its own search path.
 if "GRISTMILL_PROCESS" not in os.environ:
     _offer_azureml()

@@ -1,7 +1,7 @@
 """Tables for functions that take Arrow, or what Arrow reads: mapped from the agent's memory file, not copied.
 
-The agent overwrites a file once its mini-batch is answered. So before the answer, the process gives up the mapping;
-what still refers to it, such as a table that the function keeps, gets pages of its own first.
+The agent overwrites a file once the process has answered its mini-batch. So the process gives up the mapping before it
+answers. Objects that still refer to the mapping, such as a table that the function keeps, get private pages first.
 """
 
 import mmap
@@ -26,8 +26,8 @@ class SharedTable:
         self._length = length
 
     def read(self):
-        """Returns a ``pyarrow.Table`` whose columns lie in the mapping. What the agent adds for other readers is left
-        out."""
+        """Returns a ``pyarrow.Table`` whose columns lie in the mapping. Leaves out columns and metadata that the agent
+        adds for other readers."""
         import pyarrow
 
         table = pyarrow.ipc.open_stream(pyarrow.py_buffer(self._memory)).read_all()
@@ -44,7 +44,7 @@ class SharedTable:
         return table
 
     def release(self):
-        """Makes the file free for its next table. Pages that something still refers to become private copies."""
+        """Frees the file for its next table. Pages that are still referenced become private copies."""
         memory = self._memory
         try:
             memory.close()

@@ -1,6 +1,6 @@
 """Checks of rows against the ``result_schema`` of the job.
 
-A row is checked in the form that it has in JSON lines. Rows that do not fit are taken out of the result, and their
+A row is checked in the form that it has in JSON lines. Rows that do not fit are removed from the result, and their
 items are rejected. With columns, all other rows get these columns in this order, and the reducer gives the columns the
 types that the schema declares. Columns of strings hold texts, as JSON lines have them, and no bytes.
 """
@@ -24,7 +24,7 @@ class RowChecks:
         self._checker = _native.RowChecker(json.dumps(schema))
         columns = schema.get("columns")
         self._names = None if columns is None else [column["name"] for column in columns]
-        # The lines of `text` are those of the script.
+        # In `text`, lines stay as the script returns them.
         self._is_text = output_format == "text"
         types = {} if self._is_text else {column["name"]: column["type"] for column in columns or ()}
         self._strings = [name for name, kind in types.items() if kind == "string"]
@@ -91,7 +91,7 @@ class RowChecks:
         if isinstance(row, dict):
             return row
         if isinstance(row, (list, tuple)):
-            # Of another length, it does not fit.
+            # A row of another length does not fit.
             return dict(zip(self._names, row, strict=True)) if len(row) == len(self._names) else row
         return {"value": row}
 
@@ -142,7 +142,7 @@ class RowChecks:
             if _may_hold_anything(column) and not {*map(type, column)} <= {str, type(None)}:
                 replaced[names.index(name)] = [_as_text(value) for value in column]
         if replaced:
-            # The frame is the script's.
+            # The frame belongs to the script.
             frame = frame.copy(deep=False)
             for position, texts in replaced.items():
                 frame[frame.columns[position]] = _objects(texts, frame.index)

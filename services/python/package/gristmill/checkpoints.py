@@ -6,9 +6,9 @@ answer has the rows of all attempts, in the order of the items: as if one ``run`
 
 ``<folder>/<mini-batch>/<writer>`` is one file of each attempt that handed anything back: records, each a length, a
 checksum and a pickle. The first record is the header, each other one ``(position, row)``, ``("repeated", (position,
-item))`` for an item that came back again, or ``("failed", (position, warning))`` for a failure that is no failure of an
-item without a result. The end of a file may be missing or damaged, because its process or machine has stopped: the
-readable part counts. Only processes of the same job write these files.
+item))`` for an item that came back again, or ``("failed", (position, warning))`` for a failure that no failed item
+would report. The end of a file may be missing or damaged, because its process or machine has stopped. The readable part
+counts. Only processes of the same job write these files.
 """
 
 import operator
@@ -27,7 +27,7 @@ FORMAT = "gristmill item checkpoints 1"
 
 
 class Kept:
-    """What the files of one mini-batch hold. Hundreds of ranges of it may be run, and each adds a file."""
+    """The content of the files of one mini-batch. Hundreds of its ranges may run, and each adds a file."""
 
     def __init__(self, folder, items):
         self.folder = folder
@@ -39,7 +39,7 @@ class Kept:
         self._sizes = {}
 
     def update(self):
-        """Reads what has been added. What cannot be read is run again."""
+        """Reads new records. Items whose records cannot be read run again."""
         try:
             names = sorted(os.listdir(self.folder))
         except OSError:
@@ -69,9 +69,9 @@ class Kept:
 class ItemsDone:
     """The items of one mini-batch, or of a range of it, that the script has handed back.
 
-    ``paths``: all files of the mini-batch, ``None`` for a table. ``items``: how many of its items this attempt is
-    about. ``left``: the positions, in the whole mini-batch, of those that ``run`` gets. ``rows``: what has been handed
-    back, by these positions. ``has_files``: whether anything of it is on disk. ``warnings``: what users should know.
+    ``paths``: all files of the mini-batch, ``None`` for a table. ``items``: the number of items of this attempt.
+    ``left``: the positions, in the whole mini-batch, of the items that ``run`` gets. ``rows``: the results that have
+    been handed back, by position. ``has_files``: whether files hold any of them. ``warnings``: messages for users.
     """
 
     def __init__(self, mini_batch, paths, folder, writer):
@@ -97,8 +97,8 @@ class ItemsDone:
         self._failures = set()
 
     def read(self, folder, kept):
-        """Takes over what earlier attempts have handed back, and returns it. ``kept``: what this method returned last,
-        if this may be another range of the same mini-batch."""
+        """Takes over the results of earlier attempts, and returns them. ``kept``: the last value that this method
+        returned, if this may be another range of the same mini-batch."""
         if kept is None or (kept.folder, kept.items) != (folder, self._all):
             kept = Kept(folder, self._all)
         kept.update()
@@ -118,7 +118,7 @@ class ItemsDone:
             try:
                 position = self._position_of(item)
             except IllegalResult as error:
-                # The script may catch it.
+                # The script may catch the error.
                 self._error = error
                 self._remember_failure(f"{self._foreign(item)}: nothing else is lost")
                 raise
@@ -132,7 +132,7 @@ class ItemsDone:
             self._last = position
 
     def failed(self, error):
-        """Takes the exception of an attempt. The next one has no item that could repeat it if all have a result."""
+        """Records the exception of an attempt. If all items have a result, the next attempt cannot repeat it."""
         with self._lock:
             if error is not self._error and all(position in self.rows for position in self._range):
                 self._remember_failure(
@@ -177,8 +177,8 @@ class ItemsDone:
         return result
 
     def place_of(self, position):
-        """Returns the place, among the items of the attempt, of one that ``run`` got. If that is unknown, or was
-        handed back: of the first one that was not; ``None``: all were."""
+        """Returns the place, among the items of the attempt, of an item that ``run`` got. If the item is unknown, or
+        was handed back, returns the place of the first one that was not. ``None``: all were handed back."""
         item = None if position is None else self.left[position]
         if item is None or item in self.rows:
             item = next((left for left in self.left if left not in self.rows), None)
@@ -212,7 +212,7 @@ class ItemsDone:
         raise IllegalResult(f"{self._foreign(item)}: an item is {known}. For rows that are pairs, return a list")
 
     def _foreign(self, item):
-        return one_line(f"run() handed back a result of {item!r}, which is no item of mini-batch {self._number}")
+        return one_line(f"run() handed back a result of {item!r}, which is not an item of mini-batch {self._number}")
 
     def _places(self):
         if self._positions is None:
@@ -274,7 +274,7 @@ def _record(value):
 
 
 def _records(content):
-    """Yields the values of the readable part of a file; ``None`` for a value that this process cannot make."""
+    """Yields the values of the readable part of a file, and ``None`` for a value that this process cannot unpickle."""
     start = 0
     while start + PREFIX.size <= len(content):
         length, checksum = PREFIX.unpack_from(content, start)

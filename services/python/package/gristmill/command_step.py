@@ -1,8 +1,8 @@
 """An entry script for a command: runs it in a shell, as the one mini-batch of a job.
 
-The job fails if the command does, with the error that the command printed last. What the command prints goes to the
-files of its process, as what a script prints. The command finds the interpreter of the job as ``python`` and
-``python3``, and Python in it finds the stand-ins that entry scripts find (``command_site``).
+The job fails if the command does, with the error that the command printed last. The command's prints go to the files of
+its process, like those of a script. The command finds the interpreter of the job as ``python`` and ``python3``, and
+Python in it finds the stand-ins that entry scripts find (``command_site``).
 """
 
 import codecs
@@ -17,11 +17,11 @@ import threading
 
 READ_BYTES = 64 * 1024
 DRAIN_SECONDS = 10
-"""Time to read what the command has written, once it has ended."""
+"""Maximum time to read the rest of the output once the command has ended."""
 TAIL_LINES = 50
-"""The last lines of standard error that are searched for the error of the command."""
+"""Number of last lines of standard error that are searched for the error of the command."""
 LINE_CHARACTERS_MAX = 4096
-"""What is kept of the end of a line that came in parts."""
+"""Maximum length of the kept end of a line that arrived in parts."""
 
 __gristmill_activity__ = "the command"
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)): (.+)")
@@ -79,13 +79,13 @@ def _remember(tail, text):
 
 def _failure(command, status, lines):
     """Returns the exception that the command printed last, under its own name; without one, its last line."""
-    how = f"signal {-status}" if status < 0 else f"exit status {status}"
-    ended = f"the command ended with {how}: {command}"
-    said = lines[-1].strip() if lines else ""
-    found = _EXCEPTION.fullmatch(said)
+    cause = f"signal {-status}" if status < 0 else f"exit status {status}"
+    ended = f"the command ended with {cause}: {command}"
+    last = lines[-1].strip() if lines else ""
+    found = _EXCEPTION.fullmatch(last)
     if found and any(line.startswith("Traceback (most recent call last)") for line in lines):
         return type(found[2], (CommandFailed,), {})(f"{found[3]}; {ended}")
-    return CommandFailed(f"{said}; {ended}" if said else ended)
+    return CommandFailed(f"{last}; {ended}" if last else ended)
 
 
 def _environment(folder):

@@ -2,7 +2,7 @@
 
 
 class MiniBatchFiles(list):
-    """The files of a mini-batch. ``task_id`` is its number, which scripts for the original read."""
+    """The files of a mini-batch. ``task_id`` is its number, which scripts for Azure ML read."""
 
     __slots__ = ("task_id",)
 
@@ -73,7 +73,7 @@ class MiniBatchContext:
     def limit(self):
         """The ``limits`` of the job: ``limit.acquire(tokens=…)`` waits until they allow a request."""
         if self._limit is None:
-            # Few jobs have any.
+            # Few jobs have limits.
             from gristmill.limits import Limit
 
             self._limit = Limit()

@@ -14,7 +14,7 @@ FORK_DESCRIPTORS = (AGENT_FD, STATUS_FD, 1, 2)
 
 STACK_DUMP_SIGNAL = signal.SIGRTMAX - 1
 """Makes the process append the stacks of all its threads to ``sys/node/<node>/processNNN.stack.txt``, even while user
-code holds the interpreter. Not before the status page says more than "starting": the signal would end the process."""
+code holds the interpreter. While the status page still says "starting", the signal would end the process."""
 
 EXIT_INTERNAL = 70
 """The runner itself failed; its traceback is on standard error."""
@@ -35,10 +35,10 @@ MESSAGE_CHARACTERS_MAX = 2000
 """Longest one-line message in an error report."""
 
 KEEP_SECONDS = 0.05
-"""Seconds between two moments at which a process keeps the results of single items for another try."""
+"""Seconds between two writes of the results of single items, which a process keeps for another try."""
 
 CONCURRENCY = 8
-"""Items that ``run_item()`` works on at a time, if the job does not say it."""
+"""Number of items that ``run_item()`` works on at a time, if the job does not set it."""
 
 PRINTED_LINES_MAX = 10
 """Number of lines of the script's output in an error report."""

@@ -1,8 +1,9 @@
 """Entry scripts with ``async def`` functions: one event loop for the life of the process, and ``run_item``.
 
-A service that limits its rate answers 429 (or 503) and says when to come back. Coroutines are called again after that
-time, which spends no try and does not count towards ``run_invocation_timeout``. The process reports the wait: the
-scheduler extends the deadline and the lease, and tells the reducer regularly that the mini-batch is in progress.
+A service that limits its rate answers 429 (or 503) and may name the time to wait. The process calls the coroutine again
+after that time, which spends no try and does not count towards ``run_invocation_timeout``. The process reports the
+wait: the scheduler extends the deadline and the lease, and tells the reducer regularly that the mini-batch is in
+progress.
 """
 
 import asyncio
@@ -20,13 +21,13 @@ from gristmill.results import RowsOfItems
 ASYNCIO_FOLDER = os.path.dirname(asyncio.__file__) + os.sep
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
-"""Longest pause, with doubling, of an answer that does not say how long."""
+"""Maximum pause, with doubling, after an answer that names no time."""
 FIRST_ITEMS = PROBES = 8
-"""Items that fail before any succeeds: so many from the start, and so many from everywhere, before the rest is left."""
+"""If no item succeeds: number of failed items at the start, and then of failed probes, before the rest is skipped."""
 DOUBTED_FIRST_ITEMS, DOUBTED_PROBES = 1, 3
-"""The same, where no item of the last mini-batches has succeeded: the service is probably down."""
+"""The same if no item of the last mini-batches has succeeded, because the service is probably down."""
 RATE_LIMITED_SECONDS_MAX = 3600.0
-"""Longest time that one mini-batch waits for a service. After it, the answer is an error like any other."""
+"""Maximum time that one mini-batch waits for a service. After it, the answer is an error like any other."""
 
 
 class Coroutines:
@@ -42,7 +43,7 @@ class Coroutines:
         self._waited = 0.0
 
     def call(self, function, *arguments):
-        """Returns the result of a coroutine function. What an exception leaves behind is canceled."""
+        """Returns the result of a coroutine function. Cancels the tasks that an exception leaves behind."""
         asyncio.set_event_loop(self._loop)
         before = asyncio.all_tasks(self._loop)
         try:
@@ -56,7 +57,7 @@ class Coroutines:
             raise
 
     def run(self, function, *arguments):
-        """As ``call``, for ``run``: begins to count the waits of a mini-batch, and waits where the service asks for
+        """Works like ``call``, for ``run``: counts the waits of a mini-batch from 0, and waits if a service asks for
         it."""
         self._waited = 0.0
         return self.call(self.repeated, function, *arguments)
@@ -69,14 +70,14 @@ class Coroutines:
             try:
                 answer, is_raised = await function(*arguments), False
             except Exception as error:
-                # Without this frame, which would show twice.
+                # Without this frame, which would appear twice.
                 answer, is_raised = error.with_traceback(error.__traceback__.tb_next), True
             asked = seconds_asked(answer)
             if asked is None or self._waited >= RATE_LIMITED_SECONDS_MAX:
                 if is_raised:
                     raise answer
                 return answer
-            if asked is NOT_SAID:
+            if asked is UNSTATED:
                 asked = min(PAUSE_SECONDS_MIN * 2**answers, PAUSE_SECONDS_MAX) * random.uniform(0.75, 1.0)
             answers += 1
             self._wait(min(asked, RATE_LIMITED_SECONDS_MAX - self._waited))
@@ -84,7 +85,7 @@ class Coroutines:
     def _wait(self, seconds):
         """Lets every item of the process wait: a service limits its caller, not one item."""
         now = self._loop.time()
-        # Not `now + seconds - now`, which is another number after some hours of uptime.
+        # `now + seconds - now` would lose precision after some hours of uptime.
         longer = seconds - max(self._resume_at - now, 0.0)
         if longer > 0:
             self._resume_at = now + seconds
@@ -97,7 +98,7 @@ class Coroutines:
             await asyncio.sleep(seconds)
 
     def close(self):
-        """Ends the loop, and what still runs in it."""
+        """Ends the loop, and the tasks that still run in it."""
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -125,8 +126,8 @@ class ItemFunction:
         return result
 
     async def _rows_of(self, items, context):
-        """Returns the row of each item, the failures, and how many items were tried. One that fails does not end the
-        others: what they have done may be dear."""
+        """Returns the row of each item, the failures, and the number of tried items. A failed item does not end the
+        others, whose work may be expensive."""
         rows = [None] * len(items)
         failures = []
         order = Order(len(items), context.resumes, context.doubted)
@@ -180,9 +181,9 @@ class ItemFunction:
 class Order:
     """The order in which items are tried: from the first to the last.
 
-    If the first ones all fail, some from everywhere are tried before the others. If these fail as well, the cause is no
-    item, and the others are not tried. ``tried``: items whose calls have ended. ``is_doubted``: fewer are enough. The
-    caller tries one at a time until the iteration ends, after the first success, and begins again.
+    If the first items all fail, probes from all parts follow. If these fail as well, the cause is not an item, and the
+    others are not tried. ``tried``: number of items whose calls have ended. ``is_doubted``: fewer failures are enough;
+    the caller tries one item at a time until the iteration ends, after the first success, and then iterates again.
     """
 
     def __init__(self, items, any_succeeded, is_doubted=False):
@@ -231,7 +232,7 @@ class Order:
 
 
 def gave_up(result, items):
-    """Returns whether the items of a result of which all have failed are enough to blame something else."""
+    """Returns whether a result whose items have all failed has enough of them to blame another cause."""
     return len(result.failures) >= FIRST_ITEMS or result.items < items
 
 
@@ -257,17 +258,17 @@ def _in_short(item):
     return text if len(text) <= NOTE_CHARACTERS_MAX else text[: NOTE_CHARACTERS_MAX - 1] + "…"
 
 
-NOT_SAID = object()
-"""The service limits its rate, and does not say for how long."""
+UNSTATED = object()
+"""The service limits its rate, and names no time."""
 LIMITED = (429, 503)
 
 
 def seconds_asked(answer):
-    """Returns the seconds that a service asks its caller to wait, ``NOT_SAID``, or ``None`` if the value is no such
+    """Returns the seconds that a service asks its caller to wait, ``UNSTATED``, or ``None`` if the value is no such
     answer.
 
     An answer is an exception of an HTTP client (``urllib``, ``requests``, ``httpx``, ``aiohttp``, ``openai``, the
-    clients of AWS, Azure and Google), or their response as the return value. Status 503 counts if it says how long.
+    clients of AWS, Azure and Google), or their response as the return value. Status 503 counts if it names a time.
     """
     response = getattr(answer, "response", None)
     status, headers = _status_of(answer, response), _headers_of(answer, response)
@@ -275,7 +276,7 @@ def seconds_asked(answer):
         return None
     seconds = _seconds_of(headers)
     if seconds is None:
-        return NOT_SAID if status == 429 else None
+        return UNSTATED if status == 429 else None
     return seconds
 
 

@@ -28,7 +28,7 @@ class Enqueued:
         functions["enqueue"](mini_batch, *((context,) if self._wants_context else ()))
         seconds = POLL_SECONDS_MIN
         while True:
-            # Asked first: what ends between the two calls is then in the results.
+            # This comes first, so that the results include a mini-batch that ends between the two calls.
             is_idle = functions["check_all_tasks_processed"]() and functions["get_processing_batch_number"]() == 0
             results = functions["get_finished_batch_result"]() or {}
             for key in (number, str(number)):

@@ -35,11 +35,11 @@ def is_own_frame(entry):
 
 
 _last_stack = ([], "")
-"""Where the last exception came from, and the text of that stack. Runs of ranges fail at the same place, one after the
-other, and to find its lines takes longer than a quick run."""
+"""The stack of the last exception, and its text. Successive runs of ranges fail at the same place, and looking up its
+lines takes longer than a quick run."""
 
 STACK_DECIDES = (AttributeError, ImportError, NameError, getattr(builtins, "BaseExceptionGroup", NameError))
-"""Exceptions of which more than the stack itself may depend on the stack."""
+"""Exceptions whose message may depend on the stack."""
 
 
 def _format(error, entry):
@@ -114,7 +114,7 @@ def chance_of_another_start(error):
 def hint_on_start(error, printed):
     """Returns the remedy for common reasons why a script does not start."""
     if isinstance(error, ModuleNotFoundError):
-        remedy = "install what is missing there, or name another interpreter or a requirements file with `environment`"
+        remedy = "install the package there, or name another interpreter or a requirements file with `environment`"
         return f" (interpreter: {sys.executable}; {remedy})"
     if isinstance(error, SystemExit) and error.code == USAGE_STATUS:
         errors = [line.partition("error: ")[2] for line in printed.splitlines() if "error: " in line]

@@ -1,6 +1,6 @@
-"""Items without a result in a success, and the pieces of the rows between them, as an answer names them.
+"""Items without a result in a success, and the pieces of the rows between them, in the form of an answer.
 
-So a script with ``run_item`` is not run in ranges of its items: its last answer says which have failed.
+A script with ``run_item`` need not run again in ranges of its items, because its last answer names the failed ones.
 """
 
 from bisect import bisect_left
@@ -8,7 +8,7 @@ from bisect import bisect_left
 from gristmill.results import ArrowRows, is_frame
 
 NAMED_MAX = 10_000
-"""Most items that have an entry each, if they failed together."""
+"""Maximum number of items with an entry each, if they failed together."""
 
 
 def named(failures, misfits, missing, only_kept):
@@ -21,7 +21,8 @@ def named(failures, misfits, missing, only_kept):
 
 def that_do_not_fit(misfits):
     """Returns the entries for rows that do not fit ``result_schema``: ``(item, reason)``."""
-    return [_entry(item, "illegal_result", {"category": "RowDoesNotFit", "message": why}) for item, why in misfits]
+    error = "RowDoesNotFit"
+    return [_entry(item, "illegal_result", {"category": error, "message": reason}) for item, reason in misfits]
 
 
 def never_handed_back(missing):
@@ -31,8 +32,8 @@ def never_handed_back(missing):
 
 
 def without_result(missing):
-    """Returns the entries for items that failed with their attempt, so that the agent knows the error. Each item has an
-    entry of its own, unless they are many."""
+    """Returns the entries for items that failed with their attempt, whose error the agent knows. Each item has a
+    separate entry, unless there are many."""
     error = {"category": "", "message": ""}
     if len(missing) <= NAMED_MAX:
         return [_entry(item, "run_raised", error) for item in missing]
@@ -52,8 +53,8 @@ def _entry(item, status, error):
 def in_pieces(result, entries, items, rows_of):
     """Returns the bytes and the columns of a result without these items, and its pieces between them.
 
-    A piece is ``(first item, bytes)``. There is none if the parts of the result do not have the same columns.
-    ``rows_of`` makes bytes and columns of a part.
+    A piece is ``(first item, bytes)``. There are no pieces if the parts of the result have different columns.
+    ``rows_of`` returns the bytes and columns of a part.
     """
     positions = getattr(result, "positions", None)
     if positions is None:

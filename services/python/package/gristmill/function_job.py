@@ -16,7 +16,7 @@ from gristmill.tables import LoadError
 
 
 class FunctionJob:
-    """A function, its ``init``, and the form of its argument. ``name`` is what messages call the function."""
+    """A function, its ``init``, and the form of its argument. ``name`` is the name of the function in messages."""
 
     def __init__(self, folder, about):
         self._about = about
@@ -25,7 +25,7 @@ class FunctionJob:
         self.name = about["name"]
         for name, lines in about["sources"].items():
             linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-        # On the machine that started the job, what a function imports and opens is where it was.
+        # On the machine that started the job, a function finds its modules and files where they were.
         modules = os.path.join(folder, "modules")
         sys.path.extend(path for path in (*about["folders"], modules) if os.path.isdir(path) and path not in sys.path)
         if about["working_folder"] is not None and os.path.isdir(about["working_folder"]):
@@ -69,17 +69,17 @@ class FunctionJob:
                 row = self._awaited(self._function(item, **named))
             except Exception as error:
                 add_note(error, f"in item {position} of the mini-batch: {item!r:.200}")
-                # The report needs the lines, and the variables may be large.
+                # The report needs only the lines, and the variables may be large.
                 traceback.clear_frames(error.__traceback__)
                 result.failures.append((position, error))
                 continue
             rows = row if self._about["yields"] else () if row is None else (row,)
             table = next((one for one in rows if hasattr(one, "columns")), None)
             if table is not None:
-                said = (
+                message = (
                     f"{self.name} returned a {type(table).__name__} for one item: return a dict, or call gristmill.run"
                 )
-                result.failures.append((position, TypeError(said)))
+                result.failures.append((position, TypeError(message)))
                 continue
             result.positions += [position] * len(rows)
             result.extend(rows)
@@ -129,7 +129,7 @@ def load(entry):
     return FunctionJob(folder, about)
 
 
-# ---- what the function gets ------------------------------------------------------------------------------------------
+# ---- arguments of the function ---------------------------------------------------------------------------------------
 
 
 def _polars(table, about):
@@ -166,7 +166,7 @@ def _parsed(table, about):
 def _pandas(frame, about):
     """Returns a DataFrame with the types of pandas that its author asked for."""
     if not len(frame):
-        # As pandas reads a header alone: no value says what may be done with a column.
+        # As pandas reads a file with only a header: no value decides the type of a column.
         frame = frame.astype({name: object for name, dtype in frame.dtypes.items() if str(dtype) in ("str", "string")})
     dtypes = {name: dtype for name, dtype in about.get("dtypes", {}).items() if name in frame.columns}
     return frame.astype(dtypes) if dtypes else frame
@@ -180,7 +180,7 @@ def _series(frame, about):
 
 
 def _dtype(described):
-    """Returns what ``numpy.lib.format.dtype_to_descr`` has returned, after it was JSON."""
+    """Restores the result of ``numpy.lib.format.dtype_to_descr`` from JSON."""
     if isinstance(described, str):
         return described
     return [(name, _dtype(kind), *map(tuple, shape)) for name, kind, *shape in described]
@@ -215,14 +215,14 @@ _ARGUMENTS = {
 }
 
 
-# ---- what it returns -------------------------------------------------------------------------------------------------
+# ---- results of the function -----------------------------------------------------------------------------------------
 
 
 def as_result(result, name):
     """Returns a column as a table, which keeps its type and name, tables of a list as one table, and everything else
     unchanged.
 
-    :param name: what messages call the function.
+    :param name: the name of the function in messages.
     """
     kind = type(result)
     package = kind.__module__.partition(".")[0]
@@ -240,7 +240,7 @@ def as_result(result, name):
         kinds = {*map(type, result)}
         libraries = {*map(_library_of, kinds)} - {None}
         if libraries:
-            # Beside rows, None is a row of missing values; beside tables, a piece without rows.
+            # Among rows, None is a row of missing values; among tables, a piece without rows.
             if len(libraries) > 1 or not all(one is type(None) or _library_of(one) for one in kinds):
                 raise _mixed(result, name)
             return _together([table for table in result if table is not None], libraries.pop())
@@ -256,7 +256,7 @@ def _library_of(kind):
 
 
 def _mixed(result, name):
-    """Returns the failure for a list of tables and something else, of which a table would be no more than its text."""
+    """Returns the failure for a list of tables and other values, in which a table would be written as mere text."""
     libraries = [_library_of(type(one)) for one in result]
     table = next(position for position, library in enumerate(libraries) if library is not None)
     other = next(
@@ -294,7 +294,7 @@ def _together(tables, library):
     if library == "polars":
         import polars
 
-        # Those that are lazy have another class.
+        # Lazy frames have another class.
         return polars.concat([table.lazy().collect() for table in tables], how="diagonal")
     import pyarrow
 

@@ -1,5 +1,5 @@
 """Scripts that hand back results of items before ``run`` has ended: a generator that yields ``(item, row)``, or
-``context.done(item, row)``. What is handed back is kept in ``checkpoints.py``, which few scripts need."""
+``context.done(item, row)``. ``checkpoints.py``, which few scripts need, keeps these results."""
 
 import os
 import threading
@@ -9,10 +9,10 @@ from gristmill.results import IllegalResult, made_into_list
 
 
 class HandingBack:
-    """What the attempts of one process hand back.
+    """The results that the attempts of one process hand back.
 
-    ``done``: what the current attempt, or an earlier one of its mini-batch, has handed back, or ``None``. ``kept``: how
-    many items earlier ones have.
+    ``done``: the results of the current attempt, and of earlier ones of its mini-batch, or ``None``. ``kept``: the
+    number of items of earlier attempts.
     """
 
     def __init__(self, channel, folder, writer, path_of):
@@ -31,7 +31,7 @@ class HandingBack:
         self.kept = 0
 
     def earlier(self, mini_batch):
-        """Begins an attempt. Returns what earlier attempts of the mini-batch have handed back, or ``None``."""
+        """Begins an attempt. Returns the results of earlier attempts of the mini-batch, or ``None``."""
         if not self._are_used and "resumes" not in mini_batch:
             return None
         if self.done is not None:
@@ -43,7 +43,7 @@ class HandingBack:
         folder = self._folder_of(mini_batch)
         if os.path.isdir(folder):
             done = self._of(mini_batch)
-            # What an earlier attempt has yielded decides for all of them, also for ranges of other items.
+            # The form in which an earlier attempt yielded applies to all attempts, even on ranges of other items.
             self._on_disk = done.read(folder, self._on_disk if "items" in mini_batch else None)
             self._names_items = self._on_disk.is_used
             self._read = done
@@ -52,7 +52,7 @@ class HandingBack:
         return self.done
 
     def call(self, run, mini_batch, warnings, *arguments):
-        """Calls ``run``, and takes what it yields. Returns its result without what it has handed back."""
+        """Calls ``run``, and takes the results that it yields. Returns its result without these."""
         if self.done is not None and (not self.done.left or "only_kept" in mini_batch):
             return None
         self._running = mini_batch
@@ -67,8 +67,8 @@ class HandingBack:
             self._running = None
 
     def _exhaust(self, generator, mini_batch, warnings):
-        """Takes results of items, or returns rows as a list: the first value tells, of the first attempt that handed
-        anything back. A rank has no items to name."""
+        """Takes results of items, or returns rows as a list. The first value decides, in the first attempt that hands
+        back a result. A rank has no items to name."""
         rows = []
         for value in generator:
             if not rows and _is_pair(value) and mini_batch["payload"]["kind"] != "rank":
@@ -115,7 +115,7 @@ class HandingBack:
         payload = mini_batch["payload"]
         if payload["kind"] == "rank":
             raise IllegalResult("context.done() needs an item, and a rank has none: return a list")
-        # All of them, whatever the script has done to its list.
+        # All paths, even if the script has changed its list.
         paths = [self._path_of(path) for path in payload["paths"]] if payload["kind"] == "files" else None
         return ItemsDone(mini_batch, paths, self._folder_of(mini_batch), self._writer)
 

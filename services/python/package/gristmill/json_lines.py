@@ -16,7 +16,7 @@ from gristmill.results import ROWS_OF, IllegalResult, kind_of
 
 
 class Unwritable(Exception):
-    """JSON has no form for the value, and its text says nothing, or not all."""
+    """JSON has no form for the value, and its text is meaningless or incomplete."""
 
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -24,8 +24,8 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 def json_default(value):
     """Converts values that ``json`` does not support: NumPy's to Python's, instants to ISO form, missing ones to
-    ``None``, others to their text. An object without a text of its own, such as a function, is refused, and so is a
-    DataFrame, whose text leaves out most rows."""
+    ``None``, others to their text. Refuses an object without a text of its own, such as a function, and a DataFrame,
+    whose text leaves out most rows."""
     convert = getattr(value, "tolist", None)
     if callable(convert):
         return convert()
@@ -79,7 +79,7 @@ def illegal_value(rows, unwritable):
     field = _field_of(rows, unwritable)
     row = "a row"
     if isinstance(rows, list) and field:
-        # That of the list of rows is the number of the row.
+        # The first index is the number of the row.
         number, field = re.fullmatch(r"\[(\d+)\](.*)", field, re.DOTALL).groups()
         row = f"row {number}"
     name = kind_of(unwritable)
@@ -102,8 +102,8 @@ def illegal_value(rows, unwritable):
 
 
 def _field_of(value, wanted):
-    """Returns where in a row an object is, such as ``.scores[0].source``; ``None`` if it is in none of its lists and
-    dictionaries, and no text if it is the row."""
+    """Returns the place of an object in a row, such as ``.scores[0].source``; an empty text if it is the row, and
+    ``None`` if it is in none of the row's lists and dictionaries."""
     if value is wanted:
         return ""
     if isinstance(value, dict):

@@ -25,7 +25,7 @@ class Limit:
     def acquire(self, tokens=0, requests=1):
         """Waits until the job may make this many requests, which together take this many tokens.
 
-        In a coroutine: ``await`` it, or use it in ``async with``. Elsewhere it waits at once; ``with`` releases the
+        In a coroutine: ``await`` it, or use it in ``async with``. Elsewhere it waits immediately; ``with`` releases the
         place at the service afterwards (``limits.concurrent``). Without ``with``, the end of the mini-batch does.
         """
         for name, number in (("tokens", tokens), ("requests", requests)):
@@ -47,7 +47,7 @@ class Limit:
         return acquisition
 
     def of_calls(self, function):
-        """Returns a coroutine function each call of which is one request."""
+        """Returns a coroutine function whose every call is one request."""
         if self._client is None:
             return function
 
@@ -62,7 +62,7 @@ class Limit:
         return call
 
     def ending_with(self, run):
-        """Returns a function that calls ``run``, and then releases the places that are left."""
+        """Returns a function that calls ``run``, and then releases the places that are still taken."""
 
         def call(*arguments):
             try:

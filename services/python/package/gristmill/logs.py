@@ -86,7 +86,7 @@ def level_number(name):
 
 
 def line_formatter():
-    """Returns a formatter with the lines of the original; times are UTC."""
+    """Returns a formatter with the lines of Azure ML; times are UTC."""
     formatter = logging.Formatter(LINE_FORMAT)
     formatter.converter = time.gmtime
     return formatter
@@ -162,7 +162,7 @@ class UserStreams:
             self.stderr = self._install("stderr")
 
     def begin(self, attempt):
-        """Begins an attempt; what was written since the last one belongs to none."""
+        """Begins an attempt. Output since the last one belongs to no attempt."""
         self.attempt = attempt
         self._has_written = False
 

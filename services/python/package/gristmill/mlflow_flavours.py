@@ -1,4 +1,4 @@
-"""Loads an MLflow model: with ``mlflow`` if it is installed, else two flavours that need nothing of it."""
+"""Loads an MLflow model: with ``mlflow`` if it is installed, else two flavours that do not need it."""
 
 import importlib
 import importlib.util

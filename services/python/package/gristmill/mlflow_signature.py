@@ -128,7 +128,7 @@ def _as_tensor(array, tensor):
         return array.reshape(shape)
     except ValueError:
         pass
-    # Several sizes are free: only a batch can be added.
+    # Several sizes are free, so only a batch dimension can be added.
     if len(shape) == array.ndim + 1 and _fits(array.shape, shape[1:]):
         return array[None]
     if _fits(array.shape, shape):

@@ -23,10 +23,10 @@ EXTENSION_NAME = b"ARROW:extension:name"
 DURATION = re.compile(r"(-?)P(\d+)DT(\d+)H(\d+)M(\d+)(?:\.(\d+))?S")
 """A duration, as the reducer writes it."""
 EXACT_MAX = 2**53
-"""Every whole number up to this one is a ``float64``."""
+"""Every whole number up to this one is exact as a ``float64``."""
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 ABSENT = object()
-"""Stands for a value whose row has no such key."""
+"""Stands for the value of a key that a row lacks."""
 
 
 def read_table(path):
@@ -38,21 +38,21 @@ def read_table(path):
 
 
 def read_batches(path):
-    """Returns the rows of an output in batches, each read when it is asked for."""
+    """Returns the rows of an output in batches, each read on demand."""
     return _opened(path)[1]
 
 
 def to_pandas(table, path):
-    """Returns the table of an output as a DataFrame. Values of JSON lines that have no common type are Python's, and so
-    are nested integers of which some are missing."""
+    """Returns the table of an output as a DataFrame. Values of JSON lines without a common type are Python objects, and
+    so are nested integers if some are missing."""
     import pyarrow
 
     frame = _frame_of(table)
     index = _known_of(table).get("index_columns", ())
     places = [place for place, name in enumerate(table.column_names) if name not in index]
     if len(places) != frame.shape[1]:
-        places = range(table.num_columns)  # pandas has not read its index.
-    # By position: labels may be other objects than names, and one may stand for several columns.
+        places = range(table.num_columns)  # pandas has not read the index.
+    # By position: labels may be other objects than texts, and several columns may share one.
     for position, place in enumerate(places):
         column, kind = table.column(place), table.schema.field(place).type
         if pyarrow.types.is_integer(kind):
@@ -68,17 +68,17 @@ def to_pandas(table, path):
 
 
 def _known_of(table):
-    """Returns what pandas knows about a table."""
+    """Returns the metadata that pandas keeps in a table."""
     return json.loads((table.schema.metadata or {}).get(b"pandas", b"{}"))
 
 
 def _with_known(table, known):
-    """Returns the table with another description by pandas."""
+    """Returns the table with other metadata of pandas."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), b"pandas": json.dumps(known).encode()})
 
 
 def _frame_of(table):
-    """Returns a table as a DataFrame with the labels, the index and the types that its metadata describe."""
+    """Returns a table as a DataFrame with the labels, the index and the types that its metadata describes."""
     import pandas
 
     known = _known_of(table)
@@ -97,7 +97,7 @@ def _frame_of(table):
     except Exception as error:
         return _frame_without_labels(table, known, error)
     if labels == ["bool"]:
-        # Arrow takes each text for true.
+        # Arrow reads every text as true.
         truths = [label == "True" for label in table.column_names if label not in index]
         frame.columns = frame.columns.__class__(truths, name=frame.columns.name)
     _restore_labels(frame, table, index, dtypes)
@@ -110,8 +110,8 @@ def _frame_of(table):
 
 
 def _without_columns(table, known, names):
-    """Returns the table without the values of these columns. Their types are those of Arrow, whose names pandas writes
-    and cannot read."""
+    """Returns the table without the values of these columns. They have types of Arrow, whose names pandas can write but
+    not read."""
     import pyarrow
 
     if not names:
@@ -126,7 +126,7 @@ def _without_columns(table, known, names):
 
 
 def _frame_without_labels(table, known, error):
-    """Returns a table as a DataFrame although pandas cannot read all that it has written about labels and types."""
+    """Returns a table as a DataFrame although pandas cannot read all its own metadata of labels and types."""
     try:
         frame, lost = _with_known(table, {**known, "column_indexes": []}).to_pandas(), "labels of the columns"
     except Exception:
@@ -140,13 +140,13 @@ def _frame_without_labels(table, known, error):
 
 
 def _dtype_of(column):
-    """Returns the type of pandas of a column. Periods are texts for other readers."""
+    """Returns the type that a column has in pandas. For other readers, periods are texts."""
     return (column.get("metadata") or {}).get(PERIOD, column["numpy_type"])
 
 
 def _with_periods(table, known, dtypes):
-    """Returns the table with the numbers of periods in place of their texts, as pandas has them, and what pandas knows
-    about it."""
+    """Returns the table with the numbers of periods in place of their texts, as pandas expects them, and with metadata
+    to match."""
     import pyarrow
 
     columns = {column["field_name"]: column for column in known.get("columns", ())}
@@ -156,7 +156,7 @@ def _with_periods(table, known, dtypes):
             continue
         numbers = _numbers_of_periods(table.column(position).to_pylist(), dtype)
         if numbers is None:
-            # Rows of other mini-batches have texts that are none.
+            # Rows of other mini-batches have texts that are not periods.
             dtypes[field.name] = "object"
         else:
             table = table.set_column(position, field.name, numbers)
@@ -165,7 +165,7 @@ def _with_periods(table, known, dtypes):
 
 
 def _numbers_of_periods(texts, dtype):
-    """Returns the numbers of periods, or ``None`` if some text is no such period."""
+    """Returns the numbers of periods, or ``None`` if one of the texts is not such a period."""
     import pandas
     import pyarrow
 
@@ -179,8 +179,8 @@ def _numbers_of_periods(texts, dtype):
 
 
 def _restore_labels(frame, table, index, dtypes):
-    """Replaces levels of the index that pandas has not read as it wrote them: periods, intervals, and whole numbers
-    that it has rounded because others are missing."""
+    """Replaces levels of the index that pandas does not read as it wrote them: periods, intervals, and whole numbers
+    that it rounds because others are missing."""
     import pandas
     import pyarrow
 
@@ -204,8 +204,8 @@ def _restore_labels(frame, table, index, dtypes):
 
 
 def _exact_integers(column):
-    """Returns integers as a nullable type of pandas if floating-point numbers, which pandas has beside missing values,
-    would round one of them, else ``None``."""
+    """Returns integers as a nullable type of pandas if floating-point numbers, which pandas uses for columns with
+    missing values, would round one of them, else ``None``."""
     import pandas
     import pyarrow.compute
 
@@ -217,7 +217,7 @@ def _exact_integers(column):
 
 
 def _pandas_changes(array):
-    """Returns whether pandas would make floating-point numbers of nested integers, because some are missing."""
+    """Returns whether pandas would turn nested integers into floating-point numbers, because some are missing."""
     import pyarrow
 
     types = pyarrow.types
@@ -256,7 +256,7 @@ def _opened(path):
 
 
 def _open(path):
-    """Opens a file, which may be in a store that Arrow knows."""
+    """Opens a file, which may be in a store that Arrow supports."""
     if "://" not in path:
         return open(path, "rb")
     import pyarrow.fs
@@ -317,12 +317,10 @@ def _csv_batches(path, schema):
                 column_types=text, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
             ),
         )
-        # Closed also where a value is refused: its threads must not outlive the file.
+        # Closes the reader even if a value is refused: its threads must not outlive the file.
         with reader:
             if reader.schema.names != schema.names:
-                raise GristmillError(
-                    f"{path} has been written anew by something else: its columns are not those of its job"
-                )
+                raise GristmillError(f"{path} was overwritten by another program: its columns are not those of its job")
             for batch in reader:
                 columns = [
                     _converted(_of_texts, batch.column(position), field, path) for position, field in enumerate(schema)
@@ -331,8 +329,8 @@ def _csv_batches(path, schema):
 
 
 def _converted(convert, values, field, path):
-    """Returns the values of a column by a function of this module. Fails with the column if the file has others than
-    its job wrote."""
+    """Converts the values of a column with a function of this module. Fails, naming the column, if the file has values
+    that its job did not write."""
     import pyarrow
 
     try:
@@ -341,13 +339,13 @@ def _converted(convert, values, field, path):
         kind = getattr(field.type, "extension_name", field.type)
         reader = "read_csv" if path.endswith(".csv") else "read_json"
         raise GristmillError(
-            f"{path}: a value of column {field.name!r} is no {kind} ({error}), which it was when the job wrote the "
-            f"file: something has changed it since. Run the job again, or read what is there with pandas.{reader}"
+            f"{path}: a value of column {field.name!r} is not of the type {kind} ({error}), as it was when the job "
+            f"wrote the file: it has changed since. Run the job again, or read the file with pandas.{reader}"
         ) from None
 
 
 def _rows_without_columns(count):
-    """Returns a batch of rows that are only counted."""
+    """Returns a batch of this many rows without columns."""
     import pyarrow
 
     return pyarrow.record_batch([pyarrow.nulls(count)], names=["row"]).select([])
@@ -416,12 +414,12 @@ def _lines(file):
 
 
 def _of_json(values, field):
-    """Returns a column of values that JSON has."""
+    """Returns a column of values that were parsed from JSON."""
     import pyarrow
 
     kind = _storage_type(field.type)
     if _is_json(field):
-        # A value that is null and one that is not there look the same in a table.
+        # In a table, a value that is null and one that is absent look the same.
         texts = [
             None if value is ABSENT or value is None else json.dumps(value, ensure_ascii=False) for value in values
         ]
@@ -460,11 +458,11 @@ def _of_json(values, field):
         # Arrow would cut off their fractions.
         for value in values:
             if isinstance(value, float) and not value.is_integer():
-                raise GristmillError(f"{value!r} is no whole number")
+                raise GristmillError(f"{value!r} is not a whole number")
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return pyarrow.array(values, kind)
     if types.is_string(kind) or types.is_large_string(kind):
-        # A text that stands where the file's job found others: `1` beside `"one"`.
+        # In a column of texts, the file may have other values: `1` next to `"one"`.
         texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
         return pyarrow.array(texts, kind)
     return _as_extension(_of_words(values, kind, field), field)
@@ -592,7 +590,7 @@ def _as_extension(array, field):
 
 
 def _with_categories(table):
-    """Returns the table with the categories of its columns in their order, also those that no row has."""
+    """Returns the table with the categories of its columns in their order, including those that no row has."""
     import pyarrow
     import pyarrow.compute
 

@@ -1,8 +1,8 @@
 """Tables of Parquet files, as the library of a function reads such a file itself.
 
-The agent reads columns in a few plain types, and sends beside them what the file declares. A pandas function gets what
-``pandas.read_parquet`` gives: index, categories, nullable types. Whole numbers that pandas would round, because others
-are missing, get a nullable type instead.
+The agent reads columns in a few plain types, and sends the schema that the file declares with them. A pandas function
+gets what ``pandas.read_parquet`` returns: index, categories, nullable types. Whole numbers that pandas would round,
+because others are missing, get a nullable type instead.
 """
 
 import base64
@@ -18,13 +18,13 @@ from gristmill.tables import LoadError
 DECLARED = b"ARROW:schema"
 """Metadata of the agent's table: the schema that the file declares."""
 PLACES = b"gristmill.places"
-"""Metadata of the agent's table: ``first count`` of the rows of its file, for each piece of it."""
+"""Metadata of the agent's table: for each piece of it, ``first count`` of its rows in the file."""
 HAS_PATHS = b"gristmill.has_paths"
 """Metadata of the agent's table: its first column is not in the file, and holds the path of the file of each row."""
 INDEX = b"gristmill.index"
 """Metadata of the agent's table: the columns of the index of a DataFrame that the call did not list, in JSON."""
 EXACT_MAX = 2**53
-"""Every whole number up to this one is a ``float64``."""
+"""Every whole number up to this one is exact as a ``float64``."""
 
 
 def declared_table(table, rows=None):
@@ -69,9 +69,9 @@ def pandas_frame(table, rows=None, is_of_memory=False):
 
     :param rows: a slice with both ends, or a list.
     :param is_of_memory: the file is a DataFrame that ``gristmill.run`` has written. Only then are its pickles read,
-        because those in a file of somebody else might do anything.
+        because those in other files could run any code.
     """
-    _know_types_of_pandas()
+    _register_types_of_pandas()
     places = [tuple(map(int, place.split())) for place in table.schema.metadata[PLACES].split(b",")]
     rows_of_file = _rows_of_file(places, slice(0, table.num_rows) if rows is None else rows)
     table = declared_table(table, rows)
@@ -122,7 +122,7 @@ def _rows_of_file(places, rows):
 
 
 def _plain(column):
-    """Returns a column without the dictionary in which the agent sends texts that recur."""
+    """Returns a column without the dictionary that the agent uses for texts that recur."""
     import pyarrow
 
     return column.cast(column.type.value_type) if pyarrow.types.is_dictionary(column.type) else column
@@ -132,8 +132,8 @@ def _as_type(column, kind):
     """Returns a column of the agent in the type that its file declares, as ``pyarrow.parquet.read_table`` does."""
     import pyarrow
 
-    # The agent sends a dictionary of an empty text where the file has none, because no row has a value.
-    if column.null_count == len(column) and all(map(_is_of_nothing, column.chunks)):
+    # If no row has a value, the file has no dictionary, and the agent sends one of an empty text.
+    if column.null_count == len(column) and all(map(_has_placeholder, column.chunks)):
         column = _plain(column)
     if column.type == kind:
         return column
@@ -159,7 +159,7 @@ def _as_type(column, kind):
     return pyarrow.chunked_array(chunks, kind)
 
 
-def _is_of_nothing(chunk):
+def _has_placeholder(chunk):
     import pyarrow
 
     return pyarrow.types.is_dictionary(chunk.type) and chunk.dictionary.to_pylist() == [""]
@@ -190,13 +190,13 @@ def _declared(text):
         return None, None
     message = base64.b64decode(text)
     if b"pandas." in message:
-        _know_types_of_pandas()
+        _register_types_of_pandas()
     declared = pyarrow.ipc.read_schema(pyarrow.py_buffer(message))
     prototype = (declared.metadata or {}).get(TABLE)
     return declared, None if prototype is None else prototype_of(prototype)
 
 
-def _know_types_of_pandas():
-    """Makes the extension types of pandas known to Arrow."""
+def _register_types_of_pandas():
+    """Registers the extension types of pandas with Arrow."""
     with contextlib.suppress(ImportError):
         importlib.import_module("pandas.core.arrays.arrow.extension_types")

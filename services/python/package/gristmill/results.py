@@ -19,16 +19,16 @@ ROWS_OF = {
 }
 """How a table of each library becomes a list of rows, for messages."""
 PERIOD = "gristmill.period"
-"""Key of what an output says for pandas about a column of texts of periods: their type."""
+"""Key in an output's metadata of pandas: the type of the periods whose texts a column has."""
 POSITIONS = "gristmill.positions"
-"""Key of what a mini-batch says for pandas about an index that counts rows: ``on`` from those of the mini-batch before,
-or ``anew`` from 0, as that of a frame which the function has made."""
+"""Key in a mini-batch's metadata of pandas, for an index that counts rows: it counts ``on`` from the rows of the
+mini-batch before, or ``anew`` from 0, as in a frame that the function has created."""
 TEXT_CHARACTERS_MAX = 200
-"""Of a text that is shown; a script may return a whole document."""
+"""Maximum length of a quoted text; a script may return a whole document."""
 
 
 def illegal(mini_batch_id, result):
-    """Returns the failure for an invalid result; its text begins as in the original and ends with the type."""
+    """Returns the failure for an invalid result; its text begins as in Azure ML and ends with the type."""
     shown = f" the text {quoted(result)}" if isinstance(result, str) else ""
     return IllegalResult(
         "The run() method in the entry script should return a list or a pandas DataFrame. "
@@ -37,7 +37,7 @@ def illegal(mini_batch_id, result):
 
 
 def quoted(text):
-    """Returns a text of a script in quotes, in one line, and cut where it is long."""
+    """Returns a text of a script in quotes, in one line, and shortened if it is long."""
     rest = "…" if len(text) > TEXT_CHARACTERS_MAX else ""
     return repr(str(text)[:TEXT_CHARACTERS_MAX]) + rest
 
@@ -77,7 +77,7 @@ def accept(result, mini_batch_id):
 
 
 def made_into_list(result, mini_batch_id):
-    """Returns the warning for a result of another kind than the original accepts."""
+    """Returns the warning for a result of a kind that Azure ML does not accept."""
     return f"run() returned a {type(result).__name__} for mini-batch {mini_batch_id}; it was made into a list"
 
 
@@ -107,11 +107,11 @@ class ArrowRows:
 
 
 class RowsOfItems(list):
-    """A result in which one item has any number of rows: ``items`` of the mini-batch have been tried.
+    """A result in which an item may have any number of rows; ``items`` is the number of items that were tried.
 
-    ``positions`` are the items of the rows, in order; ``None``: each item has one row. ``failures`` are items among
-    them that have none because of an exception: ``(item, exception)``, in order. ``missing`` are items that the script
-    has never handed back.
+    ``positions`` are the items of the rows, in order; ``None``: each item has one row. ``failures`` are the items that
+    have no row because of an exception: ``(item, exception)``, in order. ``missing`` are the items that the script has
+    never handed back.
     """
 
     def __init__(self, items):
@@ -123,9 +123,9 @@ class RowsOfItems(list):
 
 
 def compare_lengths(mini_batch, result, items, strict):
-    """Returns the number of results to count, of a result that is longer or shorter than its input.
+    """Returns the number of results that count, for a result that is longer or shorter than its input.
 
-    A script may return several rows for an item: all are kept, and the items count.
+    A script may return several rows for an item. All of them are kept, and the items count.
     """
     returned = result.items if type(result) is RowsOfItems else len(result)
     if returned < items and strict:

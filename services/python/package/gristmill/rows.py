@@ -1,13 +1,13 @@
 """Results as bytes, in the form that the job's output needs.
 
-``text`` is what the original writes, byte for byte. The native formats, CSV, JSON lines and Parquet, share one form: a
+``text`` is what Azure ML writes, byte for byte. The native formats, CSV, JSON lines and Parquet, share one form: a
 table, as an Arrow IPC stream, whose columns have the types of the values. The reducer brings the tables of all
 mini-batches to one type for each column, and writes the file. Each kind of result becomes a table by the shortest way
-that loses nothing: Arrow tables and frames of Polars write themselves, DataFrames column by column by their own rules,
-and lists of dictionaries, tuples or values by building columns (``src/values.rs``).
+that loses nothing: Arrow tables and frames of Polars write themselves, DataFrames are written column by column by their
+own rules, and lists of dictionaries, tuples or values become columns in ``src/values.rs``.
 
-A missing value in a row of a list is what it is in a frame: NaN, ``pandas.NaT`` and ``pandas.NA`` are null. Lines of
-``text`` have them as the original writes them.
+Missing values in a list are the same as in a frame: NaN, ``pandas.NaT`` and ``pandas.NA`` are null. Lines of ``text``
+have them as Azure ML writes them.
 """
 
 import io
@@ -36,7 +36,7 @@ def make_formatter(output_format, to_csv_arguments):
 
 
 class Text:
-    """Writes ``format(element)`` lines, and frames like ``to_csv`` without header and index, separated by blanks.
+    """Writes ``format(element)`` lines, and frames like ``to_csv`` without header and index, separated by spaces.
 
     Text may contain file names of any bytes: bytes that ``os.fsdecode`` could not decode are written unchanged.
     """
@@ -56,28 +56,28 @@ class Text:
         return self._frames.format(frame)
 
     def of_table(self, table):
-        # Whole numbers with missing values stay whole.
+        # Columns with missing values keep their whole numbers.
         return self.of_frame(arrow_of(table).to_pandas(integer_object_nulls=True))
 
 
 class Tables:
-    """Writes Arrow IPC streams. The names of columns are in them, and not in the answer."""
+    """Writes Arrow IPC streams. They have the names of the columns, so the answer does not."""
 
     def __init__(self):
         self._known = {}
         self.keeps_index = False
-        """Whether an index of numbers without a name is kept, too: that of the argument of ``run`` was one."""
+        """Whether an unnamed index of numbers is kept as well, because the argument of ``run`` had one."""
         self.counted = None
-        """The index of the argument of ``run``, if that is of a DataFrame in memory whose index counts its rows."""
+        """The index of the argument of ``run``, if the input is a DataFrame in memory whose index counts its rows."""
         self.loses_empty_rows = False
-        """Whether the file lacks rows without columns if no row has any. Whether one does, the reducer sees."""
+        """Whether the file loses rows without columns if no row has any. Only the reducer knows whether one does."""
 
     def warning_about(self, result):
         """Returns a warning for the first result whose rows have no columns and may be lost, else ``None``."""
         if not self.loses_empty_rows or not len(result):
             return None
         if isinstance(result, list):
-            # Other rows have values, and some of them, such as a Series, no truth.
+            # Rows of other types have values, and some of them, such as a Series, have no truth value.
             if any(type(row) not in (dict, tuple) or row for row in result):
                 return None
         elif type(result) is ArrowRows:
@@ -165,8 +165,8 @@ class Tables:
         return [index.get_level_values(level).to_series() for level in range(index.nlevels)]
 
     def _numbers(self, frame, known):
-        """Returns the numbers that label the rows of a frame, and what pandas writes about it. Whether they say more
-        than the positions of the rows, as after a filter, only the reducer sees, which knows all mini-batches."""
+        """Returns the numbers that label the rows of a frame, and its metadata of pandas. Only the reducer, which knows
+        all mini-batches, sees whether they say more than the positions of the rows, as after a filter."""
         described = self._pandas_metadata(frame, True)
         if described is None:
             return None, known
@@ -178,7 +178,7 @@ class Tables:
         return [frame.index.to_series()], described
 
     def _is_remarkable(self, frame):
-        """Returns whether a reader with pandas would make another frame of the columns alone."""
+        """Returns whether the columns alone are not enough for pandas to read the same frame."""
         import numpy
 
         names = frame.columns
@@ -189,7 +189,7 @@ class Tables:
         )
 
     def _pandas_metadata(self, frame, with_index):
-        """Returns what pandas writes into its Parquet files about a frame, in JSON; ``None`` without pyarrow."""
+        """Returns the JSON that pandas writes into its Parquet files about a frame; ``None`` without pyarrow."""
         try:
             import pyarrow
         except ImportError:
@@ -202,7 +202,7 @@ class Tables:
             known = None
         if known is None:
             try:
-                # Without this argument, a range is described too, and with ``False`` the labels of the columns are not.
+                # Without this argument, Arrow describes a range too, and with `False` not the labels of the columns.
                 schema = pyarrow.Schema.from_pandas(frame.iloc[:0], preserve_index=with_index or None)
             except (pyarrow.ArrowException, TypeError, ValueError):
                 return None
@@ -211,21 +211,21 @@ class Tables:
 
 
 def _with_texts_of_periods(known):
-    """Returns what pandas writes about a frame, in JSON, with text as the type of periods: that is what the file has,
-    and a reader would take the texts for the numbers of periods."""
+    """Returns the metadata of a frame, in JSON, with text as the type of periods. That is the type in the file, and
+    readers would otherwise mistake the texts for the numbers of periods."""
     if '"period[' not in known:
         return known
     described = json.loads(known)
     for column in described["columns"]:
         if column["numpy_type"].startswith("period["):
-            # Of the metadata, the reducer compares the time zones of mini-batches, and leaves out what differs.
+            # The reducer compares the time zones of mini-batches, and leaves out metadata that differs.
             about = {PERIOD: column["numpy_type"], "timezone": column["numpy_type"]}
             column.update(pandas_type="unicode", numpy_type="object", metadata=about)
     return json.dumps(described)
 
 
 def labelled(row):
-    """Returns a row of a DataFrame or of a structured array as a dictionary; others as they are."""
+    """Returns a row of a DataFrame or of a structured array as a dictionary, and other rows unchanged."""
     package = type(row).__module__.partition(".")[0]
     if package == "numpy" and getattr(row.dtype, "names", None) is not None:
         return dict(zip(row.dtype.names, row.tolist(), strict=True))
@@ -267,18 +267,18 @@ def foreign_column(series):
     if kind.startswith("Sparse["):
         series = series.sparse.to_dense()
     if kind.startswith("period["):
-        # What every reader can read, and `outputs.to_pandas` as periods.
+        # Texts that every reader can read, and from which `outputs.to_pandas` restores the periods.
         return "list", [None if is_missing(one) else str(one) for one in series]
     categories = getattr(series.dtype, "categories", None)
     if categories is not None and getattr(categories.dtype, "name", "").startswith(("interval", "period")):
-        # No file has categories of these: they get the texts that pandas shows.
+        # No file format has such categories: they become the texts that pandas shows.
         series = series.cat.rename_categories(categories.astype(str))
     try:
         import pyarrow
 
         array = pyarrow.array(series, from_pandas=True)
     except (ImportError, TypeError, ValueError, NotImplementedError):
-        # pyarrow is not installed, or knows no such type. Its errors are among these.
+        # pyarrow is not installed, or lacks the type. Its errors are subclasses of these.
         return "list", list(series)
     if isinstance(array, pyarrow.ChunkedArray):
         array = array.combine_chunks()
@@ -307,7 +307,7 @@ def arrow_stream(table):
 
 
 def _with_booleans(table):
-    """Returns a table with ``bool`` in place of ``bool8``, which is another layout of the same values."""
+    """Returns a table with ``bool`` in place of ``bool8``, a different layout of the same values."""
     import pyarrow
 
     for position, field in enumerate(table.schema):
@@ -337,7 +337,7 @@ def polars_stream(frame):
             )
     sink = io.BytesIO()
     try:
-        # Not the newest layouts of text, which other readers lack.
+        # Other readers lack the newest layouts of text.
         level = {"compat_level": polars.CompatLevel.oldest()} if hasattr(polars, "CompatLevel") else {}
         frame.write_ipc_stream(sink, **level)
     except polars.exceptions.PolarsError as error:
@@ -346,8 +346,8 @@ def polars_stream(frame):
 
 
 def plain_value(value):
-    """Returns a value that has no form in a table as one that has: a value of Arrow, a column or an array as Python's
-    values, a missing one as ``None``, others as their text. An object without a text of its own is refused."""
+    """Returns a value that has no form in a table as one that has: a value of Arrow, a column or an array as objects of
+    Python, a missing one as ``None``, others as their text. Refuses an object without a text of its own."""
     if is_missing(value):
         return None
     for name in ("as_py", "to_pylist", "to_list", "tolist"):
@@ -370,7 +370,7 @@ def plain_instant(value):
 
         return pandas.Timestamp(value) if value.dtype.kind == "M" else pandas.Timedelta(value)
     plain = value.item()
-    # Years and months have no length, and years beyond 9999 no Python object.
+    # Years and months have no fixed length, and Python has no object for years beyond 9999.
     return plain if not isinstance(plain, int) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Main loop of a worker process: configure, import, ``init()``, ``run()`` for each mini-batch, ``shutdown()``, exit.
+"""The main loop of a worker process: configure, import, ``init()``, ``run()`` per mini-batch, ``shutdown()``, exit.
 
 The process answers each mini-batch with one event, which is in the kernel before the next mini-batch starts, so
 finished work survives the end of the process. An exception of user code fails only that attempt. The process exits by
@@ -27,7 +27,7 @@ from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, ShortResult
 from gristmill.rows import Tables, make_formatter
 from gristmill.script import AsyncFunction, EntryFunctions, MissingRun, extend_search_path, import_script
 
-ORIGINAL_SAYS = "The run() method in the entry script should return a list or a pandas DataFrame."
+AZURE_ML_MESSAGE = "The run() method in the entry script should return a list or a pandas DataFrame."
 
 LOAD, RUN, REPORT, IDLE = _native.PHASE_LOAD, _native.PHASE_RUN, _native.PHASE_REPORT, _native.PHASE_IDLE
 
@@ -61,7 +61,7 @@ def main():
         os.write(2, f"gristmill: the script closed the connection to the engine ({error})\n".encode())
         os._exit(contract.EXIT_SOCKET_CLOSED)
     except Exception:
-        # Not a failure of the script. The agent stores the output on this descriptor with its own logs.
+        # The script did not fail. The agent stores the output on this descriptor with its own logs.
         os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
         os._exit(contract.EXIT_INTERNAL)
 
@@ -82,7 +82,7 @@ def path_of(path):
 
 
 def _takes(functions):
-    """Returns how the script gets the rows of a table, as the agent names it."""
+    """Returns the form in which the script gets the rows of a table, by its name in the protocol."""
     if functions.wants_arrow:
         return "arrow"
     if functions.wants_items:
@@ -158,7 +158,7 @@ class Process:
         )
 
     def serve(self):
-        """Runs until the exit of the process, which the caller leaves to the interpreter."""
+        """Runs until the process is to exit. The caller then leaves the exit to the interpreter."""
         self._functions = self._start()
         self._status.set(0, IDLE)
         while True:
@@ -227,15 +227,15 @@ class Process:
         os._exit(contract.EXIT_INIT_FAILED)
 
     def _leave_if_forked(self, error):
-        """Ends a forked child of user code whose exception left the script, as a script would end."""
+        """Ends a forked child of user code whose exception left the script, just as a script ends."""
         if self._channel.abandoned:
             self._streams.flush()
             code = error.code if isinstance(error, SystemExit) else 1
             os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
     def _work(self, mini_batch, process_started):
-        """Answers one mini-batch. Receives and returns the processor time of the process: reading it is a system call,
-        and the end of one mini-batch is the start of the next."""
+        """Answers one mini-batch. Takes and returns the processor time of the process: reading it is a system call, and
+        the end of one mini-batch is the start of the next."""
         sequence = mini_batch["sequence"]
         status = self._status
         self._streams.begin(sequence)
@@ -321,10 +321,10 @@ class Process:
         self._streams.end(mini_batch["mini_batch"], mini_batch["try_number"])
         process_ended = time.process_time()
         if functions.notes:
-            # Once in each process.
+            # Each process reports them once.
             warnings += functions.notes
             functions.notes = []
-        # Whole nanoseconds: they are formatted in half the time of a fraction.
+        # Formatting whole nanoseconds takes half the time of a fraction.
         load, run = int(load_seconds * 1e9), int(run_seconds * 1e9)
         used = int((process_ended - process_started) * 1e9)
         header = (
@@ -340,7 +340,7 @@ class Process:
         if handing_back.done is not None and handing_back.done.has_files:
             header += ',"has_checkpoints":true'
         if warnings:
-            warnings = map(self._in_its_words, warnings)
+            warnings = map(self._reworded, warnings)
             header += f',"warnings":{json.dumps([{"message": one_line(text)} for text in warnings])}'
         self._channel.send(f"{header}}}".encode(), payload)
         return process_ended
@@ -386,7 +386,7 @@ class Process:
         raise ValueError(f"a mini-batch of the kind {kind!r} is not known")
 
     def _table(self, mini_batch, descriptor, rows):
-        """Returns a table as the script takes it, or some of its rows."""
+        """Returns a table, or some of its rows, in the form that the script takes."""
         payload, functions = mini_batch["payload"], self._functions
         if functions.wants_items:
             from gristmill.tables import read_items
@@ -416,13 +416,13 @@ class Process:
         return frame if rows is None else frame.iloc[rows].reset_index(drop=True)
 
     def _release_table(self):
-        """Gives up the mapped table, before the answer lets the agent overwrite it."""
+        """Releases the mapped table, before the answer lets the agent overwrite it."""
         if self._shared is not None:
             self._shared.release()
             self._shared = None
 
     def _nothing_kept(self, mini_batch, load_started, process_started):
-        """Answers that nothing was handed back. The agent knows why the items have no result."""
+        """Answers that the script has handed nothing back. The agent knows why the items have no result."""
         self._release_table()
         load_seconds = self._status.set(mini_batch["sequence"], REPORT) - load_started
         process_ended = time.process_time()
@@ -447,7 +447,7 @@ class Process:
         else:
             payload, columns = formatter.of_frame(result)
         if not payload_fits(len(payload)):
-            raise IllegalResult(f"the result is {len(payload)} bytes of rows, more than can be passed on: return less")
+            raise IllegalResult(f"the result is {len(payload)} bytes of rows, which exceeds the maximum: return less")
         return payload, columns
 
     def _fail_load(self, mini_batch, error, load_seconds, process_seconds):
@@ -456,7 +456,7 @@ class Process:
         self._send_failed(mini_batch, "load_failed", report, [load_seconds, 0.0, process_seconds])
 
     def _suspect(self, error, argument):
-        """Returns what the answer says about the item that ``run`` was working on."""
+        """Returns the part of the answer about the item that ``run`` was working on."""
         from gristmill.suspects import suspect_of
 
         position = suspect_of(error, argument)
@@ -472,19 +472,21 @@ class Process:
         printed = self._streams.printed()
         if isinstance(error, (IllegalResult, ShortResult)):
             status = "illegal_result"
-            said = self._in_its_words(str(error))
-            report = self._errors.report(occasion, type(error).__name__, one_line(said), printed=printed)
+            message = self._reworded(str(error))
+            report = self._errors.report(occasion, type(error).__name__, one_line(message), printed=printed)
         else:
             status = "run_raised"
             report = self._errors.report_exception(occasion, error, printed=printed)
         self._send_failed(mini_batch, status, report, seconds, about)
 
-    def _in_its_words(self, text):
-        """Returns a message about ``run()`` of a script as one about the function that it runs."""
+    def _reworded(self, text):
+        """Returns a message about ``run()`` of a script as one about the function that the script runs."""
         called = self._functions.function
         if called is None:
             return text
-        text = text.replace(ORIGINAL_SAYS, f"{called} should return a table, or a list of rows; of one row, [row].")
+        text = text.replace(
+            AZURE_ML_MESSAGE, f"{called} should return a table, or a list of rows; for a single row, [row]."
+        )
         return text.replace("run()", called)
 
     def _send_failed(self, mini_batch, status, report, seconds, about=None):
@@ -519,12 +521,12 @@ class Process:
             except OSError as error:
                 print(f"gristmill: the profile cannot be written: {error}", file=self._streams.stderr)
         self._streams.flush()
-        # Only the interpreter's own exit remains, which threads of the script can delay.
+        # Only the exit of the interpreter remains, which threads of the script can delay.
         self._status.set(0, IDLE)
 
 
 def try_of(mini_batch):
-    """Returns the words for a try of a mini-batch, or of a range of its items."""
+    """Returns the name of a try of a mini-batch, or of a range of its items, for messages."""
     words = f"mini-batch {mini_batch['mini_batch']}, try {mini_batch['try_number']}"
     if "items" in mini_batch:
         first, end = mini_batch["items"]

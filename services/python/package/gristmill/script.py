@@ -8,23 +8,23 @@ import os
 import sys
 
 from gristmill import flags
-from gristmill.azureml_core import Beside
+from gristmill.azureml_core import FallbackFinder
 from gristmill.contract import CONCURRENCY
 from gristmill.enqueued import FUNCTIONS as ENQUEUED
 from gristmill.enqueued import Enqueued
 
 ARROW = "__gristmill_arrow__"
-"""A module with this name set to ``True`` gets tables as ``pyarrow.Table``. Of functions alone."""
+"""A module with this name set to ``True`` gets tables as ``pyarrow.Table``. Only for functions."""
 PANDAS = "__gristmill_pandas__"
 """A module with this name set to ``files`` gets tables of Parquet files as ``pandas.read_parquet`` reads them, and with
-``memory`` the DataFrame that ``gristmill.run`` has written. Of functions alone."""
+``memory`` the DataFrame that ``gristmill.run`` has written. Only for functions."""
 ITEMS = "__gristmill_items__"
-"""A module with this name set to ``True`` gets the rows of a table as dictionaries. Of functions alone."""
+"""A module with this name set to ``True`` gets the rows of a table as dictionaries. Only for functions."""
 FUNCTION = "__gristmill_function__"
-"""What messages call the function of a module that ``gristmill.run`` has written. It returns as many rows as it
-likes."""
+"""The name that messages use for the function of a module that ``gristmill.run`` has written. The function may return
+any number of rows."""
 ACTIVITY = "__gristmill_activity__"
-"""What the error file calls a run of a module that is part of this package, in place of ``run()`` of a mini-batch."""
+"""The name that the error file uses for a run of a module of this package, in place of ``run()`` of a mini-batch."""
 
 
 class MissingRun(Exception):
@@ -46,7 +46,7 @@ def extend_search_path(snapshot, script):
 def put_on_search_path(snapshot, script):
     """Makes the modules of the script importable."""
     folder = os.path.dirname(script)
-    # The modules of this package are no modules of the script.
+    # The modules of this package are not modules of the script.
     own = os.path.dirname(os.path.abspath(__file__))
     for entry in (snapshot,) if os.path.abspath(folder) == own else (folder, snapshot):
         if entry in sys.path:
@@ -57,19 +57,19 @@ def put_on_search_path(snapshot, script):
 def add_stand_ins():
     """Makes the stand-ins for ``azureml`` and ``mltable`` importable, after everything else."""
     sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims"))
-    sys.meta_path.insert(0, Beside())
+    sys.meta_path.insert(0, FallbackFinder())
     sys.meta_path.append(_AbsentModules())
 
 
 class _AbsentModules:
-    """Finds modules of ``azureml`` that the stand-in has no file for. Imports its rules when a script asks for one."""
+    """Finds modules of ``azureml`` for which the stand-in has no file. Imports the rules once a script needs one."""
 
     def find_spec(self, name, path=None, target=None):
         if not name.startswith("azureml."):
             return None
         try:
             from azureml._absent import find_spec
-        except ImportError:  # The environment has an `azureml` of its own, which is no namespace.
+        except ImportError:  # The environment has its own `azureml`, which is not a namespace package.
             return None
         return find_spec(name)
 
@@ -112,8 +112,8 @@ def _uses(code, name):
 class EntryFunctions:
     """``init``, ``run`` and ``shutdown`` of an imported script as plain functions; the first and last may be ``None``.
 
-    ``coroutines`` is the event loop of those that are ``async``; ``None`` if there is none. ``notes``: what users
-    should know about the script.
+    ``coroutines`` is the event loop of those that are ``async``; ``None`` if none is. ``notes`` are warnings about the
+    script for the user.
     """
 
     def __init__(self, module, script, arguments=(), tabular=False, concurrency=None, limit=None):
@@ -160,7 +160,7 @@ class EntryFunctions:
             self.shutdown = self._closing(self.shutdown)
 
     def _plain(self, name, function):
-        """Returns a function that waits for a coroutine function, and others unchanged."""
+        """Returns a plain function that waits for a coroutine function, and other functions unchanged."""
         if inspect.isasyncgenfunction(function):
             raise AsyncFunction(f"{self._named(name)} is an async generator: return a list")
         if not inspect.iscoroutinefunction(function):
@@ -170,12 +170,12 @@ class EntryFunctions:
         return functools.partial(call, function)
 
     def _note_unused(self, module):
-        """Notes that Gristmill calls ``run`` alone. A helper of ``run`` may have any name, so that not every function
+        """Notes that Gristmill calls only ``run``. A helper of ``run`` may have any name, so not every function
         ``run_item`` is meant for Gristmill."""
         codes = (getattr(one, "__code__", None) for one in vars(module).values())
         is_used = any(_uses(code, "run_item") for code in codes if code is not None)
         if inspect.iscoroutinefunction(_callable(module, "run_item")) and not is_used:
-            self.notes.append(f"{self._named('run')} is called, and run_item() beside it is not: remove one of them")
+            self.notes.append(f"{self._named('run')} is called, but run_item() is not: remove one of them")
 
     def _of_items(self, run_item, concurrency):
         if inspect.isasyncgenfunction(run_item):
@@ -192,7 +192,7 @@ class EntryFunctions:
 
     def _loop(self):
         if self.coroutines is None:
-            # Few scripts need it.
+            # Only a few scripts need this module.
             from gristmill.coroutines import Coroutines
 
             self.coroutines = Coroutines()

@@ -1,9 +1,9 @@
-"""Tables in memory as Parquet files that give them back unchanged: ``gristmill.run`` writes them, and the process of a
-function reads them.
+"""Stores tables in memory as Parquet files and restores them unchanged: ``gristmill.run`` writes the files, and the
+process of a function reads them.
 
 Parquet lacks some types of Arrow and most of pandas. So the file also holds the table without its rows, as a stream of
 Arrow: its types, its metadata, and the values of dictionaries. For a DataFrame, its labels, dtypes and index are in
-that metadata. The columns themselves are written as they are where Parquet allows it: people see them in rejects.
+that metadata. The columns themselves are stored unchanged where Parquet allows it, because people see them in rejects.
 """
 
 import base64
@@ -18,7 +18,7 @@ from gristmill.tables import BLOCKS_MAX
 TABLE = b"gristmill.table"
 """Metadata of the file: the table without rows."""
 FRAME = b"gristmill.frame"
-"""Metadata of that table: what pandas says about itself."""
+"""Metadata of that table: the labels, dtypes and index of a DataFrame."""
 POSITIONS = (0, 1, None)
 """Start, step and name of an index that only counts rows."""
 
@@ -37,8 +37,8 @@ def stored(table: Any) -> Any:
 
 
 def with_plain_scales(table: Any) -> Any:
-    """Returns a table with the scale 0 for columns of decimals with a negative one, which Parquet and Polars lack. The
-    values stay."""
+    """Returns a table with the scale 0 for columns of decimals with a negative scale, which Parquet and Polars lack.
+    Their values stay the same."""
     import pyarrow
 
     for position, field in enumerate(table.schema):
@@ -50,7 +50,7 @@ def with_plain_scales(table: Any) -> Any:
 
 
 def unstorable(table: Any) -> str | None:
-    """Returns what a Parquet file cannot hold of a table, or ``None``."""
+    """Returns the first column that a Parquet file cannot hold, for messages, or ``None``."""
     lacking = next((field for field in table.schema if not _has_parquet_form(field.type)), None)
     return None if lacking is None else f"column {lacking.name!r} of the type {lacking.type}"
 
@@ -61,7 +61,7 @@ def prototype_of(text):
 
 
 def restored(column, prototype):
-    """Returns a column of a stored table as it was.
+    """Returns a column of a stored table with its original type and values.
 
     :param column: a ``pyarrow.ChunkedArray`` in the type in which the file holds it, or a similar one.
     :param prototype: the array of that column without rows.
@@ -115,7 +115,7 @@ def _storable(column):
 
 
 def _is_plain(kind):
-    """Returns whether values of a dictionary are written, and not their places in it."""
+    """Returns whether the file has the values of a dictionary, and not their places in it."""
     import pyarrow
 
     types = pyarrow.types
@@ -131,7 +131,7 @@ def _is_text_or_bytes(kind):
 
 
 def _without_views(kind):
-    """Returns a type that dictionaries can be searched for."""
+    """Returns the type, or one that dictionaries can be searched for in place of a view."""
     import pyarrow
 
     return {pyarrow.string_view(): pyarrow.large_string(), pyarrow.binary_view(): pyarrow.large_binary()}.get(
@@ -141,7 +141,7 @@ def _without_views(kind):
 
 @functools.lru_cache(maxsize=1024)
 def _has_parquet_form(kind):
-    """Returns whether a Parquet file holds a type so that a cast gives it back."""
+    """Returns whether a Parquet file holds a type, so that a cast restores it."""
     import pyarrow
     import pyarrow.parquet
 
@@ -152,13 +152,13 @@ def _has_parquet_form(kind):
     try:
         pyarrow.parquet.write_table(pyarrow.table([pyarrow.nulls(0, kind)], names=["column"]), io.BytesIO())
     except (pyarrow.ArrowException, OSError):
-        # Parquet's own errors are OSError, such as that for decimals with a negative scale.
+        # Errors of Parquet are OSError, such as the one for decimals with a negative scale.
         return False
     return True
 
 
 def _is_special(kind):
-    """Returns whether a type is one that casts do not reach within another type."""
+    """Returns whether a cast cannot restore a type that is nested in another."""
     import pyarrow
 
     is_own = isinstance(kind, pyarrow.BaseExtensionType) or pyarrow.types.is_dictionary(kind)
@@ -166,7 +166,7 @@ def _is_special(kind):
 
 
 def _parts(kind):
-    """Returns the types of which a type consists; none if it is not nested."""
+    """Returns the types that a nested type consists of; none if it is not nested."""
     return [kind.field(position).type for position in range(kind.num_fields)]
 
 
@@ -191,7 +191,7 @@ def _read_message(message):
 def table_of_frame(frame: Any) -> Any:
     """Returns a DataFrame as an Arrow table that ``stored`` takes; ``frame_of_table`` reads it.
 
-    Fails with the column that cannot be pickled.
+    Fails, naming the column, if one cannot be pickled.
     """
     import pandas
     import pyarrow
@@ -222,11 +222,11 @@ def table_of_frame(frame: Any) -> Any:
 
 
 def frame_of_table(table, text, rows):
-    """Returns the DataFrame, or some rows of it; and whether its index says more than the positions of the rows.
+    """Returns the DataFrame, or some of its rows; and whether its index says more than the positions of the rows.
 
-    :param table: what ``table_of_frame`` returned, or some rows of it.
+    :param table: the table that ``table_of_frame`` returned, or some of its rows.
     :param text: the metadata ``FRAME``.
-    :param rows: which rows these are: a slice with both ends, or a list.
+    :param rows: the numbers of these rows: a slice with both ends, or a list.
     """
     import pandas
 
@@ -238,7 +238,7 @@ def frame_of_table(table, text, rows):
     data = dict(enumerate(series[:count]))
     frame = pandas.DataFrame(data, index=pandas.RangeIndex(table.num_rows), copy=count > BLOCKS_MAX)
     frame.columns = described["columns"]
-    # A name of None is one, too, and no reason to take that of the series.
+    # None is a name, too: `Index(values, name=None)` would take the name of the series.
     indexes = [pandas.Index(values).rename(name) for values, (_, name) in zip(series[count:], levels, strict=True)]
     if described["range"] is not None:
         frame.index = part_of_range(*described["range"], rows)
@@ -278,7 +278,7 @@ def _described(text):
 def _pickled(described):
     sink = io.BytesIO()
     pickler = pickle.Pickler(sink, 5)
-    # Equal frames have equal pickles, whichever of their labels are the same object.
+    # Equal frames then have equal pickles, no matter which of their labels are the same object.
     pickler.fast = True
     try:
         pickler.dump(described)
@@ -293,9 +293,9 @@ def _dense(dtype):
     return dtype.subtype if isinstance(dtype, pandas.SparseDtype) else dtype
 
 
-def _add(columns, missing, series, what):
-    """Adds a column of a frame, and the object that stands for its missing values where its dtype does not say. Cells
-    that Arrow would change are pickled."""
+def _add(columns, missing, series, name):
+    """Adds a column of a frame, and the object for its missing values if the dtype does not determine it. Pickles cells
+    that Arrow would change. ``name`` is the column's, for messages."""
     import pandas
     import pyarrow
 
@@ -323,7 +323,7 @@ def _add(columns, missing, series, what):
                 return
         except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
             pass
-    columns.append(pyarrow.array([_cell(cell, what) for cell in cells], pyarrow.large_binary()))
+    columns.append(pyarrow.array([_cell(cell, name) for cell in cells], pyarrow.large_binary()))
 
 
 def _one_array(array):
@@ -333,7 +333,7 @@ def _one_array(array):
 
 
 def _of_categories(series):
-    """Returns a dictionary of numbers or texts, which people can read, or the codes of other categories."""
+    """Returns a dictionary of numbers or texts, which people can read, and for other categories their codes."""
     import pyarrow
 
     try:
@@ -352,7 +352,7 @@ def _is_missing(cell):
 
 
 def _is_same(one, other):
-    """Returns whether two objects are equal, and of the same types in all their parts."""
+    """Returns whether two objects are equal, and all their parts are of the same types."""
     if type(one) is not type(other):
         return False
     if isinstance(one, list):
@@ -362,17 +362,17 @@ def _is_same(one, other):
     return one is other or (_is_missing(one) and _is_missing(other)) or bool(one == other)
 
 
-def _cell(value, what):
+def _cell(value, name):
     import cloudpickle
 
     try:
         return cloudpickle.dumps(value)
     except Exception as error:
-        raise TypeError(f"inputs: {what} has a {type(value).__name__}, which cannot be pickled: {error}") from None
+        raise TypeError(f"inputs: {name} has a {type(value).__name__}, which cannot be pickled: {error}") from None
 
 
 def _series(column, dtype, missing):
-    """Returns a column as a Series of its dtype, which refers to no memory of Arrow that others may change."""
+    """Returns a column as a Series of its dtype, with its own memory: others may change that of the table."""
     import pandas
     import pyarrow
 

@@ -1,6 +1,6 @@
-"""The item that ``run`` was working on when it raised, as far as the variables of its frames show.
+"""Guesses the item that ``run`` was working on when it raised, from the variables of its frames.
 
-The engine runs that item alone, before it divides the others: a wrong guess costs it two runs of a mini-batch.
+The engine runs that item alone, before it divides the others: a wrong guess costs two runs of a mini-batch.
 """
 
 import os
@@ -12,7 +12,7 @@ from gristmill.errors import is_own_frame
 from gristmill.results import is_frame
 
 FRAMES_MAX = 50
-"""Innermost frames that are looked at: a recursion may have a thousand."""
+"""Number of innermost frames that are examined: a recursion may have a thousand."""
 
 
 def suspect_of(error, argument):
@@ -39,7 +39,7 @@ def suspect_of(error, argument):
 
 
 class _Items:
-    """The items of the argument, and what a script may have made of them: lists of as many elements."""
+    """The items of the argument, and the lists of as many elements that a script may have made from them."""
 
     def __init__(self, argument, variables):
         self._argument = argument
@@ -55,7 +55,7 @@ class _Items:
         try:
             return None if isinstance(value, (int, type(None))) else self._position_of(value)
         except Exception:
-            # Objects of user code may do anything when they are looked at.
+            # Comparing objects of user code may run any code.
             return None
 
     def _position_of(self, value):
@@ -74,7 +74,7 @@ class _Items:
         return self._of_element(value)
 
     def _of_label(self, label):
-        """Returns the only row with a label of the index; without an index, labels count rows."""
+        """Returns the only row with a label of the index; without an index, labels are positions."""
         index = getattr(self._argument, "index", None)
         position = label if index is None or callable(index) else index.get_loc(label)
         return position if isinstance(position, int) and 0 <= position < self._count else None
@@ -85,7 +85,7 @@ class _Items:
 
         rows = None
         for name, value in record.items():
-            # Other values have no order, or are not equal to themselves.
+            # Values of other types may not be comparable, and NaN is not equal to itself.
             if name not in self._names or not isinstance(value, (str, int, float)) or value != value:
                 continue
             column = self._argument[name].to_numpy()

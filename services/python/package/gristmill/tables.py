@@ -12,7 +12,7 @@ _reader = TableReader()
 
 
 _divided = (None, None)
-"""The number of the mini-batch of which ranges are run, and its frame."""
+"""The number of the mini-batch that is run in ranges, and its frame."""
 
 
 class LoadError(Exception):
@@ -20,8 +20,8 @@ class LoadError(Exception):
 
 
 def frame_of(mini_batch, fd):
-    """Returns the frame of a mini-batch, or of the mini-batch that this is a range of: hundreds of ranges may share it,
-    each of which gets a copy of its rows."""
+    """Returns the frame of a mini-batch; for a range, that of the whole mini-batch: hundreds of ranges may share it,
+    and each gets a copy of its rows."""
     global _divided
     number, frame = _divided
     if "items" in mini_batch and mini_batch["mini_batch"] == number:
@@ -33,7 +33,7 @@ def frame_of(mini_batch, fd):
 
 
 def _holds_only_values(frame):
-    """Returns whether a copy of the frame shares nothing with it that a script can change: no dict and no list."""
+    """Returns whether a copy of the frame shares no object that a script can change, such as a dict or a list."""
     import pandas
 
     objects = (column for _, column in frame.items() if column.dtype == object)
@@ -41,15 +41,15 @@ def _holds_only_values(frame):
 
 
 def read_frame(fd, length):
-    """Returns the frame in the memory file ``fd``: new index from 0, columns in order, types of the original, or those
-    of pandas if the input asks for them."""
+    """Returns the frame in the memory file ``fd``: a new index from 0, columns in order, and the types of Azure ML, or
+    those of pandas if the input asks for them."""
     rows, columns = _reader.read(fd, length, False)
     return _frame(fd, length, rows, columns)
 
 
 def read_items(fd, length, positions):
     """Returns the rows at some positions as dictionaries: a line of JSON as ``json.loads`` reads it, the rows of other
-    tables as Python's own values, with ``None`` for missing ones. Columns from the path follow."""
+    tables as Python objects, with ``None`` for missing values. Columns from the path follow."""
     rows, columns = _reader.read(fd, length, True)
     place = next((place for place, (_, kind, _) in enumerate(columns) if kind == "lines"), None)
     if place is None:
@@ -90,7 +90,7 @@ def _frame(fd, length, rows, columns):
                 foreign = _arrow_table(fd, length, name, array)
             array = _foreign_column(foreign, position, name, array)
         elif kind == "text":
-            # Not object, which newer releases of pandas no longer have for text.
+            # The type that this release of pandas has for text; newer ones do not use `object`.
             array = pandas.Series(array, dtype=pandas.Series([""]).dtype)
         elif kind == "utc":
             array = pandas.Series(array.view("datetime64[ns]")).dt.tz_localize("UTC")
@@ -111,7 +111,7 @@ def _frame(fd, length, rows, columns):
 
 
 def _instants(pandas, array):
-    """Keeps the unit of instants that do not fit nanoseconds; releases of pandas without other units get objects."""
+    """Keeps the unit of instants that nanoseconds cannot hold; releases of pandas without other units get objects."""
     try:
         return pandas.Series(array)
     except pandas.errors.OutOfBoundsDatetime:

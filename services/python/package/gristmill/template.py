@@ -80,7 +80,7 @@ def _import_libraries(names, snapshot, script):
 
 
 def _printed_by(call):
-    """Returns what a call prints, also from native code."""
+    """Returns the text that a call prints, including that of native code."""
     streams, kept = (1, 2), [os.dup(1), os.dup(2)]
     file = os.memfd_create("gristmill-template")
     try:
@@ -98,10 +98,10 @@ def _printed_by(call):
 
 
 def _modules_of(folders):
-    """Returns the names of the imported modules that are in one of the folders itself."""
+    """Returns the names of the imported modules that are directly in one of the folders."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        # pyarrow imports the cloudpickle that `api/function.py` puts beside a function.
+        # pyarrow imports the cloudpickle that `api/function.py` puts next to a function.
         if file is None or "." in name or name == "cloudpickle":
             continue
         folder = os.path.dirname(os.path.abspath(file))
@@ -132,7 +132,7 @@ def _fork():
 
 
 def _become(fork, descriptors, path_of):
-    """Gives a forked process the descriptors, the environment and the working directory of a started one."""
+    """Gives a forked process the descriptors, the environment and the working directory that a new process gets."""
     # A descriptor may have arrived under the number that another one gets.
     numbers = contract.FORK_DESCRIPTORS
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for descriptor in descriptors]

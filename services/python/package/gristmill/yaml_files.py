@@ -1,4 +1,4 @@
-"""Reads YAML with the package that the environment of the script has."""
+"""Reads YAML with the package in the environment of the script."""
 
 import json
 
@@ -12,7 +12,7 @@ def read(path):
     with open(path, encoding="utf-8-sig") as file:
         text = file.read()
     try:
-        # What Gristmill writes, which needs no package.
+        # Gristmill writes JSON, which needs no package.
         return json.loads(text)
     except ValueError:
         pass

@@ -2,8 +2,8 @@
 
 It works in a worker process, in the children such a process starts, and in a plain ``python`` on a developer's machine.
 There, ``output_dir`` is ``AZUREML_BI_OUTPUT_PATH`` or the working directory, ``agent_name`` is ``process000``,
-``log_dir`` is ``logs/user/entry_script_log/0`` below the working directory (the script creates it, should it want to
-write there), and the logger writes to standard error.
+``log_dir`` is ``logs/user/entry_script_log/0`` below the working directory (the script must create it to write there),
+and the logger writes to standard error.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How a job looks: in one line, and in a notebook."""
+"""The display of a job: in one line, and as a card in a notebook."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def sentence(status: dict[str, Any]) -> str:
 
 
 REUSED = "this job has this result already: same code, inputs and settings; fresh=True runs it again"
-"""What a call says that ran nothing."""
+"""The message of a call that ran nothing."""
 
 
 def card(job_id: str, status: dict[str, Any], reused: bool, portal: str) -> str:
     """Returns a table in HTML: state, counts, cause of failure, and where output, logs and portal are.
 
     :param status: as of ``sentence``.
-    :param reused: the call found the job ended, and ran nothing.
+    :param reused: whether the call found the job ended, and ran nothing.
     :param portal: the address of the page of the job if a portal runs, or the command that starts one.
     """
     from gristmill._native import took

@@ -1,7 +1,7 @@
-"""A command that runs a job, in a session of its own: it outlives the interpreter that started it.
+"""A command that runs a job, in a separate session, so that it outlives the interpreter that started it.
 
-The engine is no library in that interpreter. So signals and threads stay those of the user, and there is one engine
-with one set of messages, for a few milliseconds of a start.
+The engine is not a library in that interpreter. So it does not interfere with the user's signals and threads, and all
+callers share one engine with one set of messages. A start costs a few milliseconds.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from gristmill.api import command
 from gristmill.api.errors import GristmillError
 
 ID_EVERY = 0.01
-"""The longest pause, in seconds, between two looks for the id of a job."""
+"""Maximum pause between two checks for the id of a job, in seconds."""
 
 
 class Child:
-    """``gristmill run``, ``retry`` or ``enqueue``, with its output in files, which no reader has to empty.
+    """``gristmill run``, ``retry`` or ``enqueue``. Its output goes to files, so that it never waits for a reader.
 
     The command prints one JSON object for each event, then its result.
     """
 
     def __init__(self, arguments: list[str], text: str | None = None) -> None:
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._stdout = tempfile.TemporaryFile()  # noqa: SIM115
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [command.executable(), *arguments, "--json", "--events"],
             env=command.environment(),
             stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
-            stdout=self._printed,
-            stderr=self._said,
+            stdout=self._stdout,
+            stderr=self._stderr,
             start_new_session=True,
         )
         if text is not None:
@@ -46,19 +46,19 @@ class Child:
                 self._process.stdin.write(text.encode())
                 self._process.stdin.close()
             except BrokenPipeError:
-                pass  # It has ended, and says why.
+                pass  # The command has ended, and its messages have the reason.
 
     def __del__(self) -> None:
-        self._printed.close()
-        self._said.close()
+        self._stdout.close()
+        self._stderr.close()
 
     def job_id(self) -> str:
-        """Waits until the job has an id. Raises what ended the command before."""
+        """Waits until the job has an id. Raises the error of a command that ends before."""
         begun = self._wait_for("job")
         return str(begun[0]["job_id"] if begun else self.result()["job_id"])
 
     def has_steps(self) -> bool:
-        """Returns whether the command runs a document with several steps, as soon as it says so or starts a job."""
+        """Returns whether the command runs a document with several steps, as soon as it begins a step or a job."""
         return any(event["event"] == "step" for event in self._wait_for("step", "job"))
 
     def steps(self) -> dict[str, str]:
@@ -76,7 +76,7 @@ class Child:
         return [command.PLACE.sub("", event["text"]) for event in self._events("warning")]
 
     def notes(self) -> list[str]:
-        """Returns what it said so far about decisions, about an earlier job, or about work that takes long."""
+        """Returns its notes so far: about decisions, an earlier job, or work that takes long."""
         return [event["text"] for event in self._events("note")]
 
     def _events(self, *kinds: str) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ class Child:
         return found or self._events(*kinds)
 
     def _objects(self) -> list[dict[str, Any]]:
-        whole = _content(self._printed).rpartition("\n")[0]
+        whole = _content(self._stdout).rpartition("\n")[0]
         return [json.loads(line) for line in whole.split("\n") if line]
 
     def has_ended(self) -> bool:
@@ -103,7 +103,7 @@ class Child:
         if self.has_ended():
             return
         try:
-            # `Popen.wait` looks every 50 ms, a tenth of a small job.
+            # `Popen.wait` polls every 50 ms, a tenth of the time of a small job.
             process = os.pidfd_open(self._process.pid)
         except (AttributeError, OSError):  # An old kernel, or a container that forbids the call.
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -129,10 +129,10 @@ class Child:
             raise GristmillError(
                 f"the command that ran the job was killed by signal {-status}; job.retry() continues it"
             )
-        command.fail(status, answer, _content(self._said))
+        command.fail(status, answer, _content(self._stderr))
 
     def interrupt(self) -> None:
-        """Asks it to stop, as Ctrl-C does: running mini-batches may finish. A second interrupt stops at once."""
+        """Asks it to stop, as Ctrl-C does: running mini-batches may finish. A second interrupt stops it immediately."""
         self._send(signal.SIGINT)
         try:
             while not self.has_ended():

@@ -16,7 +16,7 @@ from gristmill.api.errors import GristmillError, InvalidJob, JobBusy
 
 INVALID, FAILED, BUSY, CANCELED = 2, 42, 75, 130
 PLACE = re.compile(r"^(gristmill: |standard input:(\d+:)? )", re.MULTILINE)
-"""What precedes a message on a terminal, and says nothing about a call."""
+"""The beginning of a message on a terminal, which means nothing to a caller in Python."""
 
 
 def executable() -> str:
@@ -32,7 +32,7 @@ def executable() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment of a command: the interpreter of this process runs the jobs that name no other."""
+    """Returns the environment of a command. The interpreter of this process runs jobs that name no other."""
     return {"GRISTMILL_PYTHON": sys.executable, **os.environ}
 
 
@@ -56,10 +56,10 @@ def call(*arguments: str, text: str | None = None) -> str:
     return ended.stdout
 
 
-def fail(status: int, answer: dict[str, Any], said: str) -> NoReturn:
+def fail(status: int, answer: dict[str, Any], stderr: str) -> NoReturn:
     """Raises the error of a command that ended with this exit status, after it printed this object."""
-    said = PLACE.sub("", said.strip())
-    message = said or answer.get("error") or f"the command ended with exit status {status}"
+    stderr = PLACE.sub("", stderr.strip())
+    message = stderr or answer.get("error") or f"the command ended with exit status {status}"
     if status == INVALID:
         raise InvalidJob(message, answer.get("problems"))
     if status == BUSY:

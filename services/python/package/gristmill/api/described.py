@@ -1,6 +1,6 @@
-"""``read_csv``, ``read_json``, ``read_parquet``, ``files`` and ``items``: inputs in the words of pandas.
+"""``read_csv``, ``read_json``, ``read_parquet``, ``files`` and ``items``: inputs with the keywords of pandas.
 
-They describe an input, and read nothing: the engine cuts it into mini-batches, which worker processes read.
+They describe an input and read nothing. The engine divides it into mini-batches, which worker processes read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ TYPES = {
     "json": ("json",),
     "timestamp": ("datetime64[ns]", "datetime64", "datetime", "timestamp[ns]"),
 }
-"""Types of columns of a job file, and what pandas, NumPy, Polars and Arrow call them, in lower case."""
+"""Types of columns of a job file, and their names in pandas, NumPy, Polars and Arrow, in lower case."""
 OF_PANDAS = ("Int64", "UInt64", "Float64", "boolean", "string")
-"""Types of pandas that hold missing values, which a DataFrame gets as they are. So do those that end in
-``[pyarrow]``."""
+"""Types of pandas that hold missing values. A DataFrame gets them, and those that end in ``[pyarrow]``, unchanged."""
 WITHOUT = "; for what the engine lacks, read the column as str, and convert it in the function"
 
 
@@ -60,7 +59,7 @@ def read_csv(
     :param names: the columns of files without a header.
     :param usecols: the names of the columns to read, in this order.
     :param dtype: the types of some columns by name (``{"zip": str}``), or ``str`` for all. A DataFrame has the nullable
-        types of pandas (``"Int64"``, ``"boolean"``, ``"string"``) that it asks for.
+        types of pandas (``"Int64"``, ``"boolean"``, ``"string"``) that are named here.
     :param skiprows: the number of lines before the header.
     :param nrows: the number of rows to read, counted over all files.
     :param encoding: the encoding of the files, such as ``"latin-1"``; by default UTF-8.
@@ -68,7 +67,7 @@ def read_csv(
     :param dayfirst: in these, ``1/2/2020`` is in February.
     :param partition_format: columns from the paths, such as ``"{store}/{date:yyyy-MM}.csv"``.
     :param support_multi_line: whether fields hold line breaks. By default true for files on this machine.
-    :param on_type_mismatch: ``"reject"`` or ``"missing"``: what happens to values that do not fit their column.
+    :param on_type_mismatch: ``"reject"`` or ``"missing"``: the treatment of values that do not fit their column.
 
     >>> import gristmill, pathlib
     >>> _ = pathlib.Path("zips.csv").write_text("zip;city\\n00501;Holtsville\\n")
@@ -168,8 +167,8 @@ def files(path: Paths, *, partition_format: str | None = None) -> Described:
 
 
 def items(values: Iterable[Any]) -> Items:
-    """Describes objects: a list, a generator or anything else with elements that pickle. Only a list of texts needs it:
-    by itself it would be a list of paths.
+    """Describes objects: a list, a generator or anything else with elements that pickle. Only a list of texts needs
+    this function, because otherwise the texts would be paths.
 
     >>> import gristmill
     >>> gristmill.map(len, gristmill.items(["a text", "another"]), progress=False).to_pandas()["value"].tolist()
@@ -225,7 +224,7 @@ def _types(dtype: Any, owner: str) -> Any:
     raise TypeError(f"{owner}: dtype is one type for all columns only if this is str; pass a mapping of names to types")
 
 
-def _type(given: Any, what: str) -> str:
+def _type(given: Any, owner: str) -> str:
     text = str(getattr(given, "__name__", given) if isinstance(given, type) else given).lower()
     # `string[pyarrow]`, `int64[pyarrow]`
     word = text if text.startswith(("datetime64", "timestamp")) else text.partition("[")[0]
@@ -233,7 +232,7 @@ def _type(given: Any, what: str) -> str:
         if word in known or word == kind:
             return kind
     advice = "read it as str or as one of these, and convert it in the function"
-    raise ValueError(f"{what}: {given} is not one of {', '.join(TYPES)}; {advice}")
+    raise ValueError(f"{owner}: {given} is not one of {', '.join(TYPES)}; {advice}")
 
 
 def _columns(names: Sequence[str] | None, types: dict[str, str]) -> Any:

@@ -1,4 +1,4 @@
-"""The job file of a call: what ``run``, ``map`` and ``submit`` were given, as keys and values."""
+"""The job file of a call: the arguments of ``run``, ``map`` and ``submit``, as keys and values."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ OTHER_WORDS = {
     **dict.fromkeys(("batch_size", "chunksize"), "mini_batch_size"),
     **dict.fromkeys(("num_gpus",), "gpus"),
 }
-"""What other libraries call keywords."""
+"""Keywords of other libraries, and their names here."""
 OF_FILES = {
     **{name: name for name in ("sep", "names", "usecols", "dtype", "skiprows", "nrows", "encoding", "parse_dates")},
     **{name: name for name in ("header", "dayfirst", "partition_format", "support_multi_line", "on_type_mismatch")},
     **{"delimiter": "sep", "columns": "usecols", "types": "dtype", "dtypes": "dtype", "skip_rows": "skiprows"},
 }
-"""Keywords that belong to the functions which describe files, and what these call them."""
+"""Keywords that belong to the functions that describe files, and their names there."""
 TAKERS = {"records": None, "frame_rows": "pandas"}
-"""Forms whose inputs ``stored_table`` writes as it does for another one."""
+"""Forms whose inputs ``stored_table`` writes as it does for another form."""
 LONG_SECONDS = 86_400
-"""Limit of a call of a function on this machine: a day."""
+"""Limit of a call of a function on this machine, in seconds: a day."""
 TARGET_SECONDS = 900
-"""The same on a compute target."""
+"""Limit of a call of a function on a compute target, in seconds."""
 OVERHEAD_SECONDS = 5
-"""Time for what surrounds a call of a function: reading its mini-batch, and the import of pandas for the first one."""
+"""Seconds for the work around a call of a function: reading its mini-batch, and the first import of pandas."""
 
 
 def document_of(
@@ -121,7 +121,7 @@ def document_of(
         folder = functions.pack(what, init, form, home() / "functions")
         document |= {"source_directory": str(folder), "entry_script": "entry.py"}
         document["name"] = name or functions.job_name(functions.name_of(what))
-        # A mini-batch of a table may mean more than its rows, which the function alone knows.
+        # A mini-batch of a table may mean more than its rows; only the function knows, so it is not divided.
         if is_table and not each:
             settings.setdefault("isolate", "off")
     document |= settings
@@ -132,15 +132,15 @@ def document_of(
         document = defaults | document
     document.setdefault("output_action", "append_row")
     if not is_script:
-        # A function that fails should not cost three tries before its author hears of it, nor end as completed.
+        # The author of a function that fails should see the error after one try, and the job should fail.
         document.setdefault("error_threshold", 0)
         document.setdefault("run_max_try", 1)
-        # The columns of an empty result are those that the function makes of no rows.
+        # The function decides the columns of an empty result.
         document.setdefault("run_without_rows", True)
-        # A call may take long, and who waits for it can stop it. Some queues do not lend a mini-batch for a day.
+        # A call may take long, and the waiting user can stop it. Some queues cannot lease a message for a day.
         document.setdefault("run_invocation_timeout", LONG_SECONDS if target is None else TARGET_SECONDS)
         if "run_invocation_timeout" in settings:
-            # The engine adds 30 s for what surrounds a run, which is much beside the second that somebody asks for.
+            # The engine adds 30 s for the work around a run, which is too much beside a timeout of one second.
             options += ["--task_overhead_timeout", str(OVERHEAD_SECONDS)]
     if options:
         arguments = document.get("arguments") or []
@@ -184,13 +184,14 @@ def _of_paths(
         raise TypeError(f"{functions.name_of(what)} takes a column, and inputs are files: let it take a DataFrame")
     inputs = [{**one, "type": "tabular" if is_table else "file"} for one in paths]
     if is_table and not is_script:
-        # A function takes tables as its author knows them from `pandas.read_csv`.
+        # A function gets tables as its author knows them from `pandas.read_csv`.
         inputs = [{"types": "pandas", **one} for one in inputs]
     return inputs, is_table
 
 
 def _form_of(what: Any, inputs: Any, wanted: str | None, each: bool, is_script: bool) -> dict[str, Any]:
-    """Returns how a function, or a script, gets inputs in memory. Fails if it takes another kind of mini-batches."""
+    """Returns the form in which a function, or a script, gets inputs in memory. Fails if it takes another kind of
+    mini-batches."""
     name = os.fspath(what) if is_script else functions.name_of(what)
     if given.is_table(inputs):
         if each:

@@ -1,4 +1,4 @@
-"""What calls raise, and how they warn. Every message is complete in its first line; details follow."""
+"""Errors and warnings of calls. The first line of a message is complete; details follow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class GristmillError(Exception):
-    """A command of the engine failed; the message says why, and what to do."""
+    """A command of the engine failed; the message has the reason and the remedy."""
 
 
 class InvalidJob(GristmillError, ValueError):
@@ -35,7 +35,7 @@ class JobBusy(GristmillError):
 
 
 def at_call(error: Exception) -> Exception:
-    """Returns the error. If this package raised it on purpose, its message says all, and its traceback begins here."""
+    """Returns the error. If this package raised it on purpose, its message is complete, and it has no traceback."""
     import traceback
 
     (*_, last) = traceback.extract_tb(error.__traceback__)
@@ -45,11 +45,11 @@ def at_call(error: Exception) -> Exception:
 
 
 class GristmillWarning(UserWarning):
-    """Something in a job is doubtful; the job runs."""
+    """Something in a job may not be as intended; the job runs."""
 
 
 def warn(text: str) -> None:
-    """Warns at the line of the caller of this package: once for each text, unless the user's filters say otherwise."""
+    """Warns at the line of the caller of this package: once for each text, unless the user's filters differ."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "gristmill":
         frame, level = frame.f_back, level + 1

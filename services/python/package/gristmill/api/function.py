@@ -1,4 +1,4 @@
-"""Makes a function into an entry script in a folder of its own, with everything that it needs to travel."""
+"""Turns a function into an entry script in a separate folder, with everything that must travel with it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ __gristmill_function__ = job.name
 """``library``: imports the library of its tables, so that the processes of a node share it (``template.py``).
 ``takes_arrow``: whether ``run`` gets tables as ``pyarrow.Table``, without a copy. A job's check reads it here.
 ``takes_pandas``: whether it gets Parquet files as pandas reads them (``files``), or a DataFrame that ``run`` has
-written (``memory``): only then does the process unpickle what the file says about it. ``takes_items``: whether it
-gets objects, each in a line of JSON, which needs neither pyarrow nor pandas."""
+written (``memory``): only then does the process unpickle the metadata of the file. ``takes_items``: whether it gets
+objects, each in a line of JSON, which needs neither pyarrow nor pandas."""
 LIBRARY = """
 try:
     import {name}
@@ -55,13 +55,13 @@ CODE = (
     *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
     *("names", "varnames", "freevars", "cellvars"),
 )
-"""What decides the behaviour of a code object, besides its constants."""
+"""The attributes that decide the behaviour of a code object, besides its constants."""
 TRAVELS_ANYWAY = ("gristmill", "azureml_user", "cloudpickle")
 """Packages that every worker process has."""
 FORM = ("argument", "each", "concurrency", "is_named", "dtype", "dtypes", "shape", "of_lines", "working_folder")
-"""What the caller says about the form of the argument."""
+"""Settings of the form of the argument."""
 SPECIAL = ("state", "context")
-"""Names of parameters that get something else than the mini-batch."""
+"""Names of parameters that do not get the mini-batch."""
 ARGUMENTS = {
     ("pandas", "DataFrame"): "pandas",
     ("pandas", "Series"): "series",
@@ -82,7 +82,7 @@ TABLES = ("pandas", "frame", "pyarrow", "polars", "polars_lazy", "series", "pola
 
 
 def check(function: Any, init: Any, each: bool) -> None:
-    """Fails unless these can be the function, of mini-batches or of ``each`` item, and ``init``."""
+    """Fails unless these are a valid function, of mini-batches or of ``each`` item, and a valid ``init``."""
     first = "item" if each else "mini-batch"
     if not callable(function):
         raise TypeError(f"run needs a function, or the path of an entry script or job file, not {function!r}")
@@ -92,8 +92,8 @@ def check(function: Any, init: Any, each: bool) -> None:
     others = [name for name in _required(given[1:]) if name not in SPECIAL]
     if others:
         raise TypeError(
-            f"{name_of(function)} needs {', '.join(others)} too: it gets the {first}, and what it calls `state` "
-            "(the result of init) or `context`"
+            f"{name_of(function)} needs {', '.join(others)} too: it gets only the {first}, and parameters with the "
+            "names `state` (the result of init) and `context`"
         )
     if init is not None:
         if not callable(init):
@@ -126,7 +126,7 @@ def is_async(function: Any) -> bool:
 
 
 def argument_of(function: Any) -> str | None:
-    """Returns what the type of the first parameter asks for, as in ``ARGUMENTS``, or ``None`` without a hint."""
+    """Returns the form that the type of the first parameter selects in ``ARGUMENTS``, or ``None`` without a hint."""
     try:
         first = next(iter(inspect.signature(function).parameters.values()))
     except (TypeError, ValueError, StopIteration):
@@ -164,8 +164,8 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dic
 
     Equal functions have one folder, so that a cell that runs again means the same job.
 
-    :param form: what the function gets: ``argument`` (a form of ``function_job``), ``each`` (a call for each item), and
-        what else the form needs.
+    :param form: the form of its argument: ``argument`` (a form of ``function_job``), ``each`` (a call for each item),
+        and further settings of the form.
     """
     import cloudpickle
 
@@ -215,12 +215,12 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dic
         path = beside / "modules" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(source)
-    # The interpreter of a worker need not have it. Its compiled form saves 10 ms of each start.
+    # The interpreter of a worker may lack it. Its compiled form saves 10 ms of each start.
     shutil.copytree(Path(cloudpickle.__file__).parent, beside / "cloudpickle")
     try:
         beside.rename(folder)
     except OSError:
-        # Another thread was first.
+        # Another thread or process has created it.
         shutil.rmtree(beside)
     return folder
 
@@ -307,7 +307,7 @@ def _is_own(module: Any) -> bool:
     return _is_own_file(file)
 
 
-# A notebook has imported thousands of modules, from a few folders, and each call looks at all of them.
+# A notebook has imported thousands of modules, from a few folders, and each call checks all of them.
 @functools.cache
 def _is_own_file(file: str) -> bool:
     return file.endswith(".py") and _is_own_folder(os.path.dirname(os.path.abspath(file)))
@@ -337,7 +337,7 @@ def _digest(wanted: Any) -> tuple[bytes, list[types.CodeType]]:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, types.CodeType):
                 codes.append(obj)
-                # Not file and lines: a notebook names its cells after the process of its kernel.
+                # Leaves out file and lines, because a notebook names its cells after the process of its kernel.
                 parts = [getattr(obj, f"co_{part}", None) for part in CODE]
                 return bytes, (repr(parts).encode(),), {"consts": obj.co_consts}
             return super().reducer_override(obj)
@@ -349,7 +349,7 @@ def _digest(wanted: Any) -> tuple[bytes, list[types.CodeType]]:
 
 def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
     """Returns the user's own modules that this code imports when it runs, and those that they import: their paths below
-    a folder of modules, and their sources. The modules that a function has as globals travel with it."""
+    a folder of modules, and their sources. Modules that are globals of a function travel with it anyway."""
     import dis
 
     names: list[str] = []
@@ -377,7 +377,7 @@ def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
 
 
 def _names_imported_by(path: str, source: bytes) -> list[str]:
-    """Returns the names of the modules that the source of a module imports, and of what it imports from them."""
+    """Returns the names of the modules that the source of a module imports, and of the objects imported from them."""
     import ast
 
     package = path.removesuffix(".py").removesuffix("/__init__").split(os.sep)

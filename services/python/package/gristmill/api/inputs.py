@@ -1,4 +1,4 @@
-"""What ``inputs`` may be: paths, tables in memory, or objects; as inputs of a job file."""
+"""Turns values of ``inputs`` into inputs of a job file: paths, tables in memory, or objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 LIKE_URL = re.compile(r"[a-z][a-z0-9+.-]*://|(s3a?|gs|az|adl|azure|abfss?|https?|file)(:|//)", re.IGNORECASE)
-# Not `.txt` and `.json`, which are more often documents than tables: the type of the argument says which.
+# Not `.txt` and `.json`, which are more often documents than tables: the type of the function's argument decides.
 TABLE_NAMES = re.compile(r"\.(csv|tsv|jsonl|ndjson)(\.gz|\.zst)?$|\.(parquet|pq)$", re.IGNORECASE)
 LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
 UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30}
@@ -24,11 +24,11 @@ PLAIN = (int, float, bool, str, bytes, type(None))
 
 
 class Items(list):  # type: ignore[type-arg]
-    """Objects as ``inputs``. Made by ``gristmill.items``."""
+    """Objects as ``inputs``, which ``gristmill.items`` returns."""
 
 
 class Described:
-    """Files as an input. Made by ``gristmill.read_csv`` and its kin; nothing is read before a job."""
+    """Files as an input, which ``gristmill.read_csv`` and similar functions return. Only a job reads them."""
 
     def __init__(self, kind: str, paths: list[str], keys: dict[str, Any], dtypes: dict[str, str] | None = None) -> None:
         self.kind = kind
@@ -41,12 +41,12 @@ class Described:
         """Types of pandas that a DataFrame gets, by column."""
 
     def __repr__(self) -> str:
-        said = "".join(f", {name}={value!r}" for name, value in self.keys.items())
-        return f"<{self.kind} input {self.paths}{said}>"
+        keys = "".join(f", {name}={value!r}" for name, value in self.keys.items())
+        return f"<{self.kind} input {self.paths}{keys}>"
 
 
 def path_inputs(inputs: Any) -> list[dict[str, Any]] | None:
-    """Returns the inputs of a job file if these are paths, else ``None``. Those that were described have a ``type``."""
+    """Returns the inputs of a job file if these are paths, else ``None``. Described inputs have a ``type``."""
     if isinstance(inputs, Mapping):
         named = [(str(name), _keys(value)) for name, value in inputs.items()]
         if not named or any(keys is None for _, keys in named):
@@ -75,23 +75,23 @@ def _paths(value: Any) -> list[str] | None:
     return None
 
 
-def paths_of(value: Any, what: str) -> list[str]:
+def paths_of(value: Any, owner: str) -> list[str]:
     """Returns absolute paths, or URLs. Fails if the value is neither a path nor a list of paths."""
     paths = _paths(value)
     if paths is None:
-        raise TypeError(f"{what} takes a path, pattern or URL, or a list of them, not {type(value).__name__}")
+        raise TypeError(f"{owner} takes a path, pattern or URL, or a list of them, not {type(value).__name__}")
     return paths
 
 
 def absolute(path: Any) -> str:
-    """Returns a path from the working folder, or a URL as it is. A misspelt URL stays as it is, too: the
-    check of the job names the URL that was probably meant."""
+    """Returns an absolute path, or a URL unchanged. Keeps a misspelt URL, too, because the check of the job suggests
+    the right one."""
     text = str(os.fspath(path))
     return text if LIKE_URL.match(text) else os.path.abspath(os.path.expanduser(text))
 
 
 def looks_tabular(inputs: list[dict[str, Any]]) -> bool:
-    """Returns whether names say that the inputs are tables: the paths, or the first file of a folder."""
+    """Returns whether the inputs are tables by name: that of the paths, or of the first file in a folder."""
     return all(
         one["type"] == "tabular"
         if "type" in one
@@ -160,8 +160,8 @@ def stored_table(value: Any, taker: str | None) -> Any:
 
     Fails with the column that cannot be written.
 
-    :param taker: what gets the table: a function over ``pandas``, ``polars``, ``pyarrow``, or a form of a column;
-        ``None``: a script. Only the file for a function says how its columns were before.
+    :param taker: the receiver of the table: a function over ``pandas``, ``polars``, ``pyarrow``, or a form of a column;
+        ``None``: a script. Only the file for a function records the original types of its columns.
     """
     from gristmill.stored_tables import stored, table_of_frame, with_plain_scales
 
@@ -267,12 +267,12 @@ def collected(inputs: Any) -> Any:
         return list(inputs)
     raise TypeError(
         f"inputs is a {type(inputs).__name__}: pass a path or pattern, a list of paths, a mapping of names to paths, "
-        "what read_csv and its kin return, a table, a column, or the objects to work on"
+        "the result of read_csv or a similar function, a table, a column, or the objects to work on"
     )
 
 
 def rows_each(rows: int, size_in_bytes: int, mini_batch_size: int | str | None) -> int:
-    """Returns how many rows each mini-batch gets of inputs in memory with this number of rows and this size.
+    """Returns the number of rows of each mini-batch, for inputs in memory with this number of rows and this size.
 
     :param mini_batch_size: rows or items (``500``, ``"500 rows"``) or bytes (``"1MB"``); by default a few mini-batches
         for each core.
@@ -302,7 +302,7 @@ def write_table(table: Any, path: Path, rows: int) -> None:
         except (_pyarrow().ArrowException, OSError) as error:
             from gristmill.stored_tables import unstorable
 
-            # Parquet refuses a type with an OSError, as the system does a write.
+            # An unsupported type is an OSError, as is a failed write.
             if (what := unstorable(table)) is None and isinstance(error, OSError):
                 raise
             raise TypeError(f"inputs: {what or 'they'} cannot be written to a table: {error}") from None
@@ -317,7 +317,7 @@ def write_lines(lines: list[bytes], path: Path) -> None:
 
 @contextlib.contextmanager
 def _new(path: Path) -> Iterator[Path]:
-    """Gives the path of a file that becomes the one at ``path``, unless an exception ends it."""
+    """Yields a temporary path, and then renames its file to ``path``, unless the block raises."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
     try:
@@ -328,10 +328,10 @@ def _new(path: Path) -> Iterator[Path]:
 
 
 def in_use(path: Path) -> bool:
-    """Returns whether a file or folder exists. If so, notes its use: ``gristmill clean`` removes old ones."""
+    """Returns whether a file or folder exists. If so, updates its time: ``gristmill clean`` removes unused ones."""
     try:
         now, found = time.time_ns(), path.stat()
-        # A job whose input was modified is another job. The time of a folder means nothing.
+        # Another modification time of an input would make another job. That of a folder does not matter.
         os.utime(path, ns=(now, now if path.is_dir() else found.st_mtime_ns))
     except FileNotFoundError:
         return False
@@ -357,7 +357,7 @@ def fingerprint(table: Any) -> str:
         def flush(self) -> None:
             pass
 
-    # Equal tables in other pieces are equal.
+    # Tables are equal even if their chunks differ.
     with pyarrow.ipc.new_stream(pyarrow.PythonFile(Sink(), "w"), table.schema) as writer:
         writer.write_table(table.combine_chunks())
     return digest.hexdigest()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks at a job that another process runs."""
+"""Seconds between two checks of a job that another process runs."""
 OWN_EVERY = 0.02
-"""Seconds between two looks of an asyncio loop at a job that this process runs."""
+"""Seconds between two checks by an asyncio loop of a job that this process runs."""
 LOGS_WITHIN = 10.0
 """Seconds within which the error of a failed job of a target should have reached the store."""
 
@@ -59,7 +59,7 @@ class Job:
         self._advice: str | None = None
         self._say: Callable[[str], str] = str
         self._printed: Printed | None = None
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
     @classmethod
     def _begun(cls, child: Child, target: str | None, say: Callable[[str], str] = str) -> Job:
@@ -75,14 +75,14 @@ class Job:
         job._warn(child.warnings())
         return job
 
-    # ---- how it stands ---------------------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> dict[str, Any]:
-        """How the job stands now: the object of ``gristmill status --json``.
+        """The current status of the job: the object of ``gristmill status --json``.
 
-        It has ``state``, ``progress`` (counts of mini-batches and items), ``hint`` (what the job waits for), ``logs``
-        (a path or URL) and, after the end, ``result``.
+        It has ``state``, ``progress`` (counts of mini-batches and items), ``hint`` (why the job waits), ``logs`` (a
+        path or URL) and, after the end, ``result``.
         """
         status: dict[str, Any] = json.loads(self._call("status", self.id, "--json"))
         self._result = status.get("result") or self._result
@@ -90,7 +90,7 @@ class Job:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """How the job ended, as ``gristmill run --json`` prints it; ``None`` before its end.
+        """The result of the job, as ``gristmill run --json`` prints it; ``None`` before its end.
 
         It has ``state``, ``cause``, ``output``, ``elapsed_seconds``, and in ``mini_batches`` and ``items`` the numbers
         ``total``, ``succeeded`` and ``failed``.
@@ -106,7 +106,7 @@ class Job:
 
     @property
     def cause(self) -> str | None:
-        """Why the job ended other than completed, in one line."""
+        """The reason why the job has not completed, in one line."""
         return (self.result or {}).get("cause")
 
     @property
@@ -165,7 +165,7 @@ class Job:
         import asyncio
 
         async def wait() -> Job:
-            # A look at a job of another process runs a command, and the loop has other work meanwhile.
+            # A check of a job of another process runs a command, which must not block the loop.
             while not (self._has_ended(None) if self._child else await asyncio.to_thread(self._has_ended, None)):
                 await asyncio.sleep(LOOK_EVERY if self._child is None else OWN_EVERY)
             self._tell(False)
@@ -191,7 +191,8 @@ class Job:
         return self._child is None and self._result is not None
 
     def _tell(self, shown: bool) -> None:
-        """Says once, if ``shown``, what the engine decided and whether the job is new. Passes its warnings on."""
+        """Shows notes of the engine, if ``shown``, and whether the result is reused. Passes on warnings. Shows no text
+        twice."""
         from gristmill.api.progress import note
 
         notes = [] if self._note is None else [self._note]
@@ -199,24 +200,24 @@ class Job:
             notes += self._child.notes()
             self._warn(self._child.warnings())
         if self._result is not None and self.reused:
-            # Always said: what a function reads by itself may have changed.
-            said = REUSED.replace("this job", f"job {self.id}", 1)
-            if said not in self._told:
-                self._told.add(said)
-                note(said)
+            # Always shown, because data that the function itself reads may have changed.
+            text = REUSED.replace("this job", f"job {self.id}", 1)
+            if text not in self._shown:
+                self._shown.add(text)
+                note(text)
         elif self._result is not None:
             self._warn(_warnings_of(self._result))
             if headline := self._result.get("headline"):
                 notes.append(f"job {self.id} {headline}")
         for text in map(self._say, notes) if shown else []:
-            if text not in self._told:
-                self._told.add(text)
+            if text not in self._shown:
+                self._shown.add(text)
                 note(text)
 
     def _warn(self, texts: list[str]) -> None:
         for text in map(self._say, texts):
-            if text not in self._told:
-                self._told.add(text)
+            if text not in self._shown:
+                self._shown.add(text)
                 warn(text)
 
     def _pause(self, seconds: float) -> None:
@@ -229,7 +230,7 @@ class Job:
         result = self.result or {}
         cause = f"job {self.id} {result.get('state', '').lower()}: {self._say(str(result.get('cause')))}"
         if result.get("state") == "Failed":
-            # Rows that could not be read have not reached the function.
+            # The advice is about rows. Rows that could not be read have not reached the function.
             is_of_rows = result["mini_batches"]["failed"] and "IllegalResult" not in cause
             advice = self._advice if is_of_rows else None
             raise JobFailed(self, cause, self._say(self._first_traceback()), advice)
@@ -237,7 +238,7 @@ class Job:
             raise JobCanceled(self, cause)
         return self
 
-    # ---- what can be done ------------------------------------------------------------------------------------------
+    # ---- actions ---------------------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         """Stops the job. Committed results stay, and ``retry`` continues the job. An ended job stays as it is."""
@@ -257,12 +258,12 @@ class Job:
         init: Callable[[], Any] | None = None,
         output_format: str | None = None,
     ) -> Job:
-        """Runs what the output lacks: mini-batches that have not ended, failed ones, and rejected items, each in its
-        place. Nothing that is in the output runs again. Waits for the end, and raises like ``wait``.
+        """Runs the work that the output lacks: mini-batches that have not ended, failed ones, and rejected items, each
+        in its place. Items with rows in the output do not run again. Waits for the end, and raises like ``wait``.
 
         An entry script runs as it is now. A function runs as it was when the job began, unless another one replaces it.
 
-        :param only: of what has ended, run only ``"rejects"`` or ``"failed"`` mini-batches again, or nothing
+        :param only: the part of the ended work to run again: ``"rejects"``, ``"failed"`` mini-batches, or nothing
             (``"unfinished"``).
         :param separate: runs the rejected items in a job of their own, which is returned. Their rows are a file in its
             folder, and this job does not change.
@@ -270,7 +271,7 @@ class Job:
         :param init: runs in place of the ``init`` of the job.
         :param output_format: ``"csv"``, ``"jsonl"`` or ``"parquet"``, for an output that could not be written; the file
             gets the extension of this format.
-        :raises TypeError: the function cannot be used. The message says why.
+        :raises TypeError: the function cannot be used. The message has the reason.
 
         >>> import gristmill
         >>> def invert(numbers: list):
@@ -383,7 +384,7 @@ class Job:
         return frame
 
     def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
-        """Iterates over the output as Arrow record batches, each read when it is asked for.
+        """Iterates over the output as Arrow record batches, each read on demand.
 
         >>> import gristmill
         >>> job = gristmill.run(lambda numbers: numbers, inputs=[1, 2], progress=False)
@@ -395,7 +396,7 @@ class Job:
         return read_batches(self._own_output())
 
     def _own_output(self) -> str:
-        """Returns the path or URL of the output, if the job has written what is there."""
+        """Returns the path or URL of the output. Fails if its file is no longer that of the job."""
         path = self.output
         written = (self.result or {}).get("output_version")
         if written is not None and "://" not in path and os.path.exists(path):
@@ -403,9 +404,8 @@ class Job:
             is_same = (found.st_size, found.st_mtime_ns) == (written["bytes"], written["modified"])
             if not is_same and self.status["output_changed"]:
                 raise GristmillError(
-                    f"the rows of job {self.id} are no longer in {path}: something else, such as a later job with the "
-                    "same output, has written that file; give each job an output of its own, or read what is there "
-                    "with gristmill.read"
+                    f"the rows of job {self.id} are no longer in {path}: another program, or a later job with the same "
+                    "output, has written that file; give each job its own output, or read the file with gristmill.read"
                 )
         return path
 
@@ -474,7 +474,7 @@ class Job:
                 if reject["path"].endswith(".jsonl"):
                     reject["values"] = _object_at(reject["detail"], reject["values"])
                 reject["path"], reject["detail"] = "inputs", self._say(reject["detail"])
-            # The table has it once for each mini-batch.
+            # The table has a traceback once for each mini-batch.
             if reject["traceback"] or reject["mini_batch"] != traceback[0]:
                 traceback = (reject["mini_batch"], reject["traceback"])
             reject["traceback"] = traceback[1]
@@ -496,41 +496,41 @@ class Job:
         end = time.monotonic() + (0 if self.target is None else LOGS_WITHIN)
         while True:
             try:
-                said = self._call("logs", self.id, "--error").partition("\n")[2].strip()
+                error = self._call("logs", self.id, "--error").partition("\n")[2].strip()
             except GristmillError:
-                said = ""
-            if said or time.monotonic() >= end:
-                return said
+                error = ""
+            if error or time.monotonic() >= end:
+                return error
             time.sleep(LOOK_EVERY)
 
     def _call(self, *arguments: str) -> str:
         return command.call(*arguments, *([] if self.target is None else ["--target", self.target]))
 
-    # ---- how it looks ----------------------------------------------------------------------------------------------
+    # ---- display ---------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         where = "" if self.target is None else f", target={self.target!r}"
         try:
-            said = self._say(sentence(self.status))
+            text = self._say(sentence(self.status))
         except GristmillError as error:
-            said = str(error).partition("\n")[0]
-        return f"<Job {self.id}{where}: {said}>"
+            text = str(error).partition("\n")[0]
+        return f"<Job {self.id}{where}: {text}>"
 
     def _page(self) -> str:
-        """Returns the address of the page of the job if a portal of this user shows it, or else the command for one."""
+        """Returns the address of the job's page in a running portal of this user, else the command that starts one."""
         if self.target is not None:
             import shlex
 
             return shlex.join(["gristmill", "portal", "--target", self.target])
         try:
-            noted = json.loads((home() / "portal.json").read_text())
-            os.kill(noted["process"], 0)
+            portal = json.loads((home() / "portal.json").read_text())
+            os.kill(portal["process"], 0)
         except (OSError, ValueError, KeyError):
             return "gristmill portal"
-        return f"{noted['address']}#/jobs/{self.id}"
+        return f"{portal['address']}#/jobs/{self.id}"
 
     def _repr_html_(self) -> str:
-        """A card for notebooks: state, counts, cause of failure, and where output and logs are."""
+        """Returns a card for notebooks: state, counts, cause of failure, and the places of output and logs."""
         try:
             return card(self.id, self.status, self.reused, self._page())
         except GristmillError as error:
@@ -538,7 +538,7 @@ class Job:
 
 
 class JobFailed(GristmillError):
-    """The job failed. ``job`` is the job, ``cause`` says why in one line, ``traceback`` is that of the first error."""
+    """The job failed. ``job`` is the job, ``cause`` the reason in one line, ``traceback`` that of the first error."""
 
     def __init__(self, job: Job, cause: str, traceback: str = "", advice: str | None = None) -> None:
         super().__init__("\n\n".join(part for part in (cause, traceback, advice) if part))
@@ -548,7 +548,7 @@ class JobFailed(GristmillError):
 
 
 class JobCanceled(GristmillError):
-    """The job was canceled. What it had committed stays; ``job.retry()`` continues it."""
+    """The job was canceled. Its committed results stay; ``job.retry()`` continues it."""
 
     def __init__(self, job: Job, cause: str) -> None:
         super().__init__(cause)
@@ -559,13 +559,13 @@ class Interrupted(KeyboardInterrupt):
     """The user interrupted a call that waited for ``job``, which was canceled; ``job.retry()`` continues it."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(f"job {job.id} was canceled; what it committed stays, and job.retry() continues it")
+        super().__init__(f"job {job.id} was canceled; its committed results stay, and job.retry() continues it")
         self.job = job
 
 
 def _object_at(place: str, values: Any) -> Any:
-    """Returns an object of the inputs, which this package has written below its home folder: that in a line of a file.
-    If it cannot be unpickled any more, the values of the line."""
+    """Returns the object in a line of an input file that this package has written. Returns the values of the line if
+    the object can no longer be unpickled."""
     from gristmill.api.inputs import object_of
 
     path, _, line = place.rpartition(", line ")

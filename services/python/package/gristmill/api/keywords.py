@@ -1,4 +1,4 @@
-"""Misspelt names: keywords, attributes and keys that nothing reads are errors that name the nearest right one."""
+"""Errors for misspelt keywords, attributes and keys, with the nearest valid name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = TypeVar("Kind")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: the nearest of the right ones, or all of them."""
+    """Returns the end of a message about an unknown name: the nearest valid name, or all of them."""
     import difflib
 
     known = list(names)
@@ -25,7 +25,7 @@ def checked(
 ) -> Callable[Parameters, Result]:
     """Makes a misspelt keyword an error with the nearest name, in every release of Python.
 
-    :param owner: what messages call the function; by default its name.
+    :param owner: the name of the function in messages; by default its own.
     :param advice: the end of every message.
     """
     import inspect
@@ -45,6 +45,6 @@ def checked(
 
 
 def checked_fields(kind: type[Kind]) -> type[Kind]:
-    """Does the same for the constructor of a dataclass."""
+    """Works like ``checked`` for the constructor of a dataclass."""
     kind.__init__ = checked(kind.__init__, kind.__qualname__)  # type: ignore[method-assign]
     return kind

@@ -37,7 +37,7 @@ def read(path: str | os.PathLike[str]) -> pyarrow.Table:
 
 
 def read_batches(path: str) -> Iterator[pyarrow.RecordBatch]:
-    """Returns the rows of an output in batches, each read when it is asked for."""
+    """Returns the rows of an output in batches, each read on demand."""
     return cast("Iterator[pyarrow.RecordBatch]", _outputs.read_batches(path))
 
 

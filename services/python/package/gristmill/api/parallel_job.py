@@ -1,7 +1,7 @@
 """``parallel_run_function`` and ``RunFunction``, with the signatures of the second SDK.
 
-A node is written as a parallel component of Azure ML, and the engine reads it as it reads a file with one: expressions,
-names of a workspace, defaults and mistakes have one meaning.
+A node is written as a parallel component of Azure ML, which the engine reads like a file: expressions, names of a
+workspace, defaults and mistakes have the same meaning in both.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 REFERENCE = re.compile(r"\s*\$\{\{\s*(?:inputs|outputs)\.([A-Za-z0-9_]+)\s*\}\}\s*")
 DATASTORE = re.compile(r"azureml://(?:.*/)?datastores/([^/]+)/paths/")
 HALF_WRITTEN = re.compile(r"\$\{(\w+)\}")
-"""``${name}``: what an f-string makes of ``${{name}}``."""
+"""``${name}``, into which an f-string turns ``${{name}}``."""
 AS_THEY_ARE = (
     *("description", "environment_variables", "error_threshold", "input_data", "is_deterministic", "logging_level"),
     *("max_concurrency_per_instance", "mini_batch_error_threshold", "mini_batch_size", "partition_keys"),
 )
-"""Attributes of a node that a component has too."""
+"""Attributes of a node that are also keys of a component."""
 
 
 class Fields:
@@ -70,7 +70,7 @@ class Fields:
 
 
 class RunFunction:
-    """What a parallel job runs.
+    """The script of a parallel job.
 
     :param code: the folder of the script.
     :param entry_script: the script with ``init()`` and ``run(mini_batch)``, below ``code``.
@@ -224,7 +224,7 @@ class Parallel:
             return text if kind is None else {"type": kind, "value": text}
         path = _path(value)
         if not isinstance(path, (str, os.PathLike)):
-            # What the job file says of it instead is in `job_settings`.
+            # `job_settings` has the keys of the job file that replace this input.
             return {"type": "uri_folder", "path": "." if is_split else path_of(path, f"input {name}")}
         kind = _get(value, "type") or ("mltable" if _holds_mltable(path) else "uri_folder")
         return {"type": kind, "path": os.fspath(path), "mode": _get(value, "mode")}
@@ -336,13 +336,13 @@ def _name_in(expression: Any) -> str | None:
 
 
 def _path(value: Any) -> Any:
-    """Returns what an input's path is: of an object of an SDK, its ``path``."""
+    """Returns the path of an input: the ``path`` of an object of an SDK, or the value itself."""
     path = _get(value, "path")
     return value if path is None else path
 
 
 def _is_declaration(value: Any) -> bool:
-    """Returns whether a value only says which type an input has."""
+    """Returns whether a value only declares the type of an input."""
     return _get(value, "type") is not None and _get(value, "path") is None and _get(value, "default") is None
 
 
@@ -394,7 +394,7 @@ def _as_output(value: Any) -> Any:
 
 
 def _place(path: str, name: str) -> str:
-    """Returns the path of an output; one in a store that is not known here becomes a local one."""
+    """Returns the path of an output. A path in a store that is not known here becomes a local one."""
     from gristmill.azureml_core import names
 
     found = DATASTORE.match(path)

@@ -1,5 +1,5 @@
 """``ParallelRunConfig``, ``ParallelRunStep`` and ``PipelineParameter``, with the constructors of the first SDK. A step
-amounts to one job file."""
+becomes one job file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SIZE = re.compile(r"\d+([kmg]b)?", re.IGNORECASE)
 FEW_BYTES = 1000
-"""No table has mini-batches below this."""
+"""Bytes. Mini-batches of tables are never smaller."""
 BAD_IN_FILE_NAME = re.compile(r'[~"#%&*:<>?/\\{|}]')
 RESERVED = (
     *("mini_batch_size", "partition_keys", "output_action", "output", "append_row_file_name", "error_threshold"),
@@ -34,7 +34,7 @@ class PipelineParameter:
     """A value that ``submit`` can replace by name: ``step.submit(pipeline_parameters={"size": 20})``.
 
     :param name: its name.
-    :param default_value: what it is otherwise: a number, a text, or a dataset.
+    :param default_value: its value otherwise: a number, a text, or a dataset.
 
     >>> import gristmill
     >>> size = gristmill.PipelineParameter(name="size", default_value=10)
@@ -54,7 +54,7 @@ class PipelineParameter:
 @checked_fields
 @dataclass(eq=False, repr=False)
 class ParallelRunConfig:
-    """How a ``ParallelRunStep`` runs its entry script.
+    """The settings with which a ``ParallelRunStep`` runs its entry script.
 
     A ``PipelineParameter`` may stand for ``mini_batch_size``, ``node_count``, ``process_count_per_node``,
     ``run_invocation_timeout``, ``run_max_try``, ``logging_level`` and ``partition_keys`` (as JSON text).
@@ -131,11 +131,11 @@ class ParallelRunConfig:
             raise ValueError("mini_batch_size and partition_keys exclude each other: pass one of them")
         size = self.mini_batch_size
         if isinstance(size, str) and not SIZE.fullmatch(size):
-            raise ValueError(f"mini_batch_size: {size!r} is no size; write 10, '1024', '10kb', '10MB' or '1GB'")
+            raise ValueError(f"mini_batch_size: {size!r} is not a size; write 10, '1024', '10kb', '10MB' or '1GB'")
         if self.partition_keys is not None:
             _keys(self.partition_keys)
         if self.append_row_file_name is not None and BAD_IN_FILE_NAME.search(self.append_row_file_name):
-            raise ValueError(f"append_row_file_name: {self.append_row_file_name!r} is no file name")
+            raise ValueError(f"append_row_file_name: {self.append_row_file_name!r} is not a file name")
 
     @classmethod
     def load_yaml(cls, workspace: Any, path: str | os.PathLike[str]) -> ParallelRunConfig:
@@ -197,7 +197,7 @@ class ParallelRunConfig:
 
 
 class StepOrder:
-    """The order that a driver gives to steps, beside that of their inputs."""
+    """The order that a driver gives to steps, besides the order of their inputs."""
 
     _after: list[Any] | None = None
 
@@ -217,7 +217,7 @@ class ParallelRunStep(StepOrder):
     """A job: an entry script over every mini-batch of its inputs. ``submit`` starts it.
 
     :param name: 3 to 32 lower-case letters, digits and dashes.
-    :param parallel_run_config: how the script runs.
+    :param parallel_run_config: the settings of the script.
     :param inputs: a list of paths, patterns, URLs, datasets, DataFrames or Arrow tables; all of them files, or all
         of them tables. May be empty with ``--rank_mini_batch_count`` in the arguments.
     :param output: the folder of the output, as a path, URL or ``PipelineData``; not needed for ``summary_only``.
@@ -255,7 +255,7 @@ class ParallelRunStep(StepOrder):
         self.inputs = list(self.inputs)
         self.arguments = list(self.arguments or [])
         self._check()
-        # The producer of what a later step reads.
+        # Records the producer of outputs that later steps may read.
         for output in self.writes():
             if hasattr(output, "folder_for"):
                 output.folder_for(self.name)
@@ -319,7 +319,7 @@ class ParallelRunStep(StepOrder):
         return document
 
     def _input(self, value: Any, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the keys of an input. Of a dataset whose kind nothing tells, a mini-batch of a few bytes does."""
+        """Returns the keys of an input. If the kind of a dataset is unknown, a tiny mini-batch size means files."""
         found = input_of(value, f"input {name}")
         as_files = getattr(getattr(value, "dataset", value), "file_input", None)
         size = str(parameter_value(self.parallel_run_config.mini_batch_size, values))
@@ -395,7 +395,7 @@ def _keys(value: Any) -> list[str]:
 
 def parameter_value(value: Any, values: Mapping[str, Any]) -> Any:
     """Returns the value of a parameter, and any other value unchanged."""
-    # With a `DataPathComputeBinding`, which says how a step gets the place.
+    # A pair of a parameter and its `DataPathComputeBinding`, which declares how a step gets the path.
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], PipelineParameter):
         value = value[0]
     inside = getattr(value, "dataset", None)

@@ -1,4 +1,4 @@
-"""What a function prints in worker processes of this machine, shown where the call waits."""
+"""Shows the prints of a function in worker processes of this machine, while the call waits."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 LINES_MAX = 200
-"""Lines that a call shows."""
+"""Maximum number of lines that a call shows."""
 BYTES_MAX = 64 * 1024
-"""Bytes that a call shows."""
+"""Maximum number of bytes that a call shows."""
 STREAMS = ("stdout", "stderr")
 
 
@@ -51,5 +51,5 @@ class Printed:
 
 
 def last_state(line: str) -> str:
-    """Returns a line as a terminal shows it at last: a progress bar returns to its beginning again and again."""
+    """Returns a line as a terminal finally shows it: a progress bar overwrites its line again and again."""
     return line.removesuffix("\r").rsplit("\r", 1)[-1]

@@ -9,12 +9,12 @@ from typing import Any
 FIRST = 0.5
 """Seconds after which a bar appears: quick jobs need none."""
 EVERY = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks of the job."""
 LINE_EVERY = 10.0
 """Seconds between two lines where no bar can be drawn."""
 
 
-# The pace of tqdm would be another than that of the job.
+# Without the rate of tqdm, which would differ from that of the job.
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt}{postfix}"
 COUNT = "{desc}: {n_fmt} {unit}{postfix}"
 
@@ -38,11 +38,11 @@ class Bar:
             self._bar.close()
 
     def is_due(self) -> bool:
-        """Returns whether the job should be looked at again."""
+        """Returns whether the job should be checked again."""
         return self._shown and time.monotonic() >= self._next
 
     def show(self, status: dict[str, Any]) -> None:
-        """Shows how the job stands."""
+        """Shows the status of the job."""
         self._next = time.monotonic() + EVERY
         progress = status.get("progress")
         if not self._shown or progress is None:
@@ -76,12 +76,12 @@ def in_notebook() -> bool:
 
 
 def note(text: str) -> None:
-    """Shows a line that is no warning."""
+    """Shows a line that is not a warning."""
     print(text, file=sys.stdout if in_notebook() else sys.stderr, flush=True)
 
 
 def _rest(progress: dict[str, Any], hint: str | None) -> str:
-    """Returns what a job waits for, or else its pace, its time left and its failures."""
+    """Returns the reason why a job waits, or else its rate, its remaining time and its failures."""
     from gristmill._native import duration, rate
 
     if hint:

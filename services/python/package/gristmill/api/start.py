@@ -1,4 +1,4 @@
-"""``run`` and ``submit``, and how to find jobs again."""
+"""``run``, ``map`` and ``submit`` start jobs; ``attach`` and ``jobs`` find them again."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ def run(
         Without a hint, the inputs choose: a table or column in memory arrives as it is, files of tables as pandas
         DataFrames, other files as a list of paths, and a list as a list of its objects. A parameter named ``state``
         gets the result of ``init``, and one named ``context`` the context of the mini-batch. The function may be
-    ``async``. :param inputs: files: a path, folder, pattern or URL, a list of them, a mapping of names to paths, or
-        what ``read_csv``, ``read_json``, ``read_parquet`` and ``files`` return. In memory: a DataFrame, a Series, an
-        array, an Arrow or Polars table, or a list or generator of any objects that pickle (texts as
-        ``gristmill.items``). For a document of Azure ML, one path, or a mapping of its inputs to paths and values.
+        ``async``.
+    :param inputs: files: a path, folder, pattern or URL, a list of them, a mapping of names to paths, or the result of
+        ``read_csv``, ``read_json``, ``read_parquet`` or ``files``. In memory: a DataFrame, a Series, an array, an Arrow
+        or Polars table, or a list or generator of any objects that pickle (texts as ``gristmill.items``). For a
+        document of Azure ML, one path, or a mapping of its inputs to paths and values.
     :param init: a function without arguments, which each process calls once, before its first mini-batch.
     :param output: a file that ends in ``.parquet``, ``.csv`` or ``.jsonl``. By default a Parquet file below
         ``~/.gristmill``, or in the store of a target on other machines, which ``job.to_pandas()`` reads.
@@ -71,7 +72,7 @@ def run(
     :return: the job, completed.
     :raises InvalidJob: the job is invalid, and nothing was started. The message names each problem.
     :raises JobFailed: the job failed. The message has the cause, and the traceback of the first error.
-    :raises TypeError: the function or the inputs cannot be used. The message says why.
+    :raises TypeError: the function or the inputs cannot be used. The message has the reason.
 
     >>> import gristmill
     >>> def double(numbers: list) -> list:
@@ -79,7 +80,7 @@ def run(
     >>> gristmill.run(double, inputs=[1, 2, 3], progress=False).to_pandas()["value"].tolist()
     [2, 4, 6]
 
-    A table, and a state that each process makes once:
+    A table, and a state that each process creates once:
 
     >>> import pandas
     >>> def load():
@@ -112,7 +113,7 @@ def map(
 
     The function gets the path of a file, the row of a table as a ``dict``, or an object of a list. It returns a value,
     or a ``dict`` with the columns of a row; ``None`` adds no row. An item that fails is rejected alone: the others of
-    its mini-batch keep their rows. Of an ``async`` function, ``concurrency`` calls run at a time in each process.
+    its mini-batch keep their rows. Each process runs ``concurrency`` calls of an ``async`` function at a time.
 
     The parameters are those of ``run``.
 
@@ -157,7 +158,7 @@ def submit(
 
 
 def attach(job: str, target: str | None = None) -> Job:
-    """Returns a job by its id, the beginning of its id, or its name, also one that another process started.
+    """Returns a job by its id, the beginning of its id, or its name, even if another process started it.
 
     :raises GristmillError: there is no such job.
 
@@ -195,10 +196,11 @@ def jobs(target: str | None = None, *, name: str | None = None, state: str | Non
 class Call(NamedTuple):
     """The arguments of a call."""
 
-    what: Any
+    function: Any
+    """A function, a path, or a step."""
     inputs: Any
     each: bool
-    """The function gets one item at a time."""
+    """Whether the function gets one item at a time."""
     init: Any
     output: Any
     mini_batch_size: Any
@@ -219,18 +221,18 @@ def _start(call: Call) -> Job:
     if os.environ.get(contract.PROCESS_VARIABLE):
         raise RuntimeError(
             "this is a worker process of a job, which must not start another one: a function cannot call gristmill, "
-            "and a script has its call below `if __name__ == '__main__':`"
+            "and a script must call it below `if __name__ == '__main__':`"
         )
     if "gpus" in call.settings:
         from gristmill.api.gpus import with_gpu_keys
 
         call = call._replace(settings=with_gpu_keys(call.settings))
-    what, target, fresh = call.what, call.target, call.fresh
+    function, target, fresh = call.function, call.target, call.fresh
     own = {"mini_batch_size": call.mini_batch_size, "name": call.name}
-    if hasattr(what, "job_document"):
+    if hasattr(function, "job_document"):
         if not (call.inputs is call.init is call.output is None):
-            raise TypeError(f"{what.name} says what its inputs, its script and its output are: pass only settings")
-        return _start_step(what, {**call.settings, **own}, target, fresh)
+            raise TypeError(f"{function.name} defines its inputs, script and output: pass only settings")
+        return _start_step(function, {**call.settings, **own}, target, fresh)
     from gristmill.api.document import document_of, output_of
     from gristmill.api.function import name_of
     from gristmill.api.wording import Wording
@@ -238,21 +240,21 @@ def _start(call: Call) -> Job:
     settings = dict(call.settings)
     if call.output is not None:
         settings |= output_of(os.fspath(call.output))
-    if isinstance(what, (str, os.PathLike)) and os.fspath(what).endswith((".yaml", ".yml", ".json")):
+    if isinstance(function, (str, os.PathLike)) and os.fspath(function).endswith((".yaml", ".yml", ".json")):
         return _start_file(call, settings)
     try:
         document = document_of(
-            what, call.inputs, each=call.each, init=call.init, target=target, settings=settings, **own
+            function, call.inputs, each=call.each, init=call.init, target=target, settings=settings, **own
         )
     except OSError as error:
         if not str(error.filename or "").startswith(str(home())):
             raise
         cause = error.strerror or error
         raise GristmillError(
-            f"{error.filename} cannot be written: {cause}; set GRISTMILL_HOME to a folder that can be"
+            f"{error.filename} cannot be written: {cause}; set GRISTMILL_HOME to a writable folder"
         ) from None
     arguments = _arguments("-", target, fresh)
-    say = Wording(f"{name_of(what)}()") if callable(what) else str
+    say = Wording(f"{name_of(function)}()") if callable(function) else str
     try:
         job = Job._begun(Child(arguments, text_of(document)), target, say)
     except InvalidJob as error:
@@ -263,7 +265,7 @@ def _start(call: Call) -> Job:
         # This folder belongs to one function, input and settings.
         if busy.job_id is None or fresh or Path(document.get("output", "")).parent != home() / "functions" / "outputs":
             raise
-        return Job(busy.job_id, note=f"job {busy.job_id} is running already: this call follows it")
+        return Job(busy.job_id, note=f"job {busy.job_id} is already running: this call follows it")
     if document.get("isolate") == "off" and "isolate" not in call.settings:
         job._advice = ISOLATE
     return job
@@ -313,8 +315,8 @@ def _arguments(job_file: str, target: str | None, fresh: bool) -> list[str]:
 
 
 def _start_file(call: Call, settings: dict[str, Any]) -> Job:
-    path = os.fspath(call.what)
-    own = f"{path} says what its inputs and its script are: pass only settings that replace its own"
+    path = os.fspath(call.function)
+    own = f"{path} defines its inputs and its script: pass only settings that replace its own"
     if call.init is not None or call.each:
         raise TypeError(own)
     replaced = {**settings, "mini_batch_size": call.mini_batch_size, "name": call.name}

@@ -1,9 +1,9 @@
-"""What steps name (datasets, outputs, environments, compute targets), as keys and values of a job file.
+"""Turns datasets, outputs, environments and compute targets of steps into keys and values of a job file.
 
-Objects of SDKs are known by what they offer, not by their class, because their packages may be absent:
+Objects of SDKs are recognised by their methods, not by their class, because their packages may be absent:
 
-- a dataset has ``job_input()``: the keys of one input of a job file, without its name, and ``script_path()``: what a
-  script gets that reads it as a whole;
+- a dataset has ``job_input()``: the keys of one input of a job file, without its name, and ``script_path()``: the path
+  for a script that reads it as a whole;
 - an environment has ``python_of_job()``, or ``conda_file``;
 - an output has ``folder_for(step)``.
 """
@@ -25,7 +25,7 @@ from gristmill.api.inputs import absolute
 
 
 class Step(Protocol):
-    """A job in the words of an SDK of Azure ML: a ``ParallelRunStep``, or what ``parallel_run_function`` returns."""
+    """A job as an object of an SDK of Azure ML: a ``ParallelRunStep``, or the result of ``parallel_run_function``."""
 
     @property
     def name(self) -> str | None:
@@ -73,10 +73,11 @@ def plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def input_of(value: Any, what: str) -> dict[str, Any]:
+def input_of(value: Any, label: str) -> dict[str, Any]:
     """Returns the keys of one input of a job file, without its name.
 
     :param value: a path, pattern or URL, a list of them, a dataset, a DataFrame or an Arrow table.
+    :param label: the input in messages.
     """
     if hasattr(value, "job_input"):
         return dict(value.job_input())
@@ -86,8 +87,8 @@ def input_of(value: Any, what: str) -> dict[str, Any]:
     if given.is_table(value):
         return {"type": "tabular", "paths": [written(value, None, None)]}
     raise TypeError(
-        f"{what} is a {type(value).__module__}.{type(value).__name__}, which names no files here: pass a path, pattern "
-        "or URL, a list of them, a DataFrame or an Arrow table"
+        f"{label} is a {type(value).__module__}.{type(value).__name__}, which names no files here: pass a path, "
+        "pattern or URL, a list of them, a DataFrame or an Arrow table"
     )
 
 
@@ -115,20 +116,20 @@ def written_objects(values: list[Any], mini_batch_size: int | str | None) -> tup
     return str(path), given.rows_each(len(lines), sum(map(len, lines)), mini_batch_size)
 
 
-def path_of(value: Any, what: str) -> str:
-    """Returns the only path of an input that is not cut into mini-batches: of a dataset, what a script reads."""
+def path_of(value: Any, label: str) -> str:
+    """Returns the only path of an input that is not divided into mini-batches; for a dataset, the path for a script."""
     script_path = getattr(getattr(value, "dataset", value), "script_path", None)
     if script_path is not None:
         return str(script_path())
-    paths = input_of(value, what)["paths"]
+    paths = input_of(value, label)["paths"]
     if len(paths) != 1:
-        raise ValueError(f"{what} has {len(paths)} paths, and needs one: a file, a folder or a URL")
+        raise ValueError(f"{label} has {len(paths)} paths, and needs one: a file, a folder or a URL")
     return str(paths[0])
 
 
 def environment_of(value: Any) -> str | None:
-    """Returns a job file's ``environment``; ``None``, with a warning unless nothing was named: the interpreter of this
-    process."""
+    """Returns a job file's ``environment``. ``None``: the interpreter of this process, with a warning if an environment
+    was named."""
     if value is None:
         return None
     if isinstance(value, (str, os.PathLike)) and not os.fspath(value).startswith("azureml:"):
@@ -145,7 +146,7 @@ def environment_of(value: Any) -> str | None:
         return _conda_file(conda)
     name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None) or value
     warn(
-        f"environment {name} is not made here, and {sys.executable} runs the script: pass an interpreter, a "
+        f"environment {name} is not created here, and {sys.executable} runs the script: pass an interpreter, a "
         "requirements file or a conda file as `environment` to replace it"
     )
     return None

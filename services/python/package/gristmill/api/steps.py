@@ -30,7 +30,7 @@ class Steps(Job):
     @property
     def steps(self) -> dict[str, Job]:
         """The jobs of the steps that have begun, by the names of the steps."""
-        self._look()
+        self._refresh()
         if self._result is None:
             begun = self._child.steps()
         else:
@@ -39,15 +39,15 @@ class Steps(Job):
 
     @property
     def status(self) -> dict[str, Any]:
-        """How the job of the current step stands now."""
-        self._look()
+        """The status of the job of the current step."""
+        self._refresh()
         status: dict[str, Any] = json.loads(self._call("status", self.id, "--json"))
         return status
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """How the last step ended, with the results of all steps as ``steps``; ``None`` before the end."""
-        self._look()
+        """The result of the last step, with the results of all steps as ``steps``; ``None`` before the end."""
+        self._refresh()
         return self._result
 
     @property
@@ -64,13 +64,13 @@ class Steps(Job):
         return self.wait(progress=progress)
 
     def _has_ended(self, bar: Any) -> bool:
-        self._look()
+        self._refresh()
         if self._result is None and bar is not None and bar.is_due():
             bar.show(self.status)
         return self._result is not None
 
-    def _look(self) -> None:
-        """Notes which step runs, or how the last one ended."""
+    def _refresh(self) -> None:
+        """Updates the current step, and the result once the pipeline has ended."""
         if self._result is not None:
             return
         if self._child.has_ended():

@@ -24,7 +24,7 @@ SETTING = re.compile(
 )
 """A key of a job file and a simple value, in a remedy."""
 NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows", "columns": "usecols, dtype or parse_dates"}
-"""Keys that the functions of this package call otherwise."""
+"""Keys that have other names in the functions of this package."""
 WHOLE = {("header", "no_header"): 'header=None, names=["a", "b"]', ("infer_column_types", "false"): "dtype=str"}
 DATES = {"timestamp": "parse_dates=[{}]", "timestamp_day_first": "parse_dates=[{}], dayfirst=True"}
 KEY_OF_INPUT = re.compile(r"inputs\[\d+\]\.(?P<key>\w+)")
@@ -39,9 +39,9 @@ STORED = re.compile(
 
 
 class Wording:
-    """Says what the engine says, of a call of one function.
+    """Rewords messages of the engine for a call of one function.
 
-    :param called: what messages call the function: ``score()``.
+    :param called: the name of the function in messages: ``score()``.
     """
 
     def __init__(self, called: str) -> None:

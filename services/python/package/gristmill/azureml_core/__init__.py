@@ -1,7 +1,7 @@
-"""What entry scripts use of ``azureml.core``, on this machine alone: models from a folder, and the run of the job.
+"""The part of ``azureml.core`` that entry scripts use, on this machine alone: models from a folder, the run of the job.
 
-``shims/azureml/core`` gives it the names of the SDK where that is not installed. Where it is, its modules stay, and
-what finds no workspace falls back to this package.
+If the SDK is not installed, ``shims/azureml/core`` gives this package its names. If it is, its modules stay, and calls
+that find no workspace fall back to this package.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-class Beside:
+class FallbackFinder:
     """A finder that changes modules of an installed ``azureml.core`` after their import."""
 
     def find_spec(self, name, path=None, target=None):
@@ -74,7 +74,7 @@ def _models_fall_back(module):
             raise getattr(module, "WebserviceException", ModelNotFoundException)(str(local)) from None
 
     real.get_model_path = staticmethod(get_model_path)
-    _use_local_ones(real, Local, "list", "register")
+    _use_local_methods(real, Local, "list", "register")
     real.__new__ = new
 
 
@@ -82,7 +82,7 @@ def _datasets_fall_back(module):
     """Looks a dataset up on this machine where the workspace is one of this machine."""
     from gristmill.azureml_core.dataset import Dataset as Local
 
-    _use_local_ones(module.Dataset, Local, "get_by_name", "get_by_id", "get_all")
+    _use_local_methods(module.Dataset, Local, "get_by_name", "get_by_id", "get_all")
 
 
 def _datastores_fall_back(module):
@@ -92,7 +92,7 @@ def _datastores_fall_back(module):
 
     real = module.Datastore
     its_new = real.__new__
-    _use_local_ones(real, Local, "get", "get_default")
+    _use_local_methods(real, Local, "get", "get_default")
 
     def new(cls, workspace=None, name=None, *arguments, **named):
         if isinstance(workspace, Workspace):
@@ -119,7 +119,7 @@ def _workspaces_fall_back(module):
     module.Workspace.from_config = staticmethod(from_config)
 
 
-def _use_local_ones(real, local, *names):
+def _use_local_methods(real, local, *names):
     """Replaces static methods whose first argument is a workspace by the local ones for a local workspace."""
     from gristmill.azureml_core.workspace import Workspace
 
@@ -141,9 +141,9 @@ def _runs_fall_back(module):
     its_context = module.Run.get_context
 
     def get_context(cls, allow_offline=True, used_for_context_manager=False, **named):
-        # The SDK asks too, and looks elsewhere without a run.
-        asks_itself = sys._getframe(1).f_globals.get("__name__", "").startswith("azureml.")
-        is_in_job = os.environ.get("AZUREML_RUN_ID") and not asks_itself
+        # The SDK itself calls this, too, and searches elsewhere if there is no run.
+        is_called_by_sdk = sys._getframe(1).f_globals.get("__name__", "").startswith("azureml.")
+        is_in_job = os.environ.get("AZUREML_RUN_ID") and not is_called_by_sdk
         try:
             found = its_context(allow_offline, used_for_context_manager, **named)
         except Exception:

@@ -15,7 +15,7 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 def folder_of(name):
     """Returns the folder of the versions of a name."""
     if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of data: write letters, digits, `_`, `-` and `.`")
+        raise ValueError(f"{name!r} cannot name data: use letters, digits, `_`, `-` and `.`")
     return os.path.join(home_folder(), "assets", "data", name)
 
 
@@ -61,9 +61,9 @@ def next_version(name):
 
 
 def register(name, path, kind, is_version_allowed=True):
-    """Adds a version, and returns it. The newest one stays if it says the same.
+    """Adds a version, and returns it. Returns the newest one if it is the same.
 
-    :param is_version_allowed: without it, a name that has versions gets no further one.
+    :param is_version_allowed: whether a name that has versions may get another one.
     """
     newest = find(name)
     content = {"path": path, "type": kind}

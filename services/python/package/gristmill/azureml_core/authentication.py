@@ -1,4 +1,4 @@
-"""Credentials of the SDK. Nothing asks for them here."""
+"""Credentials of the SDK, which have no effect here."""
 
 from gristmill.azureml_core.unsupported import unsupported
 
@@ -14,19 +14,19 @@ class Authentication:
 
 
 class AzureCliAuthentication(Authentication):
-    """Those of the command line."""
+    """Credentials of the command line."""
 
 
 class InteractiveLoginAuthentication(Authentication):
-    """Those of a person."""
+    """Credentials of a person."""
 
 
 class MsiAuthentication(Authentication):
-    """Those of a machine."""
+    """Credentials of a machine."""
 
 
 class ServicePrincipalAuthentication(Authentication):
-    """Those of a service."""
+    """Credentials of a service."""
 
 
 class TokenAuthentication(Authentication):

@@ -1,4 +1,4 @@
-"""Compute targets by their names. Which machines they mean, ``gristmill.toml`` says."""
+"""Compute targets by name. ``gristmill.toml`` decides which machines they are."""
 
 import types
 
@@ -27,7 +27,7 @@ class ComputeTarget:
         return settings
 
     def wait_for_completion(self, show_output=False, **_):
-        """Returns at once."""
+        """Returns immediately."""
 
     def get_status(self):
         """Returns the state."""

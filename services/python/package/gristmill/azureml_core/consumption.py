@@ -1,4 +1,4 @@
-"""A dataset, or what stands for one, as a named input of a step."""
+"""A dataset, or an object in place of one, as a named input of a step."""
 
 import copy
 
@@ -19,7 +19,7 @@ class DatasetConsumptionConfig:
         """Returns the keys of one input of a job file, without its name."""
         from gristmill.api.step_values import input_of
 
-        # Of a pipeline parameter, its default.
+        # A pipeline parameter gives its default.
         return input_of(getattr(self.dataset, "default_value", self.dataset), f"input {self.name}")
 
     def as_mount(self, path_on_compute=None):

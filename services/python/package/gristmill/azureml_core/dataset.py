@@ -27,7 +27,7 @@ _FORMATS = {"csv": "read_delimited", "tsv": "read_delimited", "jsonl": "read_jso
 _EXTENSIONS = {".csv": "csv", ".txt": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _EXTENSIONS.update({".json": "jsonl", ".parquet": "parquet", ".pq": "parquet"})
 DOCUMENTS = (".txt", ".json")
-"""Names that more often mean documents than tables. As the input of a step they are files."""
+"""Extensions that more often mean documents than tables. As the input of a step they are files."""
 _PARTITIONS = "extract_columns_from_partition_format"
 _DEFINED = {"type": "tabular", "format": "mltable"}
 
@@ -48,7 +48,7 @@ class DataType(definition.DataType):
 
     @staticmethod
     def to_float(decimal_mark="."):
-        """A number."""
+        """Returns the type of numbers."""
         if decimal_mark != ".":
             instead = "the decimal mark is a point; write the numbers with points, or convert the texts in the script"
             raise unsupported("DataType.to_float(decimal_mark=…)", instead=instead)
@@ -56,7 +56,7 @@ class DataType(definition.DataType):
 
     @staticmethod
     def to_datetime(formats=None):
-        """An instant, in one of these formats; without them, in one that the texts show."""
+        """Returns the type of instants in one of these formats; without them, in a format that the texts show."""
         if formats is None:
             return definition.DataType({"datetime": {"formats": None}})
         return definition.DataType.to_datetime(formats)
@@ -85,7 +85,7 @@ class AbstractDataset:
         if name in names.table("data"):
             warnings.warn(
                 f"dataset {name} is registered as version {version}, but [azureml.data] of gristmill.toml has a line "
-                "for this name, which comes first",
+                "for this name, which takes precedence",
                 stacklevel=2,
             )
         return made
@@ -162,7 +162,7 @@ class FileDataset(AbstractDataset):
         return MountContext(_linked(self._links(), tempfile.mkdtemp(prefix="dataset-")))
 
     def script_path(self):
-        """Returns what a script gets: the file or folder; of several paths or a pattern, a folder with links."""
+        """Returns the path for a script: the file or folder; for several paths or a pattern, a folder with links."""
         if len(self._paths) == 1 and "pattern" not in self._paths[0]:
             return self._places()[0]
         links = self._links()
@@ -195,7 +195,7 @@ class TabularDataset(AbstractDataset):
         """Writes the rows as a Parquet file for each combination of values, and returns the dataset of these files."""
         store, path = _store_and_path(target)
         root = os.path.join(store._folder("partition_by", path), name or "")
-        # Lists of files leave it out.
+        # Lists of files leave out this name.
         written = os.path.join(root, f".{uuid.uuid4().hex}")
         frame = self.to_pandas_dataframe()
         missing = [key for key in partition_keys if key not in frame.columns]
@@ -212,12 +212,12 @@ class TabularDataset(AbstractDataset):
             place = os.path.join(written, *parts)
             os.makedirs(place)
             rows.drop(columns=list(partition_keys)).to_parquet(os.path.join(place, "rows.parquet"), index=False)
-        # The files of other rows stay: earlier versions have them, and steps may still read them.
+        # Files of earlier versions stay, because steps may still read them.
         folder = os.path.join(root, _digest_of(written))
         try:
             os.rename(written, folder)
         except OSError:
-            # The same rows are there.
+            # The same rows already exist.
             shutil.rmtree(written)
         form = "".join(f"/{name}={{{key}}}" for name, key in zip(names_, partition_keys, strict=True))
         form += "/rows.parquet"
@@ -228,11 +228,11 @@ class TabularDataset(AbstractDataset):
         return made.register(None, name, create_new_version=True) if name else made
 
     def script_path(self):
-        """Returns what a script gets: a folder with a file ``MLTable``."""
+        """Returns the path for a script: a folder with a file ``MLTable``."""
         text = _table_text(*self._described())
         folder = _folder_of("tables", text)
         path = os.path.join(folder, DEFINITION)
-        # The folder is named after the text. A step is reused if its side inputs have not changed.
+        # The name of the folder is a digest of the text. Writing the file again would prevent the reuse of a step.
         if not os.path.exists(path):
             beside = f"{path}.{uuid.uuid4().hex[:8]}"
             with open(beside, "w", encoding="utf-8") as file:
@@ -296,10 +296,10 @@ class RegisteredDataset(TabularDataset, FileDataset):
 
     partition_keys = ()
     are_files = False
-    """Whether the register says that its items are files."""
+    """Whether its items are files, according to the register."""
 
     def script_path(self):
-        """Returns what a script gets: its place, or with steps a folder with a file ``MLTable``."""
+        """Returns the path for a script: its place, or with steps a folder with a file ``MLTable``."""
         return TabularDataset.script_path(self) if self._steps else self._places()[0]
 
     def _register(self, name, create_new_version=True):
@@ -308,7 +308,7 @@ class RegisteredDataset(TabularDataset, FileDataset):
     def _described(self):
         kind = self._format()
         if kind is None:
-            raise definition.InvalidTable(f"dataset {self.name} is no table: its first file is {self._first()}")
+            raise definition.InvalidTable(f"dataset {self.name} is not a table: its first file is {self._first()}")
         reader = {_FORMATS[kind]: {"delimiter": "\t"} if kind == "tsv" else {}}
         return self._entries(), [reader, *self._steps]
 
@@ -399,7 +399,7 @@ class TabularDatasetFactory:
             "empty_as_string": empty_as_string,
         }
         if set_column_types and infer_column_types:
-            # The others are inferred; these are made of the texts in the files.
+            # The others are inferred; these are parsed from the texts in the files.
             given = infer_column_types if isinstance(infer_column_types, dict) else {}
             overrides = {**given.get("column_type_overrides", {}), **set_column_types}
             settings["infer_column_types"] = {**given, "column_type_overrides": overrides}
@@ -430,7 +430,7 @@ class TabularDatasetFactory:
     def register_pandas_dataframe(dataframe, target, name, description=None, tags=None, show_progress=True):
         """Writes a DataFrame to a place in a datastore, and returns it as a dataset."""
         store, path = _store_and_path(target, name)
-        # An earlier version keeps its rows.
+        # A new folder, so that an earlier version keeps its rows.
         folder = os.path.join(store._folder("register_pandas_dataframe", path), uuid.uuid4().hex[:8])
         os.makedirs(folder, exist_ok=True)
         dataframe.to_parquet(os.path.join(folder, f"{name}.parquet"), index=False)
@@ -459,7 +459,7 @@ class Dataset:
 
     @staticmethod
     def get_by_id(workspace, id, **_):
-        """Returns the dataset of a name, ``NAME:VERSION``, or a path, which is what a step gets of a dataset."""
+        """Returns the dataset of a name, of ``NAME:VERSION``, or of a path, which a step gets for a dataset."""
         if os.path.isabs(id):
             return dataset_at(id, os.path.basename(id))
         name, _, version = id.partition(":")
@@ -483,7 +483,7 @@ def _tabular(path, reader, settings, column_types, partition_format):
 
 
 def dataset_at(place, name, version=None):
-    """Returns the dataset at a place: what its file ``MLTable`` describes, which without a reader are files."""
+    """Returns the dataset at a place: the table that its file ``MLTable`` describes, or files if that has no reader."""
     if not os.path.isfile(os.path.join(place, DEFINITION)):
         return RegisteredDataset(entries(place), (), name, version)
     paths, checked = definition.read_definition(place)
@@ -510,7 +510,7 @@ def _folder_of(kind, content):
 
 
 def _linked(links, folder):
-    """Returns a folder, in which it has made links to files at these relative paths."""
+    """Creates links to files at these relative paths in a folder, and returns the folder."""
     for relative, path in links.items():
         link = os.path.join(folder, relative.lstrip("/"))
         os.makedirs(os.path.dirname(link), exist_ok=True)
@@ -531,7 +531,7 @@ def _format_of(partitions):
 
 
 def _digest_of(folder):
-    """Returns a text that stands for the files of a folder."""
+    """Returns a digest of the files of a folder."""
     digest = hashlib.blake2b(digest_size=8)
     for root, folders, files in os.walk(folder):
         folders.sort()
@@ -549,7 +549,7 @@ def _folder_text(value, key):
 
     if pandas.isna(value):
         return MISSING
-    # A whole number beside missing ones is a float.
+    # In a column with missing values, an integer is a float.
     is_whole = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral) and value == value // 1
     text = str(int(value)) if is_whole else str(value)
     if not text:

@@ -11,13 +11,13 @@ from gristmill.azureml_core.unsupported import unsupported
 
 DEFAULT = "workspaceblobstore"
 _registered = {}
-"""Names of this process alone, with their URLs."""
+"""URLs of datastores that only this process knows, by name."""
 
 
 class Datastore:
     """A datastore: a folder of this machine, or a URL."""
 
-    # Those of Azure; credentials come from the environment.
+    # Attributes of the SDK. Credentials come from the environment.
     account_name = None
     account_key = None
     sas_token = None
@@ -47,7 +47,7 @@ class Datastore:
     def register_azure_blob_container(
         cls, workspace, datastore_name, container_name, account_name, sas_token=None, account_key=None, **_
     ):
-        """Returns the container, under a name that this process knows; a line of the table comes first."""
+        """Returns the container, under a name that this process knows. A line of the table takes precedence."""
         url = account_name and f"wasbs://{container_name}@{account_name}.blob.core.windows.net"
         return cls._register(workspace, datastore_name, url, account_name, container_name, sas_token or account_key)
 
@@ -63,7 +63,7 @@ class Datastore:
         client_secret=None,
         **_,
     ):
-        """Returns the file system, under a name that this process knows; a line of the table comes first."""
+        """Returns the file system, under a name that this process knows. A line of the table takes precedence."""
         url = account_name and f"abfss://{filesystem}@{account_name}.dfs.core.windows.net"
         return cls._register(workspace, datastore_name, url, account_name, filesystem, client_secret)
 
@@ -74,7 +74,7 @@ class Datastore:
 
     @staticmethod
     def register_azure_sql_database(workspace, datastore_name, *_, **__):
-        """Raises an error that says what to do instead."""
+        """Raises an error that names the alternative."""
         raise NotImplementedError(
             f"datastore {datastore_name} is a database, which no job reads: write its rows to files first, such as "
             "Parquet"
@@ -86,7 +86,7 @@ class Datastore:
     def _register(cls, workspace, name, url, account, container, secret):
         if name not in names.table("datastores"):
             if not url:
-                # Names the line to add.
+                # Raises an error that names the line to add.
                 names.datastore(name)
             if secret:
                 warnings.warn(
@@ -181,7 +181,7 @@ class DataPath:
 
 
 class DataPathComputeBinding:
-    """How a step gets a place, which has no effect."""
+    """The way in which a step gets a place, which has no effect."""
 
     def __init__(self, mode="mount", path_on_compute=None, overwrite=False):
         self.mode = mode
@@ -190,7 +190,7 @@ class DataPathComputeBinding:
 
 
 class DataReference(DataPath):
-    """A place in a datastore, under a name: an input of a step, or where it writes."""
+    """A place in a datastore, under a name: an input of a step, or the place of its output."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class DataReference(DataPath):
         self.mode = mode
 
     def located(self):
-        """Returns the path or URL. A folder of this machine is made, because a step may write there first."""
+        """Returns the path or URL. Creates a folder of this machine, because a step may write there first."""
         place = super().located()
         if "://" not in place and not os.path.exists(place):
             os.makedirs(place, exist_ok=True)
@@ -232,7 +232,7 @@ def _root_of(name):
 def _copy(source, target, overwrite):
     if os.path.exists(target) and not overwrite:
         if not filecmp.cmp(source, target, shallow=False):
-            warnings.warn(f"{target} stays, and differs from {source}: pass overwrite=True to replace it", stacklevel=3)
+            warnings.warn(f"{target} exists and differs from {source}: pass overwrite=True to replace it", stacklevel=3)
         return
     os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
     shutil.copy2(source, target)

@@ -1,6 +1,6 @@
 """Environments as drivers describe them: a conda file, a requirements file, or packages. A line for its name in
-``[azureml.environments]`` of ``gristmill.toml`` replaces what an environment says, because old ones can often not be
-made any more."""
+``[azureml.environments]`` of ``gristmill.toml`` replaces an environment, because old packages can often not be
+installed any more."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import warnings
 from gristmill.azureml_core import names
 from gristmill.azureml_core.unsupported import unsupported
 
-# Texts, because drivers write them into other texts. No container runs here.
+# Texts, because drivers insert them into other texts. No container runs here.
 DEFAULT_CPU_IMAGE = "the default image"
 DEFAULT_GPU_IMAGE = "the default image for GPUs"
 
@@ -128,7 +128,7 @@ class RSection:
 
     def __init__(self):
         self.cran_packages = []
-        warnings.warn("packages of R are not installed here: install R and them on the machine", stacklevel=2)
+        warnings.warn("packages of R are not installed here: install R and its packages on the machine", stacklevel=2)
 
 
 class Environment:
@@ -175,7 +175,7 @@ class Environment:
 
     @staticmethod
     def load_from_directory(path):
-        """Returns what ``save_to_directory`` of the SDK has written."""
+        """Reads an environment that ``save_to_directory`` of the SDK has written."""
         with open(os.path.join(path, "azureml_environment.json"), encoding="utf-8") as file:
             made = Environment._of_dict(json.load(file))
         packages = os.path.join(path, "conda_dependencies.yml")
@@ -185,7 +185,7 @@ class Environment:
 
     @staticmethod
     def get(workspace, name, version=None, label=None):
-        """Returns the environment of a line of the table; of another one, only the name is known here."""
+        """Returns the environment of a line of the table. Of any other one, only the name is known here."""
         made = Environment(name)
         made.version = None if version is None else str(version)
         return made
@@ -234,13 +234,13 @@ class Environment:
         return self
 
     def build(self, workspace=None, image_build_compute=None):
-        """Returns it: a job makes the environment that it needs, once."""
+        """Returns it: a job creates the environment that it needs, once."""
         return self
 
     build_local = build
 
     def wait_for_completion(self, show_output=True):
-        """Returns at once."""
+        """Returns immediately."""
 
     def clone(self, new_name):
         """Returns it under another name."""

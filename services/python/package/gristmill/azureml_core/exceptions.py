@@ -2,11 +2,11 @@
 
 
 class AzureMLException(Exception):
-    """Every one of them."""
+    """The base class of them all."""
 
 
 class WebserviceException(AzureMLException):
-    """A service refused. Scripts catch it where they look for a model."""
+    """A service rejected a request. Scripts catch it where they look for a model."""
 
 
 class ModelNotFoundException(WebserviceException):

@@ -5,7 +5,7 @@ class Experiment:
     """The experiment of a run."""
 
     _run = None
-    """The class of its runs, which ``run.py`` sets, because it needs this one."""
+    """The class of its runs, which ``run.py`` sets, because that module imports this one."""
 
     def __init__(self, workspace=None, name="local", **_):
         self.workspace = workspace

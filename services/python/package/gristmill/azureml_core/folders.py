@@ -1,10 +1,10 @@
-"""Where this machine keeps what Azure ML keeps in a workspace."""
+"""The folders of this machine for things that Azure ML keeps in a workspace."""
 
 import os
 
 
 def home_folder():
-    """Returns the folder of what is kept on this machine."""
+    """Returns the home folder of Gristmill."""
     return os.environ.get("GRISTMILL_HOME") or os.path.join(os.path.expanduser("~"), ".gristmill")
 
 

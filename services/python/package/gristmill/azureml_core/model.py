@@ -1,7 +1,7 @@
 """Models from a folder: ``$GRISTMILL_HOME/models/<name>/<version>/``, or a folder beside the script.
 
-``<name>/<version>.json`` holds what ``register`` was told about a version: tags, properties, description, run. A model
-that is not registered here may have a line in the table ``[azureml.models]``.
+``<name>/<version>.json`` holds the attributes that ``register`` got for a version: tags, properties, description, run.
+A model that is not registered here may have a line in the table ``[azureml.models]``.
 """
 
 import json
@@ -216,7 +216,7 @@ class Model:
 
 
 class _Wanted:
-    """What a model must have besides its name."""
+    """The conditions that a model must fulfil besides its name."""
 
     def __init__(self, tags, properties, run_id, model_framework):
         self.tags = _pairs(tags, "tags")
@@ -243,7 +243,7 @@ class _Wanted:
         return ", ".join(parts) or "a version"
 
 
-def _pairs(conditions, what):
+def _pairs(conditions, kind):
     """Reads ``["key", ["key", "value"]]``, the form of the SDK, or a dictionary."""
     if conditions is None:
         return []
@@ -256,7 +256,7 @@ def _pairs(conditions, what):
         elif isinstance(condition, (list, tuple)) and len(condition) == 2:
             pairs.append((str(condition[0]), str(condition[1])))
         else:
-            raise ValueError(f"{what} must be names or pairs of name and value, not {condition!r}")
+            raise ValueError(f"{kind} must be names or pairs of name and value, not {condition!r}")
     return pairs
 
 
@@ -290,7 +290,7 @@ def _read(name, version):
 
 
 def _write(name, version, known):
-    """Writes what is known about a version. A reader in another process sees the old file or the new one."""
+    """Writes the attributes of a version. A reader in another process sees the old file or the new one."""
     path = _about(name, version)
     beside = f"{path}.{os.getpid()}"
     with open(beside, "w", encoding="utf-8") as file:

@@ -21,7 +21,7 @@ _SHORT = re.compile(r"azureml:([^:/@]+)(?::([^:/@]+)|@([^:/@]+))?")
 
 
 class UnknownName(UserErrorException, LookupError):
-    """The tables have no such name. Drivers catch the SDK's exception, and create what is missing."""
+    """The tables have no such name. Drivers catch the SDK's exception, and create the missing asset."""
 
 
 def datastore(name):
@@ -53,7 +53,7 @@ def model(name, version=None):
 
 
 def environment(name, version=None):
-    """Returns the interpreter or file that stands for an environment, as `model` does."""
+    """Returns the interpreter or file of an environment, in the same way as ``model``."""
     return _optional("environments", name, version)
 
 
@@ -87,7 +87,7 @@ def version_of(name):
 
 
 def located(address):
-    """Returns the path or URL that an address means: ``azureml:…`` by the tables, everything else as it is."""
+    """Returns the path or URL of an address: ``azureml:…`` by the tables, any other address unchanged."""
     if not address.startswith("azureml:"):
         return address
     if match := _DATASTORE.fullmatch(address):
@@ -97,7 +97,7 @@ def located(address):
     if match := _SHORT.fullmatch(address):
         return data(match[1], match[2])
     raise UnknownName(
-        f"{address} is no address of a datastore (azureml://datastores/NAME/paths/PATH) or of data "
+        f"{address} is not an address of a datastore (azureml://datastores/NAME/paths/PATH) or of data "
         "(azureml:NAME:VERSION)"
     )
 
@@ -108,7 +108,7 @@ def join(root, path):
 
 
 def table(kind: str) -> dict[str, str]:
-    """Returns one of the tables; a missing one is empty."""
+    """Returns one of the tables, or an empty one if it is missing."""
     text = os.environ.get(VARIABLE)
     if not text:
         file = _nearest_file()
@@ -170,11 +170,11 @@ def _versions_of(name, found):
     return sorted(versions, key=lambda text: (0, int(text), "") if text.isdigit() else (1, 0, text))
 
 
-def _missing(what, kind, name, key):
+def _missing(noun, kind, name, key):
     registered = assets.names() if kind == "data" else []
     known = ", ".join(sorted({*table(kind), *registered})) or "none"
     line = f'{key} = "PATH OR URL"' if re.fullmatch(r"[\w-]+", key) else f'"{key}" = "PATH OR URL"'
     return (
-        f"{what} {name} has no place here (known: {known}): "
+        f"{noun} {name} has no place here (known: {known}): "
         f"add the line `{line}` below [azureml.{kind}] in gristmill.toml"
     )

@@ -210,7 +210,7 @@ class Run:
         self._status = RunStatus.CANCELED
 
     def wait_for_completion(self, **_):
-        """Returns the details at once, because a run of this process ends when the script says so."""
+        """Returns the details immediately, because only the script ends a run of this process."""
         return self.get_details()
 
     def get_secret(self, name):
@@ -222,13 +222,13 @@ class Run:
         return {name: self.get_secret(name) for name in secrets}
 
     def flush(self, **_):
-        """Does nothing: metrics are logged at once."""
+        """Does nothing: metrics are logged immediately."""
 
     def __getattr__(self, name):
         raise unsupported(f"Run.{name}")
 
     def __repr__(self):
-        # Scripts look for the second name where no job is.
+        # Outside a job, scripts expect the second name.
         kind = "Run" if os.environ.get("AZUREML_RUN_ID") else "_OfflineRun"
         return f"{kind}(Experiment: {self.experiment.name}, Id: {self.id}, Status: {self._status})"
 

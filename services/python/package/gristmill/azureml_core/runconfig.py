@@ -1,4 +1,4 @@
-"""How a ``PythonScriptStep`` runs: the environment counts, the rest can be given."""
+"""The settings of a ``PythonScriptStep``. Only the environment and its variables have an effect."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""The error for what a class of the SDK has, and its stand-in lacks."""
+"""The error for an attribute that a class of the SDK has, and its stand-in lacks."""
 
 
 class Unsupported(NotImplementedError, AttributeError):
@@ -6,7 +6,7 @@ class Unsupported(NotImplementedError, AttributeError):
 
 
 def unsupported(name, package="azureml.core", instead=None):
-    """Returns the error for an attribute. ``instead`` says what there is, where no package would help."""
+    """Returns the error for an attribute. ``instead``: the alternative, if no package would help."""
     if name.rpartition(".")[2].startswith("_"):
         return AttributeError(name)
     if instead is not None:

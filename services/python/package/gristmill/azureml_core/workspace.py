@@ -49,12 +49,12 @@ class Workspace:
 
     @property
     def compute_targets(self):
-        """Returns one for any name: none has to be created."""
+        """Returns a mapping that has a target for any name, because no target has to be created."""
         return _Targets(self)
 
     @property
     def environments(self):
-        """Returns those of the table ``[azureml.environments]``; by its name, also any other one."""
+        """Returns the environments of the table ``[azureml.environments]``. A lookup by name returns any other, too."""
         return _Environments(self)
 
     def get_default_datastore(self):

@@ -1,7 +1,7 @@
-"""What driver notebooks use of ``azureml.pipeline`` and ``azureml.data``: they build a pipeline of ``ParallelRunStep``
-and ``PythonScriptStep``, and submit it, and it runs here.
+"""The part of ``azureml.pipeline`` and ``azureml.data`` that driver notebooks use. They build a pipeline of
+``ParallelRunStep`` and ``PythonScriptStep`` and submit it, and it runs here.
 
-``shims/azureml/pipeline`` and ``shims/azureml/data`` give it the names of the SDK where that is not installed.
+If the SDK is not installed, ``shims/azureml/pipeline`` and ``shims/azureml/data`` give this package its names.
 """
 
 from gristmill.azureml_core.consumption import DatasetConsumptionConfig

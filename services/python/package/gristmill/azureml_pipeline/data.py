@@ -1,4 +1,4 @@
-"""What goes in and out of steps: named inputs, and outputs that later steps read."""
+"""Inputs and outputs of steps: named inputs, and outputs that later steps read."""
 
 import os
 import uuid
@@ -32,11 +32,11 @@ class _Folder:
         return os.path.join("outputs", "{run-id}", self.name)
 
     def path(self):
-        """Returns the folder or URL; of one with ``{run-id}``, that of the last run."""
+        """Returns the folder or URL; with ``{run-id}`` in it, that of the last run."""
         return self.place() if self.run is None else self.place().replace("{run-id}", self.run)
 
     def relative_path(self, run_id):
-        """Returns the path in its datastore, as that of the run of its step."""
+        """Returns the path in its datastore, for this run of its step."""
         if isinstance(self._destination, (tuple, list)):
             store = self._destination[0]
             root = store.path_of("") if hasattr(store, "path_of") else "outputs"
@@ -84,15 +84,15 @@ class Output:
 
     @property
     def path(self):
-        """The folder or URL; of one with ``{run-id}``, that of the last run."""
+        """The folder or URL; with ``{run-id}`` in it, that of the last run."""
         return self.folder.path()
 
     def relative_path(self, run_id):
-        """Returns the path in its datastore, as that of the run of its step."""
+        """Returns the path in its datastore, for this run of its step."""
         return self.folder.relative_path(run_id)
 
     def content(self):
-        """Returns what later steps read."""
+        """Returns the dataset that later steps read."""
         return FileDatasetFactory.from_files(self.path + "/")
 
     def job_input(self):
@@ -100,7 +100,7 @@ class Output:
         return self.content().job_input()
 
     def script_path(self):
-        """Returns what a script gets that reads it as a whole."""
+        """Returns the path for a script that reads it as a whole."""
         return self.content().script_path()
 
     def as_input(self, name=None):
@@ -116,7 +116,7 @@ class OutputTabularDatasetConfig(Output):
         self._reads = reads
 
     def content(self):
-        """Returns what later steps read."""
+        """Returns the dataset that later steps read."""
         return self._reads(self.path)
 
     def as_named_input(self, name):

@@ -36,15 +36,15 @@ class Pipeline:
         self.steps = _in_order([*_flat(steps)])
 
     def validate(self):
-        """Returns a list of problems: constructing the steps has checked them."""
+        """Returns no problems, because the constructors have checked the steps."""
         return []
 
     def publish(self, *_, **__):
-        """Raises an error that says what to do instead."""
+        """Raises an error that names the alternative."""
         raise refused("Pipeline.publish", NO_SERVICE)
 
     def submit(self, experiment_name="local", pipeline_parameters=None, regenerate_outputs=False, **_):
-        """Starts the pipeline, and returns its run. Of several steps all but the last one have ended then."""
+        """Starts the pipeline, and returns its run, once all steps but the last one have ended."""
         return submit(self.steps, pipeline_parameters, fresh=regenerate_outputs)
 
 
@@ -66,7 +66,7 @@ def submit(steps, pipeline_parameters=None, fresh=False):
 
 
 def submit_to_experiment(config, **settings):
-    """Starts what ``Experiment.submit`` gets: a pipeline or a step."""
+    """Starts the argument of ``Experiment.submit``: a pipeline or a step."""
     if isinstance(config, STEPS):
         config = Pipeline(steps=[config])
     if not isinstance(config, Pipeline):
@@ -92,7 +92,7 @@ class _Run:
 
     @property
     def status(self):
-        """The same."""
+        """The status, as ``get_status`` returns it."""
         return self.get_status()
 
     def wait_for_completion(self, show_output=True, timeout_seconds=None, raise_on_error=True):
@@ -110,14 +110,14 @@ class _Run:
         return self.get_status()
 
     def register(self):
-        """Gives the register of this machine the outputs of a completed step that ask for it."""
+        """Registers the outputs of a completed step on this machine, if they ask for it."""
 
     def cancel(self):
-        """Stops the job; what is committed stays."""
+        """Stops the job. Its committed results stay."""
         self.job.cancel()
 
     def get_details(self):
-        """Returns what is known of the job."""
+        """Returns the known details of the job."""
         return {"runId": self.id, "status": self.get_status(), **self.job.status}
 
     def get_portal_url(self):
@@ -145,11 +145,11 @@ class StepRun(_Run):
         self._are_registered = False
 
     def register(self):
-        """Gives the register of this machine the outputs of a completed step that ask for it."""
-        asking = [output for output in self._outputs if isinstance(output, Output)]
-        if not asking or self._are_registered or self.job.state != "Completed":
+        """Registers the outputs of a completed step on this machine, if they ask for it."""
+        outputs = [output for output in self._outputs if isinstance(output, Output)]
+        if not outputs or self._are_registered or self.job.state != "Completed":
             return
-        for output in asking:
+        for output in outputs:
             output.step_completed()
         self._are_registered = True
 
@@ -177,7 +177,7 @@ class StepRun(_Run):
         return known
 
     def get_stdout_log(self):
-        """Returns what the script printed."""
+        """Returns the text that the script printed."""
         return self.job.logs("user/stdout")
 
     def get_job_log(self):
@@ -213,12 +213,12 @@ class PipelineRun(_Run):
         self._runs = runs
 
     def register(self):
-        """Does so for every step."""
+        """Registers the outputs of every step."""
         for run in self._runs:
             run.register()
 
     def publish_pipeline(self, *_, **__):
-        """Raises an error that says what to do instead."""
+        """Raises an error that names the alternative."""
         raise refused("PipelineRun.publish_pipeline", NO_SERVICE)
 
     def get_pipeline_output(self, pipeline_output_name):
@@ -279,7 +279,7 @@ def _in_order(steps):
         if step in ordered:
             return
         if step in underway:
-            raise ValueError(f"step {step.name} reads what it leads to: {', '.join(one.name for one in underway)}")
+            raise ValueError(f"step {step.name} depends on itself: {', '.join(one.name for one in underway)}")
         underway.append(step)
         for value in step.reads():
             producer = producers.get(_identity(value))
@@ -297,6 +297,6 @@ def _in_order(steps):
 
 
 def _identity(value):
-    """Returns what an output and the tables that are read from it have in common, also with the name of an input."""
+    """Returns an identity that an output shares with the tables that are read from it and with inputs by name."""
     value = value.dataset if isinstance(value, DatasetConsumptionConfig) else value
     return id(value.folder if isinstance(value, Output) else value)

@@ -10,7 +10,7 @@ from gristmill.api.parallel_run_step import PipelineParameter, StepOrder, parame
 from gristmill.api.step_values import environment_of, path_of, variables_of
 
 LONG_SECONDS = 259_200
-"""The longest time that a job file can say."""
+"""Maximum timeout of a job file."""
 
 
 class PythonScriptStep(StepOrder):
@@ -136,7 +136,8 @@ class PythonScriptStep(StepOrder):
 
 
 def _place_of(value):
-    """Returns the folder of a reference to data on this machine, where steps read and write; of others ``None``."""
+    """Returns the folder of a reference to data on this machine, which steps read and write; ``None`` for any other
+    input."""
     place = value.located() if hasattr(value, "data_reference_name") else "://"
     return None if "://" in place else absolute(place)
 
@@ -147,7 +148,7 @@ def _unbound(value):
 
 
 def _inside(value):
-    """Returns what an input is, without the name and the way in which the step gets it."""
+    """Returns the dataset or path of an input, without the name and the way in which the step gets it."""
     value = _unbound(value)
     return getattr(value, "dataset", value)
 

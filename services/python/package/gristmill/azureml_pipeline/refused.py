@@ -1,4 +1,4 @@
-"""Classes of the SDK that need a workspace. Their use is an error that says what to do instead."""
+"""Classes of the SDK that need a workspace. Their use raises an error that names the alternative."""
 
 NO_SERVICE = (
     "no service keeps pipelines here: call submit, and start this driver regularly with cron, a systemd timer or a "
@@ -6,9 +6,9 @@ NO_SERVICE = (
 )
 
 
-def refused(what, instead):
+def refused(name, instead):
     """Returns the error."""
-    return NotImplementedError(f"{what}: {instead}")
+    return NotImplementedError(f"{name}: {instead}")
 
 
 class PublishedPipeline:
@@ -16,14 +16,14 @@ class PublishedPipeline:
 
     @staticmethod
     def list(*_, **__):
-        """Returns none."""
+        """Returns an empty list."""
         return []
 
     get_all = list
 
     @staticmethod
     def get(*_, **__):
-        """Raises an error that says what to do instead."""
+        """Raises an error that names the alternative."""
         raise refused("PublishedPipeline.get", NO_SERVICE)
 
 
@@ -32,12 +32,12 @@ class PipelineEndpoint:
 
     @staticmethod
     def list(*_, **__):
-        """Returns none."""
+        """Returns an empty list."""
         return []
 
     @staticmethod
     def get(*_, **__):
-        """Raises an error that says what to do instead."""
+        """Raises an error that names the alternative."""
         raise refused("PipelineEndpoint", NO_SERVICE)
 
     publish = get
@@ -55,12 +55,12 @@ class Schedule:
 
     @staticmethod
     def list(*_, **__):
-        """Returns none."""
+        """Returns an empty list."""
         return []
 
     @staticmethod
     def create(*_, **__):
-        """Raises an error that says what to do instead."""
+        """Raises an error that names the alternative."""
         raise refused(
             "Schedule.create", "start this driver regularly with cron, a systemd timer or a scheduler of your cloud"
         )

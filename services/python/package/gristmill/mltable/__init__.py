@@ -1,5 +1,5 @@
-"""What scripts use of the package ``mltable``, in Python alone, where that is not installed: tables that a file
-``MLTable`` describes, read into pandas.
+"""The part of the package ``mltable`` that scripts use, in pure Python, for environments without that package: tables
+that a file ``MLTable`` describes, read into pandas.
 
 - ``definition.py``: the steps, checked before anything is read.
 - ``files.py``: the files of the paths.

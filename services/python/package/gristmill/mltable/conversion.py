@@ -1,4 +1,4 @@
-"""``convert_column_types``: a value that cannot be converted is missing, as in the original."""
+"""``convert_column_types``: a value that cannot be converted is missing, as in Azure ML."""
 
 import math
 
@@ -45,7 +45,7 @@ def _float(value):
         return None
     if isinstance(value, (int, float)):
         return float(value)
-    # Python's own notation has 1_000 and the digits of all scripts, which tables have as texts.
+    # Python also reads `1_000` and the digits of other alphabets, which are texts in tables.
     return float(value) if isinstance(value, str) and FLOAT.fullmatch(value.strip()) else None
 
 

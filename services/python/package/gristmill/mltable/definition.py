@@ -54,7 +54,7 @@ TYPES = ("int", "float", "string", "boolean")
 
 
 class InvalidTable(ValueError):
-    """The definition of a table is not valid, or asks for something that is not supported here."""
+    """The definition of a table is not valid, or needs a feature that is not supported here."""
 
 
 class MLTableHeaders(enum.Enum):
@@ -87,22 +87,22 @@ class DataType:
 
     @staticmethod
     def to_int():
-        """A whole number."""
+        """Returns the type of integers."""
         return DataType("int")
 
     @staticmethod
     def to_float():
-        """A number."""
+        """Returns the type of numbers."""
         return DataType("float")
 
     @staticmethod
     def to_string():
-        """A text."""
+        """Returns the type of texts."""
         return DataType("string")
 
     @staticmethod
     def to_bool(true_values=None, false_values=None, mismatch_as=None):
-        """A truth value, of these texts."""
+        """Returns the type of truth values, from these texts."""
         if true_values is None and false_values is None and mismatch_as is None:
             return DataType("boolean")
         settings = {"true_values": true_values, "false_values": false_values, "mismatch_as": mismatch_as}
@@ -110,26 +110,26 @@ class DataType:
 
     @staticmethod
     def to_datetime(formats, date_constant=None):
-        """An instant, in one of these formats."""
+        """Returns the type of instants in one of these formats."""
         if date_constant is not None:
             raise InvalidTable("to_datetime: date_constant is not supported here; give formats with a date")
         return DataType({"datetime": {"formats": [formats] if isinstance(formats, str) else list(formats)}})
 
 
-def unknown_column(what, names, columns):
-    """Returns what is wrong with the first of these names that a table does not have; ``None`` if it has all."""
+def unknown_column(step, names, columns):
+    """Returns the problem with the first of these names that a table does not have; ``None`` if it has all."""
     known = [str(column) for column in columns]
     name = next((name for name in names if name not in known), None)
     if name is None or not known:
         return None
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-    return f"{what}: the table has no column {name}; {hint}"
+    return f"{step}: the table has no column {name}; {hint}"
 
 
-def warn_of_unknown_column(what, names, columns):
-    """Warns of a name that a table does not have. The original ignores it, so this is no error."""
-    problem = unknown_column(what, names, columns)
+def warn_of_unknown_column(step, names, columns):
+    """Warns of a name that a table does not have. Azure ML ignores it, so this is not an error."""
+    problem = unknown_column(step, names, columns)
     if problem is not None:
         warnings.warn(problem, stacklevel=3)
 
@@ -204,10 +204,10 @@ def step(name, settings):
         raise InvalidTable(str(error)) from None
 
 
-def _names(what, names):
+def _names(step, names):
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
-        raise InvalidTable(f"{what} needs names of columns, not {names!r}")
+        raise InvalidTable(f"{step} needs names of columns, not {names!r}")
     return list(names)
 
 

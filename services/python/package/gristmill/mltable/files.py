@@ -1,4 +1,4 @@
-"""The files that the ``paths`` of a table mean, in a fixed order."""
+"""The files of the ``paths`` of a table, in a fixed order."""
 
 import glob
 import os
@@ -12,7 +12,7 @@ DEFINITION = "MLTable"
 
 
 class NoFiles(FileNotFoundError):
-    """A path of the table means no file."""
+    """A path of the table matches no file."""
 
 
 def files_of(paths, base):
@@ -25,7 +25,7 @@ def files_of(paths, base):
 
 
 def absolute(address, base):
-    """Returns the path or URL that an address means."""
+    """Returns the path or URL of an address."""
     address = names.located(address)
     if address.startswith("file://"):
         return urllib.request.url2pathname(address.removeprefix("file://"))

@@ -42,7 +42,7 @@ def untyped(texts, empty_as_string=False):
 
 
 def dates(texts, day_first=False, formats=None):
-    """Returns the texts as instants of UTC, ``NaT`` where they are none."""
+    """Returns the texts as instants of UTC, with ``NaT`` for a text that is not an instant."""
     if formats:
         found = pandas.Series(pandas.NaT, index=texts.index, dtype="datetime64[ns]")
         for form in formats:

@@ -8,7 +8,7 @@ _TIME = {"yyyy": r"\d{4}", "MM": r"\d{2}", "dd": r"\d{2}", "HH": r"\d{2}", "mm":
 _ORDER = tuple(_TIME)
 _ELIDED = ("**/", "…/", ".../", "./", "/")
 MISSING = "__HIVE_DEFAULT_PARTITION__"
-"""What Hive and Spark write in a path in place of a missing value."""
+"""The text that Hive and Spark write in a path for a missing value."""
 
 
 class InvalidFormat(ValueError):
@@ -67,7 +67,7 @@ class PartitionFormat:
         ]
 
     def _text(self, match, position):
-        """Returns a text; that of a folder ``k=v`` is percent-decoded, and may be missing."""
+        """Returns a text. That of a folder ``k=v`` is percent-decoded, and may be missing."""
         text, end = match[f"c{position}"], match.end(f"c{position}")
         if text == MISSING:
             return None

@@ -136,7 +136,7 @@ def _parquet(settings, files):
 
 
 def _with_objects(table):
-    """Returns the table with texts as objects, for every release of pandas, and ``None`` for what objects miss."""
+    """Returns the table with texts as objects in every release of pandas, and ``None`` for missing objects."""
     columns = []
     for position in range(table.shape[1]):
         column = table.iloc[:, position]

@@ -1,4 +1,4 @@
-"""A lazy table: each method returns a table with one step more, and ``to_pandas_dataframe`` reads."""
+"""A lazy table: each method returns a table with one more step, and ``to_pandas_dataframe`` reads it."""
 
 import os
 
@@ -9,7 +9,7 @@ PATH_COLUMN = "Path"
 
 
 def load(uri, storage_options=None, ml_client=None):
-    """Returns the table that the file ``MLTable`` in a folder defines. Nothing is read yet."""
+    """Returns the table that the file ``MLTable`` in a folder defines. Reads no data yet."""
     place = files.absolute(str(uri), os.getcwd())
     if "://" in place:
         raise definition.InvalidTable(
@@ -56,7 +56,7 @@ class MLTable:
     def _with(self, name, settings):
         steps = definition.checked_steps([{known: None} for known, _ in self._steps if known in definition.READERS])
         if steps and name in definition.READERS:
-            raise definition.InvalidTable(f"this table has a reader already: {steps[0][0]}")
+            raise definition.InvalidTable(f"this table already has a reader: {steps[0][0]}")
         return MLTable(self._paths, [*self._steps, definition.step(name, settings)], self._folder)
 
     def take(self, count=20):
@@ -72,7 +72,7 @@ class MLTable:
         return self.take(count).to_pandas_dataframe()
 
     def keep_columns(self, columns):
-        """Returns these columns, in the order that they have."""
+        """Returns these columns, in the order of the table."""
         return self._with("keep_columns", _listed(columns))
 
     def drop_columns(self, columns):
@@ -104,7 +104,7 @@ class MLTable:
             if name in definition.READERS:
                 frame, positions = read(name, settings, found)
                 reader = settings
-                # As in the original, `path_column` alone gives no column.
+                # As in Azure ML, `path_column` alone gives no column.
                 if settings["include_path_column"]:
                     named = settings["path_column"] or PATH_COLUMN
                     if named in frame.columns:
@@ -157,7 +157,7 @@ def _with_partitions(frame, form, addresses, positions):
 
     values = [form.values(address) for address in addresses]
     frame = frame.copy()
-    # The original puts times behind texts.
+    # Azure ML puts times after texts.
     for place, name in sorted(enumerate(form.names), key=lambda column: form.is_time(column[0])):
         column = [values[position][place] for position in positions]
         kind = "datetime64[ns]" if form.is_time(place) else object

@@ -1,7 +1,7 @@
-"""Names of the real ``azureml`` packages that the stand-in lacks: scripts can import them, and the first use is an
-error that names it.
+"""Names of the real ``azureml`` packages that the stand-in lacks. Scripts can import them, and the first use of one
+fails with an error that names it.
 
-Public scripts import more than they use, and offline they take branches that use less.
+Public scripts import more than they use, and offline they use even less.
 """
 
 import importlib.abc
@@ -10,7 +10,7 @@ import importlib.util
 import os
 
 _SHIMS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Every module below these can be imported. Others stay missing, so that `try: import …` in a script goes its way.
+# Scripts can import every module below these. Others stay missing, so that `try: import …` works as intended.
 _ROOTS = (
     "azureml.core",
     "azureml.data",
@@ -37,13 +37,14 @@ def _needs_the_real_one(name):
 
 
 def absent(module, lower_case=False):
-    """Returns the ``__getattr__`` of a module: capitalised names, or all, can be imported but not used."""
+    """Returns the ``__getattr__`` of a module. Scripts can import capitalized names, or with ``lower_case`` all names,
+    but not use them."""
 
     def get(name):
         if name.startswith("__") or not (lower_case or name[:1].isupper()):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         if name.endswith(("Exception", "Error")):
-            # An `except` needs a class of exceptions, which nothing raises here.
+            # An `except` needs an exception class. Nothing raises this one.
             return type(name, (Exception,), {"__module__": module})
         return _Absent(name, (), {"__module__": module})
 
@@ -52,20 +53,20 @@ def absent(module, lower_case=False):
 
 def find_spec(name):
     """Returns the spec of a module that neither the environment nor the stand-in has, if scripts may import it."""
-    if not any(name == root or name.startswith(f"{root}.") for root in _ROOTS) or not serves():
+    if not any(name == root or name.startswith(f"{root}.") for root in _ROOTS) or not is_stand_in():
         return None
     return importlib.machinery.ModuleSpec(name, _Loader(), is_package=True)
 
 
-def serves():
-    """Returns whether ``azureml.core`` is the stand-in: an installed SDK decides what it has."""
+def is_stand_in():
+    """Returns whether ``azureml.core`` is the stand-in, and not an installed SDK, which has its own modules."""
     core = importlib.util.find_spec("azureml.core")
     return core is not None and core.origin is not None and core.origin.startswith(_SHIMS + os.sep)
 
 
 def check(package):
-    """Fails as for a missing package if an SDK is installed."""
-    if not serves():
+    """Fails as if the package were missing if an SDK is installed."""
+    if not is_stand_in():
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 

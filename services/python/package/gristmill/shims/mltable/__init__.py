@@ -3,7 +3,7 @@
 from gristmill.mltable import *  # noqa: F403
 from gristmill.mltable import __all__  # noqa: F401
 
-# Of the real one. Libraries ask each module for names that are not its own, and expect an AttributeError.
+# Names of the real package. Libraries ask each module for other names too, and expect an AttributeError.
 _ABSENT = ("from_delta_lake", "exceptions", "mltable", "utils")
 
 

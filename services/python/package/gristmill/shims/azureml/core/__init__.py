@@ -17,7 +17,7 @@ from azureml.core.runconfig import RunConfiguration
 from azureml.core.workspace import Workspace
 
 VERSION = "0.0.0"
-"""There is no SDK. Scripts print this."""
+"""The version that scripts print. It shows that no SDK is installed."""
 
 __all__ = [
     "VERSION",

@@ -1,4 +1,4 @@
-"""A stand-in for ``azureml.widgets``: notebooks show a run with it."""
+"""A stand-in for ``azureml.widgets``, with which notebooks show a run."""
 
 from azureml._absent import check
 

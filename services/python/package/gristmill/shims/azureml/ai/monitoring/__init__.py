@@ -1,4 +1,4 @@
-"""A stand-in for ``azureml.ai.monitoring``: what a script collects becomes JSON lines beside the output.
+"""A stand-in for ``azureml.ai.monitoring``: the rows that a script collects become JSON lines next to the output.
 
 ``<output folder>/collected/<name>/<process>.jsonl`` has one line for each row, with the id of its call.
 """
@@ -15,7 +15,7 @@ __all__ = ["BasicCorrelationContext", "Collector"]
 class Collector:
     """Collects the rows of DataFrames under a name.
 
-    ``on_error`` is called with the exception when rows cannot be written; without it, the exception is raised.
+    If rows cannot be written, calls ``on_error`` with the exception; without it, raises the exception.
     """
 
     def __init__(self, name, *, on_error=None):
@@ -27,7 +27,7 @@ class Collector:
         self._path = os.path.join(folder, "collected", name, f"{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl")
 
     def collect(self, data, correlation_context=None):
-        """Writes the rows of a DataFrame, and returns the context that relates other rows to them."""
+        """Writes the rows of a DataFrame. Returns the context that relates other rows to them."""
         context = correlation_context or BasicCorrelationContext()
         try:
             if not hasattr(data, "to_json"):

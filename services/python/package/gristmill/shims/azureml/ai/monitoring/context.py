@@ -4,7 +4,7 @@ import uuid
 
 
 class CorrelationContext:
-    """A context has an id."""
+    """The base class of contexts, each of which has an id."""
 
     @property
     def id(self):
