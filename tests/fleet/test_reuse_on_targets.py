@@ -94,7 +94,7 @@ def test_job_that_has_not_completed_is_not_reused(workplace, roles):
     job = workplace.job(script, allow_reuse=True)
     first = roles.enqueue(job)
     refused = roles.command("enqueue", job.file)
-    assert f"job {first} is running and writes the same output" in refused.stderr, str(refused)
+    assert f"job {first} has not ended and writes the same output" in refused.stderr, str(refused)
     go(workplace)
     result = roles.wait_for_end(first)
     assert result["mini_batches"]["failed"] == 1

@@ -30,7 +30,7 @@ def test_open_job_keeps_its_output_for_itself(workplace, target):
     for _ in range(2):
         refused = enqueue(target, same)
         assert refused.exit_status not in (0, 101), str(refused)
-        said = f"job {job_id} is running and writes the same output, {workplace.folder}/results/rows.txt; wait for it"
+        said = f"job {job_id} has not ended and writes the same output, {workplace.folder}/results/rows.txt; wait for it"
         assert said in refused.stderr and f"gristmill cancel {job_id} --target {target.name}" in refused.stderr
     assert enqueue(target, other).exit_status == 0
     target.reducer()
@@ -53,7 +53,7 @@ def test_failed_job_is_not_continued_while_another_writes_its_output(workplace, 
     job_id = sqlite.enqueue(workplace.job(ROWS, name="other", **output))
     refused = sqlite.command("retry", failed)
     assert refused.exit_status not in (0, 101), str(refused)
-    assert f"job {job_id} is running and writes the same output" in refused.stderr, str(refused)
+    assert f"job {job_id} has not ended and writes the same output" in refused.stderr, str(refused)
     assert sqlite.status(failed)["state"] == "Failed"
 
 

@@ -13,7 +13,7 @@ pub enum Busy {
     #[error("job {0} is running")]
     Running(String),
     /// Another job writes the same output.
-    #[error("{} is running and writes the same output, {}", name(job_id), output.display())]
+    #[error("{} has not ended and writes the same output, {}", name(job_id), output.display())]
     SameOutput {
         /// The other job, if it is known.
         job_id: Option<String>,

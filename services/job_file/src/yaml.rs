@@ -64,8 +64,14 @@ pub fn read_like(example: &str, text: &str, problems: &Problems) -> Option<Vec<E
         }
         Err(error) => {
             let marker = error.marker();
-            let allowed = "one YAML document; texts that hold `: ` or ` #`, or begin with one of `*&!|>%@{[`, need quotes";
-            let message = format!("not valid YAML, column {}", marker.col() + 1);
+            let (format, allowed) = match text.trim_start().starts_with('{') {
+                true => ("JSON or YAML", "one JSON object"),
+                false => (
+                    "YAML",
+                    "one YAML document; texts that hold `: ` or ` #`, or begin with one of `*&!|>%@{[`, need quotes",
+                ),
+            };
+            let message = format!("not valid {format}, column {}", marker.col() + 1);
             let found = error.info().strip_prefix("found ").unwrap_or(error.info());
             problems.add(
                 Location::Line(marker.line()),

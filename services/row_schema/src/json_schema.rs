@@ -25,7 +25,9 @@ pub(crate) fn validator(schema: &Value) -> Result<Validator, InvalidSchema> {
     if let Some(mut place) = unknown_keyword(schema) {
         place.reverse();
         let message = "not a keyword of JSON Schema".to_owned();
-        return Err(InvalidSchema { place, message });
+        let keywords = [SCHEMAS, NAMED_SCHEMAS, OTHERS];
+        let keywords = keywords.iter().flat_map(|words| words.split_whitespace()).collect();
+        return Err(InvalidSchema { place, message, keywords });
     }
     let options = jsonschema::options()
         .should_validate_formats(true)
@@ -34,6 +36,7 @@ pub(crate) fn validator(schema: &Value) -> Result<Validator, InvalidSchema> {
     options.build(schema).map_err(|error| InvalidSchema {
         place: error.instance_path().iter().map(|segment| segment.to_string()).collect(),
         message: reason(nearest(&error)),
+        keywords: Vec::new(),
     })
 }
 

@@ -37,6 +37,8 @@ pub struct InvalidSchema {
     pub place: Vec<String>,
     /// The problem at this place.
     pub message: String,
+    /// Keywords that may stand at this place instead; empty if no keyword is the problem.
+    pub keywords: Vec<&'static str>,
 }
 
 impl RowSchema {

@@ -42,7 +42,11 @@ fn mistake_in_the_file_of_a_schema_names_its_line() {
         ),
         ("columns:\n  total: decimal\n", "row.yaml:2: result_schema.columns.total: not a type"),
         ("{\"type\": \"object\",\n \"required\": [1]}\n", "row.yaml:2: result_schema.required.0: "),
-        ("{\"type\": \"object\",\n \"required\": [\n", "row.yaml:"),
+        ("{\"type\": \"object\",\n \"required\": [\n", "not valid JSON or YAML"),
+        (
+            "type: object\npropertys: {}\n",
+            "not a keyword of JSON Schema; did you mean \"properties\"?",
+        ),
         ("- total\n", "row.yaml:1: found a list"),
         ("- total\n", "such as `columns: {total: number}`"),
         (
