@@ -86,6 +86,7 @@ def test_clean_lists_removed_jobs_and_keeps_the_rest(workplace):
     for command in ("status", "retry", "logs"):
         gone = workplace.command(command, failed.job_id)
         assert gone.exit_status == 1 and "there is no job" in gone.stderr, str(gone)
+        assert "(those of a target: --target NAME)" in gone.stderr, str(gone)
     assert completed.output, "outputs stay"
     assert "removed 1 job," in workplace.command("clean", "--keep-size", "1KB").stdout
     assert workplace.job_ids() == []

@@ -26,6 +26,9 @@ pub fn text(remedy: &Remedy) -> String {
         }
         Remedy::RunAgain(TargetRef::ThisMachine) => "run its job file again".to_owned(),
         Remedy::RunAgain(_) => "enqueue its job file again".to_owned(),
+        Remedy::ListJobs(TargetRef::ThisMachine) => {
+            "list the jobs with: gristmill jobs (those of a target: --target NAME)".to_owned()
+        }
         Remedy::ListJobs(target) => format!("list the jobs with: gristmill jobs{}", flags(target)),
         Remedy::Cancel => "`gristmill cancel` stops it".to_owned(),
         Remedy::CreateQueues(target) => {

@@ -1,4 +1,5 @@
-//! Ids of jobs: `<name>-<yyyymmdd>-<hhmmss>-<random>`. An id holds the name and the start time of its job.
+//! Ids of jobs: `<name>-<yyyymmdd>-<hhmmss>-<milliseconds and 52 random bits>`. An id holds the name and the start time of
+//! its job.
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 
@@ -15,7 +16,11 @@ pub fn newest_first(ids: Vec<String>) -> Vec<String> {
     };
     let timed = ids.into_iter().filter_map(|id| Some((number(started(&id)?), id)));
     let mut timed: Vec<(u64, String)> = timed.collect();
-    timed.sort_unstable_by(|one, other| other.cmp(one));
+    // Ids of one second sort by the milliseconds behind their last hyphen.
+    let end = |id: &String| id.rfind('-').unwrap_or_default();
+    timed.sort_unstable_by(|(time, id), (other_time, other)| {
+        (other_time, &other[end(other)..], other).cmp(&(time, &id[end(id)..], id))
+    });
     timed.into_iter().map(|(_, id)| id).collect()
 }
 
@@ -33,9 +38,11 @@ pub(crate) fn is_named(id: &str, name: &str) -> bool {
     started(id).is_some() && name_of(id) == name
 }
 
-/// Returns an id for a job that starts now: its name, the time, and 64 random bits.
+/// Returns an id for a job that starts now: its name, the time, and 52 random bits.
 pub fn new_job_id(name: &str) -> String {
-    format!("{name}-{}-{}", Utc::now().format("%Y%m%d-%H%M%S"), storage::random_name())
+    let (now, random) = (Utc::now(), storage::random_name());
+    let milliseconds = now.timestamp_subsec_millis();
+    format!("{name}-{}-{milliseconds:03x}{}", now.format("%Y%m%d-%H%M%S"), &random[..13])
 }
 
 /// Returns the name of a job that follows from another one: the beginning of its name, and this end.
@@ -79,9 +86,22 @@ mod tests {
             "lost+found",
             "a-20260101-000000-ab12",
             "b-20260101-000000-ab12",
+            "a-20260101-000000-ab13",
         ];
         let sorted = newest_first(ids.map(str::to_owned).to_vec());
-        assert_eq!(sorted, [ids[3], ids[2], ids[0]]);
+        assert_eq!(sorted, [ids[4], ids[3], ids[2], ids[0]]);
+    }
+
+    #[test]
+    fn ids_of_one_second_sort_by_their_milliseconds() {
+        let mut ids = Vec::new();
+        for _ in 0..20 {
+            ids.push(new_job_id("a"));
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        let sorted = newest_first(ids.clone());
+        ids.reverse();
+        assert_eq!(sorted, ids);
     }
 
     #[test]
