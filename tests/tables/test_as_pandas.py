@@ -235,9 +235,6 @@ def test_small_files_have_the_types_and_values_of_pandas(workplace):
             types = {str(frame[column].dtype) for frame in frames}
             if str(expected[column].dtype) == "Int64":
                 assert types <= {"Int64", "float64"}, about
-            elif expected[column].dtype == "float64" and expected[column].isna().any():
-                # Whole numbers with missing ones; a mini-batch without a missing one has whole numbers.
-                assert types <= {"float64", "int64"}, about
             elif expected[column].dtype != object:
                 assert types == {str(expected[column].dtype)}, about
 

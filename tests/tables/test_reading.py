@@ -128,6 +128,20 @@ def test_codes_that_become_truth_values_are_said_once(workplace):
     assert ended.lines[0] == "{'label': 1, 'answer': 'Y', 't': True}" and kinds(ended) == []
 
 
+def test_dates_of_either_order_are_read_with_the_month_first_and_said_once(workplace):
+    workplace.write({"data/a.csv": "at,due,n\n" + "1/2/2020,1/31/2020,1\n3/3/2020,2/1/2020,2\n" * 10})
+    script = "def run(df): return [str(value.date()) for value in df['at']]"
+    ended = workplace.job(script, inputs=table(), mini_batch_size="10 rows").run()
+    assert ended.lines[:2] == ["2020-01-02", "2020-03-03"]
+    assert kinds(ended) == [("at", "dates whose day and month could change places, read with the month first", 20)]
+    remedy = ended.result["warning_kinds"][0]["remedy"]
+    assert remedy.endswith("set columns: {at: timestamp_day_first} if days come first"), remedy
+    ended = workplace.job(script, inputs=table(columns={"at": "timestamp_day_first"})).run()
+    assert ended.lines[:2] == ["2020-02-01", "2020-03-03"] and kinds(ended) == []
+    ended = workplace.job(script, inputs=table(columns={"at": "timestamp"})).run()
+    assert ended.lines[:2] == ["2020-01-02", "2020-03-03"] and kinds(ended) == []
+
+
 def test_dropped_offsets_are_said_once_and_kept_by_the_rules_of_pandas(workplace):
     workplace.write({"data/a.csv": "at,n\n2024-05-01T10:00:00+02:00,1\n2024-05-01T10:00:00-05:00,2\n"})
     script = "def run(df): return [f'{df.dtypes.iloc[0]} {value}' for value in df['at']]"

@@ -227,16 +227,22 @@ pub struct TableColumn {
     /// By the rules of pandas, the times of a column have an offset, or none has: those that decided this have one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_offset: bool,
-    /// One of the codes `0`, `1`, `Y`, `N`, `T` and `F` that the rules of the original take for truth values, if no other
-    /// text decided the type.
+    /// A text of which the rules of the original choose one of two readings, if no other text decided the type: one of the
+    /// codes `0`, `1`, `Y`, `N`, `T` and `F`, a truth value; or a date, with the month before the day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub code: Option<String>,
+    pub doubtful: Option<String>,
 }
 
 impl TableColumn {
     /// Creates a column whose values are all there, and without an offset.
     pub fn new(name: impl Into<String>, column_type: ColumnType) -> Self {
-        Self { name: name.into(), column_type, has_missing: false, has_offset: false, code: None }
+        Self {
+            name: name.into(),
+            column_type,
+            has_missing: false,
+            has_offset: false,
+            doubtful: None,
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::builder::{Builder, FinishedColumn};
 use crate::column::Column;
 use crate::delimited::Table;
 use crate::error::{Error, Result};
-use crate::for_pandas::{codes, rounded_by_pandas, word_for_pandas};
+use crate::for_pandas::{doubtful_values, rounded_by_pandas, word_for_pandas};
 use crate::headers::{has_header, has_own_header};
 use crate::infer::{column_names, header_of};
 use crate::line_ends::refuse_cr_alone;
@@ -521,10 +521,10 @@ fn finish(
                 of_pandas.rounded(|| place(row), name, value, float);
             });
         }
-        if let Some((count, value)) = codes(&own[index], options, &array) {
+        if let Some((count, value)) = doubtful_values(&own[index], options, &array) {
             let first =
                 request.blocks.first().map(|block| block.block.path.display()).unwrap_or_default();
-            problems.codes(count, &first, name, value);
+            problems.doubtful(count, &first, &own[index], value);
         }
         let mut metadata = HashMap::new();
         if is_json {

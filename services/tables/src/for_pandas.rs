@@ -68,16 +68,16 @@ pub(crate) fn rounded_by_pandas(
     }
 }
 
-/// Returns the number of values that look like codes but are truth values by the rules of the original, and one of
-/// them.
-pub(crate) fn codes<'a>(
+/// Returns the number of values of which the rules of the original choose one of two readings, and one of them.
+pub(crate) fn doubtful_values<'a>(
     column: &'a TableColumn,
     options: &TableOptions,
     array: &ArrayRef,
 ) -> Option<(u64, &'a [u8])> {
-    let code = column.code.as_ref().filter(|_| !options.column_types.contains_key(&column.name))?;
+    let is_given = options.column_types.contains_key(&column.name);
+    let value = column.doubtful.as_ref().filter(|_| !is_given)?;
     let values = (array.len() - array.null_count()) as u64;
-    (values > 0).then_some((values, code.as_bytes()))
+    (values > 0).then_some((values, value.as_bytes()))
 }
 
 /// Returns what pandas must know about a column besides its type.

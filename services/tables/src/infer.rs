@@ -80,11 +80,16 @@ pub(crate) fn column_names(cells: Vec<String>) -> Vec<String> {
 }
 
 /// Returns consecutive whole rows of a text that may begin within quotes: each has `columns` cells, and closes the
-/// quotes that it opens. Returns an empty text if no such rows are found.
+/// quotes that it opens. If the text has no quotes, one such row shows that all rows are whole, those with fewer cells
+/// too. Returns an empty text if no such rows are found.
 fn whole_rows(splitter: Splitter, text: &[u8], columns: usize) -> &[u8] {
     /// Maximum number of lines after which the rows may begin.
     const TRIES: usize = 64;
     let mut rows = Rows::default();
+    if memchr::memchr(b'"', text).is_none() {
+        let end = splitter.split(text, 0, columns, WINDOW_ROWS, &mut rows);
+        return &text[..if rows.ragged.len() < rows.count { end } else { 0 }];
+    }
     let mut start = 0;
     for _ in 0..TRIES {
         let end = splitter.split(text, start, columns, WINDOW_ROWS, &mut rows);
@@ -389,9 +394,12 @@ impl SchemaInference {
                 column_type,
                 has_missing: is_pandas && is_whole && candidates.filled < rows,
                 has_offset: is_pandas && candidates.has_offset,
-                code: candidates
-                    .code
-                    .filter(|_| asked.is_none() && column_type == ColumnType::Boolean),
+                doubtful: match column_type {
+                    _ if asked.is_some() => None,
+                    ColumnType::Boolean => candidates.code,
+                    ColumnType::DateTimeMonthFirst if candidates.day_first => candidates.date,
+                    _ => None,
+                },
             }
         }));
         if options.format == TableFormat::Jsonl {
@@ -433,6 +441,8 @@ struct Candidates {
     booleans: [bool; 4],
     /// The first value, if all are codes and not words.
     code: Option<String>,
+    /// A date that is another one if the day comes first.
+    date: Option<String>,
     integer: bool,
     unsigned: bool,
     /// Whole numbers of any size.
@@ -467,6 +477,7 @@ impl Candidates {
             filled: 0,
             booleans: [true; 4],
             code: None,
+            date: None,
             integer: true,
             unsigned: true,
             whole: true,
@@ -513,6 +524,12 @@ impl Candidates {
             && parse_float(cell).is_some_and(|value| !(self.has_words && value.is_nan()));
         self.month_first = self.month_first && is_datetime(cell, DayOrder::MonthFirst);
         self.day_first = self.day_first && is_datetime(cell, DayOrder::DayFirst);
+        if self.date.is_none()
+            && self.month_first
+            && parse_instant(cell, DayOrder::MonthFirst) != parse_instant(cell, DayOrder::DayFirst)
+        {
+            self.date = Some(String::from_utf8_lossy(cell).into_owned());
+        }
         self.see_offset(cell);
     }
 

@@ -19,6 +19,7 @@ pub(crate) enum Problem {
     UnexpectedOffset,
     OffsetDropped,
     CodesAsTruth,
+    MonthFirst,
     LeadingZeros,
     Rounded,
     InvalidBytes,
@@ -56,6 +57,9 @@ impl Problem {
                 "only 0 and 1, Y and N or T and F in the rows that decide its type",
                 "read as truth values",
             ),
+            Self::MonthFirst => {
+                ("dates whose day and month could change places", "read with the month first")
+            }
             Self::LeadingZeros => ("leading zeros", "dropped"),
             Self::Rounded => ("more digits than float64 holds", "rounded"),
             Self::InvalidBytes => {
@@ -103,6 +107,7 @@ impl Problem {
             | Self::NoObject => true,
             Self::OffsetDropped
             | Self::CodesAsTruth
+            | Self::MonthFirst
             | Self::LeadingZeros
             | Self::Rounded
             | Self::InvalidBytes
@@ -149,6 +154,7 @@ impl Problem {
             Self::NoTime if is_datetime(value, DayOrder::DayFirst) => {
                 Some(ColumnType::DateTimeDayFirst)
             }
+            Self::MonthFirst => Some(ColumnType::DateTimeDayFirst),
             Self::CodesAsTruth if parse_integer(value).is_some() => Some(ColumnType::Integer),
             Self::NoInteger
             | Self::NoUnsigned

@@ -8,8 +8,8 @@ use std::fmt::Display;
 
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
 use protocol::{
-    ColumnType, MismatchPolicy, RECORD_FAILED, TableFormat, TableOptions, TypeRules, UNREAD_MAX,
-    UnreadRecord, WARNING_KINDS_MAX, Warning, WarningKind,
+    ColumnType, MismatchPolicy, RECORD_FAILED, TableColumn, TableFormat, TableOptions, TypeRules,
+    UNREAD_MAX, UnreadRecord, WARNING_KINDS_MAX, Warning, WarningKind,
 };
 
 use crate::WINDOW_ROWS;
@@ -276,19 +276,25 @@ impl Problems {
         self.add(problem, (Some(column), Some(value)), || origin.describe(position), message);
     }
 
-    /// Adds `count` values of a column that the original takes for truth values; `value` is one of them.
-    pub fn codes(&mut self, count: u64, place: &str, column: &str, value: &[u8]) {
-        let message = |place: &str| {
-            format!(
-                "{place}, column \"{column}\": {} is read as a truth value, because the rows that decide the type hold \
-                 only such codes",
-                quoted(value)
-            )
+    /// Adds `count` values of a column, of which the rules of the original choose one of two readings; `value` is one of
+    /// them.
+    pub fn doubtful(&mut self, count: u64, place: &str, column: &TableColumn, value: &[u8]) {
+        let (problem, reading) = match column.column_type {
+            ColumnType::Boolean => {
+                let only = "because the rows that decide the type hold only such codes";
+                (Problem::CodesAsTruth, format!("as a truth value, {only}"))
+            }
+            _ => {
+                let none = "because no row that decides the type shows their order";
+                (Problem::MonthFirst, format!("with the month before the day, {none}"))
+            }
         };
-        self.add(Problem::CodesAsTruth, (Some(column), Some(value)), || place.to_owned(), message);
-        if let Some(known) =
-            self.kinds.iter_mut().find(|known| known.is(Problem::CodesAsTruth, Some(column)))
-        {
+        let column = column.name.as_str();
+        let message = |place: &str| {
+            format!("{place}, column \"{column}\": {} is read {reading}", quoted(value))
+        };
+        self.add(problem, (Some(column), Some(value)), || place.to_owned(), message);
+        if let Some(known) = self.kinds.iter_mut().find(|known| known.is(problem, Some(column))) {
             known.count += count - 1;
         }
         self.total += count - 1;
