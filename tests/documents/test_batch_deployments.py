@@ -106,7 +106,7 @@ def test_model_that_is_a_file_lies_in_the_folder_of_models(workplace):
 def test_deployments_with_mistakes_are_refused(workplace):
     workplace.data(1)
     workplace.write({"net/weights.txt": "7", "deployment.yml": deployment(code="")})
-    assert "net has no file MLmodel, so it is no MLflow model" in run(workplace, INVALID).stderr
+    assert "net has no file MLmodel, so it is not an MLflow model" in run(workplace, INVALID).stderr
     workplace.write({"deployment.yml": deployment()})
     assert "deployment.yml:7: source_directory: " in run(workplace, INVALID).stderr
     workplace.write({"code/score.py": "def run(files): return None", "deployment.yml": deployment()})

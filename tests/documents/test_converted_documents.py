@@ -86,7 +86,7 @@ COMPONENTS = [
         *("environment_variables:", "A: b", "allow_reuse: false"),
         says=["this machine is one node"],
     ),
-    step({"mini_batch_size": 5, "partition_keys": ["k"]}, "partition_keys:", "- k", says=["without effect beside"]),
+    step({"mini_batch_size": 5, "partition_keys": ["k"]}, "partition_keys:", "- k", says=["has no effect with"]),
     step(ROWS_OF_FILES, "type: tabular", "format: jsonl"),
     step(
         {**ROWS_OF_FILES, "task.program_arguments": "--amlbi_file_format jsonl --amlbi_mini_batch_rows 100"},

@@ -94,7 +94,7 @@ fn set(
     let Read::Job(set) = key.read else { return Ok(None) };
     if key.name == SCORE_RUN_TIMEOUT && top.get("run_invocation_timeout").is_some() {
         return set(&mut JobSpec::default(), value)
-            .map(|()| Some("has no effect beside run_invocation_timeout"));
+            .map(|()| Some("has no effect together with run_invocation_timeout"));
     }
     set(job, value).map(|()| key.is_ignored.then_some("has no effect here"))
 }

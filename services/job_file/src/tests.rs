@@ -127,7 +127,7 @@ fn base_with(changes: &str) -> String {
     format!("{kept}{changes}\n")
 }
 
-/// Returns what was read without mistakes.
+/// Returns the value, which must have been read without mistakes.
 fn sound<T>(read: Result<T, Vec<Problem>>) -> T {
     read.unwrap_or_else(|problems| panic!("{}", lines(&problems)))
 }

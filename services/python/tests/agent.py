@@ -14,11 +14,11 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(os.environ["GRISTMILL"]).resolve().parent / "python"
-"""The package with the extension of the tested build; ``scripts/build`` puts it beside the executable."""
+"""The package with the extension of the tested build; ``scripts/build`` puts it next to the executable."""
 BOOTSTRAP = PACKAGE / "gristmill" / "bootstrap.py"
 PREFIX = struct.Struct("<II")
 WAIT_SECONDS = 60
-"""Maximum wait of a test; none waits for time to pass."""
+"""Maximum wait of a test. No test depends on the passing of time."""
 PHASES = ("starting", "init", "idle", "load", "run", "report", "shutdown", "import")
 STACK_DUMP_SIGNAL = signal.SIGRTMAX - 1
 
@@ -76,7 +76,7 @@ class Agent:
         status = os.memfd_create("status")
         os.ftruncate(status, 4096)
         self._status = mmap.mmap(status, 4096)
-        # Above every number they are to have in the child.
+        # Above every number that they get in the child.
         sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in (theirs.fileno(), status)]
 
         def place_descriptors():
@@ -101,7 +101,7 @@ class Agent:
         theirs.close()
         self.socket = ours
 
-    # What an agent sends.
+    # Frames to the process.
 
     def send(self, header, descriptors=()):
         body = json.dumps(header).encode()
@@ -148,7 +148,7 @@ class Agent:
         os.close(memory)
         return self.receive()
 
-    # What it receives.
+    # Frames from the process.
 
     def receive(self):
         """Returns the next event, with its rows and the default status, or `None` at the end of the stream."""
@@ -198,7 +198,7 @@ class Agent:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
-    # What it can look at.
+    # The status page of the process.
 
     def status(self):
         """Returns `(sequence, phase, since)` from the status page."""
@@ -206,7 +206,7 @@ class Agent:
         return state >> 8, PHASES[state & 0xFF], since
 
     def run_since(self):
-        """Returns when the last ``run()`` began, from the status page."""
+        """Returns the time at which the last ``run()`` began, from the status page."""
         return struct.unpack_from("<Q", self._status, 64)[0]
 
     def recall(self, first, end):

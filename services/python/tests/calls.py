@@ -20,7 +20,7 @@ def run(function, inputs, **settings):
 
 
 def drive(text, fails=False):
-    """Runs a driver in an interpreter of its own, which has no SDK; returns what it printed, or its error."""
+    """Runs a driver in a separate interpreter, which has no SDK; returns its output, or its error."""
     code = f"import sys\nsys.path.insert(0, {str(PACKAGE)!r})\nimport gristmill\n" + textwrap.dedent(text)
     command = [sys.executable, "-W", "ignore", "-c", code]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=180)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(PACKAGE))
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A home of its own for the jobs of a test, which works in the folder around it."""
+    """A separate home folder for the jobs of a test, which runs in the parent of that folder."""
     monkeypatch.setenv("GRISTMILL_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "home"

@@ -181,7 +181,7 @@ def test_setting_that_cannot_be_part_of_a_job_file_is_named():
         run(scaled, None, data=frame())
 
 
-def test_paths_are_no_rows():
+def test_paths_are_not_rows():
     def names(files: list[str]):
         return files
 
@@ -215,7 +215,7 @@ def test_output_is_written_to_the_given_path(tmp_path):
     assert job.to_pandas()["y"].tolist() == [10 * x for x in range(7)]
 
 
-def test_output_without_columns_is_no_table():
+def test_output_without_columns_is_not_a_table():
     job = run(scaled, frame(), output_format="text", append_row_file_name="rows.txt")
     assert len(Path(job.output).read_text().splitlines()) == 7
     with pytest.raises(gristmill.GristmillError, match="text without columns"):
@@ -252,7 +252,7 @@ def test_same_call_is_reused_and_another_is_not():
     assert sorted(job.id for job in gristmill.jobs(name="scaled", state="completed"))[0] == first.id
 
 
-def test_clean_removes_what_no_job_names_and_no_call_has_just_used(home):
+def test_clean_keeps_files_of_jobs_and_of_recent_calls(home):
     run(scaled, frame())
     files = [*home.glob("functions/inputs/*"), *home.glob("functions/scaled/*")]
     assert len(files) == 2
@@ -316,7 +316,7 @@ def test_failure_shows_the_error_of_the_function():
     (failure,) = error.job.failures
     assert (failure["mini_batch"], failure["items"], failure["error"]) == (1, 1, "ZeroDivisionError")
     assert "return [1 / item for item in items]" in failure["traceback"]
-    # The other mini-batches may never have run.
+    # The other mini-batches may not have run.
     assert "looking at [0]" in error.job.logs("user/stdout")
     with pytest.raises(gristmill.GristmillError, match="has no output: it is Failed"):
         error.job.to_pandas()
@@ -391,7 +391,7 @@ def started(call):
 CALL = "gristmill.{}(wait, [0, 1], mini_batch_size=1, process_count_per_node=2, run_invocation_timeout=300)"
 
 
-def test_interrupt_cancels_and_keeps_what_is_committed():
+def test_interrupt_cancels_and_keeps_committed_results():
     notebook = started(CALL.format("run"))
     job = committed()
     notebook.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What cannot work is one clear exception, and leaves no process behind."""
+"""Invalid calls raise one clear exception, and leave no process behind."""
 
 import os
 import sqlite3
@@ -85,7 +85,7 @@ def test_target_that_is_unknown_or_cannot_be_reached_is_named():
 
 
 def test_output_may_lie_beside_inputs_and_functions(tmp_path):
-    """As in a notebook in the home folder, whose data are in a folder beside it."""
+    """As in a notebook in the home folder, whose data are in a folder next to it."""
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("a")
     job = run(lambda files: [Path(file).read_text() for file in files], "texts", output="out.csv")
@@ -166,7 +166,7 @@ def test_url_with_a_mistake_is_refused_with_the_right_one(inputs, output, meant)
 
 
 @pytest.mark.parametrize("output", ["s3://bucket/deep/out.csv", "S3://bucket/out.parquet", "file:///data/out.jsonl"])
-def test_output_behind_a_url_is_no_folder_of_this_machine(output):
+def test_output_at_a_url_is_not_a_local_folder(output):
     keys = output_of(output)
     assert f"{keys['output']}/{keys['append_row_file_name']}" == output
 

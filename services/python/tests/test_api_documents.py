@@ -1,4 +1,4 @@
-"""Documents of Azure ML from Python: pipelines, whose steps are jobs, and deployments, which get data in the call."""
+"""Documents of Azure ML from Python: pipelines, whose steps are jobs, and deployments, whose data the call passes."""
 
 import textwrap
 from pathlib import Path

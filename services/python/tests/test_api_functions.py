@@ -26,7 +26,7 @@ def mapped(function, inputs, **settings):
     return gristmill.map(function, inputs, progress=False, process_count_per_node=1, **settings)
 
 
-# ---- what a function gets --------------------------------------------------------------------------------------------
+# ---- arguments of a function -----------------------------------------------------------------------------------------
 
 
 def kinds(column):
@@ -103,7 +103,7 @@ def test_function_of_one_item_is_for_map(home, hint):
     assert mapped(score, gristmill.items(["a"])).to_pandas()["value"].tolist() == ["a"]
 
 
-# ---- what it returns -------------------------------------------------------------------------------------------------
+# ---- results of a function -------------------------------------------------------------------------------------------
 
 
 def test_rows_are_free(home):
@@ -183,7 +183,7 @@ def test_tables_beside_something_else_are_refused(home, library):
             run(function, [1])
 
 
-def test_no_rows_in_is_no_rows_out_with_the_right_columns(home):
+def test_input_without_rows_gives_an_output_with_columns(home):
     table = pd.DataFrame({"x": pd.Series([], dtype="int64"), "t": pd.Series([], dtype="datetime64[ns, UTC]")})
     out = run(lambda frame: frame.assign(y=frame["x"] / 2), table).to_pandas()
     assert out.dtypes.astype(str).to_dict() == {"x": "int64", "t": "datetime64[ns, UTC]", "y": "float64"}
@@ -265,7 +265,7 @@ def test_map_gets_one_item(home, tmp_path):
     assert mapped(lambda n, state: n + state, [1, 2], init=lambda: 10).to_pandas()["value"].tolist() == [11, 12]
 
 
-def test_map_gets_what_a_line_of_json_holds(home, tmp_path):
+def test_map_gets_the_value_of_a_line_of_json(home, tmp_path):
     (tmp_path / "a.jsonl").write_text(
         '{"t": ["a", "b"], "o": {"k": 1.5}, "n": 9007199254740993}\n{"t": [], "o": null}\n'
     )
@@ -324,7 +324,7 @@ def test_rows_without_columns_are_not_lost_silently(home, form):
     def frame(numbers):
         return pd.DataFrame(index=range(len(numbers)))
 
-    # Those that stand beside others are rows like them, also in other mini-batches.
+    # Next to rows with columns they are kept, even if those are in other mini-batches.
     assert run(empty, [1, 0], mini_batch_size=2, output=f"rows.{form}").to_arrow()["a"].to_pylist() == [None, 1]
     for function in (empty, frame):
         with warnings.catch_warnings(record=True) as caught:
@@ -438,10 +438,10 @@ def test_lists_are_divided(home):
     assert job.to_pandas()["value"].tolist() == [1.0, 0.5]
 
 
-# ---- what is reused --------------------------------------------------------------------------------------------------
+# ---- reuse of results ------------------------------------------------------------------------------------------------
 
 
-def test_reused_result_is_said_even_without_progress(home, capfd):
+def test_reuse_is_reported_even_without_progress(home, capfd):
     def same(numbers):
         return numbers
 
@@ -453,7 +453,7 @@ def test_reused_result_is_said_even_without_progress(home, capfd):
     assert not run(same, [1], fresh=True).reused
 
 
-def test_modules_imported_inside_a_function_decide(home, tmp_path, monkeypatch):
+def test_modules_imported_inside_a_function_decide_about_reuse(home, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_helper.py").write_text("from own_package.factors import FACTOR\n")
     (tmp_path / "own_package").mkdir()
@@ -570,7 +570,7 @@ def test_relative_paths_are_those_of_the_caller(home, tmp_path):
         run(lambda numbers: [Path("absent.txt").read_text()], [1])
 
 
-def test_what_a_function_prints_is_shown(home, capfd):
+def test_standard_output_of_a_function_is_shown(home, capfd):
     def chatty(numbers):
         for number in numbers:
             print("number", number)
@@ -647,7 +647,7 @@ def test_job_is_named_after_its_function(name, job):
         ("a\tb\n1\t2\n", "utf-8", {"sep": "\t"}),
     ],
 )
-def test_read_csv_reads_what_pandas_reads(home, tmp_path, text, encoding, options):
+def test_read_csv_matches_pandas(home, tmp_path, text, encoding, options):
     (tmp_path / "a.data").write_bytes(text.encode(encoding))
     got = run(lambda frame: frame, gristmill.read_csv("a.data", **options)).to_pandas()
     expected = pd.read_csv("a.data", **options)

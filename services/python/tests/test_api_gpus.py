@@ -43,7 +43,7 @@ def test_gpus_and_a_key_of_the_job_file_exclude_each_other():
     ("gpus", "seen"), [(2, ["0,1", "2,3"]), (0.5, ["0", "0", "1", "1", "2", "2", "3", "3"])], ids=["two", "half of one"]
 )
 def test_each_process_sees_its_gpus(gpus, seen, tmp_path, monkeypatch):
-    """The processes wait for one another, so that each has a mini-batch."""
+    """The processes wait for each other, so that each gets a mini-batch."""
     monkeypatch.setenv("AZ_BATCHAI_GPU_COUNT_FOUND", "4")
     processes = tmp_path / "processes"
     processes.mkdir()

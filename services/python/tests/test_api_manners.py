@@ -1,4 +1,4 @@
-"""What calls say beside their results: notes, warnings, examples of the documentation. And what an import costs."""
+"""Output of calls besides their results: notes, warnings, examples of the documentation. And the cost of an import."""
 
 import doctest
 import functools
@@ -62,7 +62,7 @@ def test_warning_of_the_engine_is_one_at_the_line_of_the_call(tmp_path):
     assert [warning.filename for warning in caught] == [__file__], [str(warning.message) for warning in caught]
 
 
-def test_column_as_a_result_is_no_warning(tmp_path):
+def test_column_as_a_result_gives_no_warning(tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n2\n")
     with warnings.catch_warnings():
         warnings.simplefilter("error", gristmill.GristmillWarning)
@@ -96,7 +96,7 @@ def test_bar_has_the_pace_of_the_job(monkeypatch):
 
 def test_job_keeps_the_source_of_its_function():
     def double(items):
-        # What people read later.
+        # People may read this comment later.
         return [2 * item for item in items]
 
     job = gristmill.run(double, [1, 2], progress=False, process_count_per_node=1)
@@ -122,7 +122,7 @@ def test_examples_of_the_documentation_run():
 
 
 def test_processes_that_get_tables_share_the_import_of_pandas():
-    """Of a function that gets objects, none imports it."""
+    """Processes of a function that gets objects do not import pandas."""
     frame = pd.DataFrame({"a": range(8)})
     settings = {"mini_batch_size": "2 rows", "process_count_per_node": 2, "progress": False}
     job = gristmill.run(lambda part: part * 2, frame, **settings)

@@ -55,7 +55,7 @@ def test_changed_function_runs_the_rejects(tmp_path):
     assert len(job.retry(function=mended, progress=False).rejects) == 1
     assert job.to_pandas()["price"].tolist() == [3.0, 4.0, 6.0]
 
-    # What is still rejected, with another init.
+    # Runs the remaining rejects, with another init.
     assert job.retry(function=convert, init=lambda: {"JPY": 0.5}, progress=False).rejects == []
     assert job.to_pandas()["price"].tolist() == [3.0, 4.0, 6.0, 3.0]
 
@@ -93,7 +93,7 @@ def test_retry_refuses_functions_that_do_not_fit(tmp_path):
 
 
 def rows_of_text(form, bad):
-    """Returns a text of numbers, and the line of each, counted from 1. Some lines are no rows."""
+    """Returns a text of numbers, and the line of each, counted from 1. Some lines are not rows."""
     lines, places = ["number,text"] if form == "csv" else [], {}
     for number in range(200):
         if number % 9 == 4:

@@ -10,11 +10,11 @@ pytestmark = pytest.mark.usefixtures("home")
 
 
 class Pieces:
-    """What a function of these tests keeps between mini-batches."""
+    """The tables that a function of these tests keeps between mini-batches."""
 
 
 def keeping(table: pa.Table, state):
-    """Returns whether the tables of earlier mini-batches are still what they were."""
+    """Returns whether the tables of earlier mini-batches are unchanged."""
     kept = state.__dict__.setdefault("tables", [])
     kept.append((table, table["x"].to_pylist()))
     return [f"{len(kept)} {all(one['x'].to_pylist() == values for one, values in kept)}"] * table.num_rows

@@ -1,4 +1,4 @@
-"""What public entry scripts import from ``azureml``, off Azure and without its packages."""
+"""Names that public entry scripts import from ``azureml``, without Azure and its packages."""
 
 import json
 

@@ -220,7 +220,7 @@ OF_FLOATS = [
 def test_columns_of_integers_take_whole_floating_point_numbers(answer, result):
     for output_format in ("csv", "jsonl", "parquet"):
         event = answer(result, INTEGERS, items=4, output_format=output_format)
-        # The reducer makes integers of them, and nothing of infinity.
+        # The reducer turns them into integers, and infinity into null.
         values = [None if row["n"] in (None, float("inf")) else int(row["n"]) for row in rows_of_tables(event)]
         assert (values, misfits(event)) == ([3, None, 4, 5], [])
 
@@ -235,7 +235,7 @@ STRINGS = {"columns": [{"name": "s", "type": "string", "nullable": True}]}
 
 @pytest.mark.parametrize("bad", ["b'x'", "bytearray(b'x')", "numpy.bytes_(b'x')"])
 @pytest.mark.parametrize("rows", ["{}", "pandas.DataFrame({})"])
-def test_bytes_are_no_string(answer, rows, bad):
+def test_bytes_are_not_a_string(answer, rows, bad):
     """They have a text in JSON, but their column would be binary, which no other mini-batch fits."""
     result = f"[{{'s': 'a'}}, {{'s': {bad}}}, {{'s': 'c'}}]"
     event = answer(rows.format(result), STRINGS, output_format="parquet")
@@ -245,7 +245,7 @@ def test_bytes_are_no_string(answer, rows, bad):
 
 
 def test_strings_are_the_texts_of_json(answer):
-    """Whatever the mini-batch: one with instants or decimals alone would have a column of another type."""
+    """In every mini-batch: one with only instants or decimals would have a column of another type."""
     values = "[datetime.datetime(2026, 1, 31), datetime.time(1, 2), None, __import__('decimal').Decimal('1.50')]"
     texts = ["2026-01-31T00:00:00", "01:02:00", None, "1.50"]
     for result in (f"[{{'s': value}} for value in {values}]", f"pandas.DataFrame({{'s': {values}}}, dtype=object)"):

@@ -1,4 +1,4 @@
-"""Scripts that hand back results of items while `run` still works: the next attempt gets only what is left."""
+"""Scripts that hand back results of items while `run` still works: the next attempt gets only the other items."""
 
 import os
 
@@ -25,7 +25,7 @@ def kept(agent):
 
 
 def options(agent):
-    """Returns the options of a process that finds what another one has kept."""
+    """Returns the options of a process that finds the results that another one has kept."""
     return {"checkpoints": str(agent.folder / "checkpoints")}
 
 
@@ -34,7 +34,7 @@ def failure(event, status="illegal_result"):
     return event["error"]["message"]
 
 
-def test_generator_keeps_what_it_has_yielded(start):
+def test_generator_keeps_yielded_results(start):
     agent = start(HALFWAY)
     assert failure(agent.run("abcde", mini_batch=3), "run_raised") == "halfway"
     assert kept(agent) == ["3"]
@@ -46,7 +46,7 @@ def test_generator_keeps_what_it_has_yielded(start):
     assert agent.stdout().split() == ["5", "3"]
 
 
-def test_another_process_finds_what_one_that_died_has_kept(start):
+def test_kept_results_survive_their_process(start):
     agent = start("import os\ndef run(mini_batch):\n    yield 1, 'b'\n    yield 0, 'a'\n    os._exit(9)")
     agent.hand_over(agent.files("abc"))
     assert agent.receive() is None and agent.wait() == 9
@@ -62,7 +62,7 @@ def test_another_process_finds_what_one_that_died_has_kept(start):
 @pytest.mark.parametrize(
     "script", [HALFWAY, "import os\ndef run(batch):\n    yield 0, 'A'\n    yield 1, 'B'\n    os._exit(9)"]
 )
-def test_only_what_is_kept_counts_where_run_is_not_called(start, script):
+def test_only_kept_results_count_without_a_call_of_run(start, script):
     agent = start(script, strict_results=True)
     if script is HALFWAY:
         assert agent.run("abcde", mini_batch=3)["has_checkpoints"]
@@ -177,7 +177,7 @@ def test_first_row_of_an_item_that_is_handed_back_twice_counts(start, back, item
         assert warnings_of(event) == expected, "another process finds it"
 
 
-def test_item_that_comes_back_by_another_way_is_the_same_item(start):
+def test_item_that_is_handed_back_in_another_form_is_the_same_item(start):
     """The outcome is the same in a mini-batch of one item, which has no other try."""
     agent = start(
         """
@@ -317,15 +317,15 @@ def test_damaged_end_of_a_file_costs_only_the_items_in_it(start):
     assert agent.stdout().split() == ["5", "4", "4", "4", "5"]
 
 
-def test_ranges_of_a_mini_batch_share_what_was_read(start):
+def test_ranges_of_a_mini_batch_share_kept_results(start):
     agent = start(HALFWAY)
     failure(agent.run("abcde", mini_batch=0), "run_raised")
     assert agent.run("abcde", mini_batch=0, items=(0, 2))["rows"] == b"A\nB\n"
     (path,) = (agent.folder / "checkpoints" / "0").iterdir()
-    # Not read again, so that hundreds of ranges cost no more than one.
+    # The process does not read the file again, so hundreds of ranges cost no more than one.
     path.write_bytes(bytes(path.stat().st_size))
     assert agent.run("abcde", mini_batch=0, items=(1, 4))["rows"] == b"B\nC\nD\n"
-    # Another mini-batch, and another try, know nothing of it.
+    # Another mini-batch, or another try, does not see these results.
     assert agent.run("abcde", mini_batch=1, items=(0, 2))["rows"] == b"A\nB\n"
     assert agent.run("abcde", mini_batch=0, try_number=2)["rows"] == b"A\nB\nC\nD\nE\n"
     agent.finish()

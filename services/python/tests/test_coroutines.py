@@ -60,7 +60,7 @@ def test_items_run_at_the_same_time_up_to_the_concurrency_and_keep_their_order(s
     assert event["returned"] == 20
 
 
-def test_item_of_a_table_is_a_dictionary_and_none_is_no_row(start):
+def test_item_of_a_table_is_a_dictionary_and_none_adds_no_row(start):
     pytest.importorskip("pandas")
     agent = start("async def run_item(item): return f\"{item['b']}{item['a']}\" if item['a'] else None", tabular=True)
     table = pyarrow.record_batch({"a": [1, None, 3], "b": ["x", "y", "z"]})
@@ -237,7 +237,7 @@ def test_items_that_fail_in_the_last_try_are_named_and_the_others_kept(start):
     assert "run_item() of mini-batch 0, try 1, item 1: KeyError: '1'" in log and log.count("Traceback") == 2
 
 
-def test_next_try_gets_only_what_failed(start):
+def test_next_try_gets_only_failed_items(start):
     agent = failing(start, ["1", "3"], concurrency=2)
     items = ["0", "1", "2", "3", "calls"]
     assert agent.run(items, mini_batch=0)["status"] == "run_raised"
@@ -257,7 +257,7 @@ def test_range_names_its_items_from_its_start(start):
 
 
 @pytest.mark.parametrize("items, concurrency, calls", [(5, 8, 5), (500, 1, 16), (500, 3, 20)])
-def test_mini_batch_of_which_everything_fails_is_given_up(start, items, concurrency, calls):
+def test_mini_batch_whose_items_all_fail_is_given_up(start, items, concurrency, calls):
     """Items from everywhere are tried before the rest is left."""
     agent = failing(start, range(items), concurrency=concurrency)
     event = agent.run([str(item) for item in range(items)], names_failed_items=True)
@@ -268,7 +268,7 @@ def test_mini_batch_of_which_everything_fails_is_given_up(start, items, concurre
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
-def test_mini_batch_is_given_up_earlier_where_those_before_it_failed(start, concurrency):
+def test_mini_batch_is_given_up_earlier_after_others_failed(start, concurrency):
     agent = failing(start, range(500), concurrency=concurrency)
     items = [str(item) for item in range(500)]
     first = agent.run(items, try_number=1)
@@ -387,7 +387,7 @@ BOTH = "async def run(mini_batch): return [await one for one in map(run_item, mi
          "concurrency has no effect: score.py has no `async def run_item(item)` in place of run()"),
     ],
 )  # fmt: skip
-def test_process_notes_once_what_it_does_not_call_and_what_has_no_effect(start, script, concurrency, note):
+def test_process_notes_ignored_functions_and_settings_once(start, script, concurrency, note):
     agent = start(script) if concurrency is None else start(script, concurrency=concurrency)
     warnings = [agent.run(["a"]).get("warnings", []) for _ in range(2)]
     assert warnings[1] == []

@@ -22,7 +22,7 @@ ECHO = """
 
 @pytest.fixture
 def folder(home):
-    """A folder with a script, data, and what stands for the names of the workspace."""
+    """A folder with a script, data, and a table of the names of the workspace."""
     write(
         {
             "Code/echo.py": ECHO,
@@ -233,7 +233,7 @@ def test_a_script_prepares_and_another_one_collects(folder):
     """
     )
     assert said.splitlines() == [
-        # While it runs, and of the log.
+        # The output while the script runs, and later that of its log.
         "made True d",
         "Finished ['Prepare data', 'detection', 'collect.py']",
         "made True d",
@@ -353,7 +353,7 @@ def test_other_rows_are_another_version_of_the_parts(folder):
     assert first == again != other
 
 
-def test_missing_and_unusual_values_of_keys_come_back(folder):
+def test_missing_and_unusual_values_of_keys_round_trip(folder):
     write(
         {
             "sales.csv": "_shop,city,number,n\na/b,x,1,1\n..,,2,2\n50%,_y,,3\n",
@@ -622,7 +622,7 @@ REFUSED = {
 }
 
 
-def test_what_needs_a_workspace_is_refused_by_name(folder):
+def test_calls_that_need_a_workspace_are_refused_by_name(folder):
     write({"a.csv": "y\n1\n", "b.csv": "y,z\n", "gristmill.yml": "a: 1\n"})
     errors = drive(SETUP + each_error(REFUSED)).splitlines()
     for (call, said), error in zip(REFUSED.items(), errors, strict=True):

@@ -80,7 +80,7 @@ def test_stack_is_read_once_for_failures_at_one_place(monkeypatch):
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 def test_error_of_a_command_is_found_however_it_was_written(size):
-    """Interpreters write a traceback in small parts, and a busy machine reads each of them alone."""
+    """Interpreters write a traceback in small parts, and a busy machine reads each of them separately."""
     printed = "".join(f"line {number}\n" for number in range(200)) + (
         'Traceback (most recent call last):\n  File "make.py", line 2, in <module>\n    json.loads("{ü")\n'
         "json.decoder.JSONDecodeError: Expecting property name\n"

@@ -126,7 +126,7 @@ def test_with_in_a_coroutine_names_the_remedy(start):
 
 
 def test_child_process_of_the_script_cannot_answer(start):
-    """A forked child ends without a frame, also while another thread of its parent sends."""
+    """A forked child ends without a frame, even while another thread of its parent sends one."""
     agent = start(
         """
         import os

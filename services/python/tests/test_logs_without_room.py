@@ -1,4 +1,4 @@
-"""A log file that cannot be made loses its lines, and nothing else."""
+"""A log file that cannot be created loses its lines, and nothing else."""
 
 from gristmill import logs
 

@@ -89,11 +89,11 @@ def test_table_needs_no_pyarrow_for_missing_values(monkeypatch):
 def test_nested_missing_values_are_null():
     result = [{"in": [value, {"w": value}]} for value in [*MISSING, decimal.Decimal("NaN")]]
     column = table_of(result).column("in")
-    # A list of missing values and dictionaries: a union, whose values the reducer writes.
+    # A list of missing values and dictionaries is a union, whose values the reducer writes.
     assert {json.dumps(row) for row in column.to_pylist()} == {'[null, {"w": null}]'}
 
 
-def test_lines_of_text_are_those_of_the_original():
+def test_lines_of_text_match_azure_ml():
     assert rows.Text({}).of_list([NAN, NAT, NA, None])[0] == b"nan\nNaT\n<NA>\nNone\n"
 
 

@@ -95,7 +95,7 @@ def test_every_row_of_a_table_has_a_prediction(start, tmp_path):
         ("x.png", "no image", "An image is one column of type binary, and the signature has double, long"),
     ],
 )
-def test_file_that_is_no_input_is_named(start, tmp_path, name, text, reason):
+def test_file_that_is_not_an_input_is_named(start, tmp_path, name, text, reason):
     agent = start(SCRIPT, environment=saved(tmp_path))
     path = written(tmp_path / name, text)
     event = agent.run([path])
@@ -141,7 +141,7 @@ def test_image_is_a_column_of_bytes_for_a_signature_of_columns(start, tmp_path):
     assert "An image is one column of type binary, and the signature has binary, long" in event["error"]["message"]
 
 
-def test_file_that_is_no_image_is_named(start, tmp_path):
+def test_file_that_is_not_an_image_is_named(start, tmp_path):
     agent = start(SCRIPT, environment=saved(tmp_path, LOADED, "[0]"))
     event = agent.run([written(tmp_path / "a.png", "no image")])
     assert "a.png'. cannot identify image file" in event["error"]["message"]

@@ -1,4 +1,4 @@
-"""The stand-in for ``mltable``: the expected frames are those of the original, for the same files."""
+"""The stand-in for ``mltable``: the expected frames are those of the real package, for the same files."""
 
 import numpy
 import pandas
@@ -148,14 +148,14 @@ def test_columns_and_rows_are_selected(tmp_path, steps, columns, rows):
     ],
 )
 def test_column_that_the_table_does_not_have_is_a_warning(tmp_path, step, settings, said):
-    """The original ignores it."""
+    """The real package ignores it."""
     table = mltable.load(str(folder(tmp_path, {"1.csv": "store,price\n1,2\n"}, step, settings=settings)))
     with pytest.warns(UserWarning) as warned:
         assert len(table.to_pandas_dataframe()) == 1
     assert [str(one.message) for one in warned] == [said]
 
 
-def test_known_columns_and_those_of_empty_tables_are_no_warning(tmp_path, recwarn):
+def test_known_columns_and_empty_tables_give_no_warning(tmp_path, recwarn):
     steps = ["drop_columns: [Path, b]", "keep_columns: [a]"]
     for text in ("a,b,c\n1,2,3\n", ""):
         mltable.load(str(folder(tmp_path, {"1.csv": text}, *steps))).to_pandas_dataframe()
@@ -218,7 +218,7 @@ def test_types_are_converted(tmp_path, columns, kind, values, dtype):
         ),
     ],
 )
-def test_texts_are_converted_as_the_original_converts_them(tmp_path, kind, cells):
+def test_text_conversions_match_azure_ml(tmp_path, kind, cells):
     text = "k,v\n" + "".join(f"r,{cell}\n" for cell in cells)
     step = f"convert_column_types: [{{columns: v, column_type: {kind}}}]"
     place = folder(tmp_path, {"1.csv": text}, step, settings="infer_column_types: false")

@@ -1,4 +1,4 @@
-"""What newer entry scripts rely on: the asynchronous mode, and options that change what ``run`` gets or returns."""
+"""Features for newer entry scripts: the asynchronous mode, and options that change what ``run`` gets or returns."""
 
 import json
 

@@ -124,7 +124,7 @@ def test_busy_process_ends_with_its_agent(start):
         def run(mini_batch):
             child = subprocess.Popen(["sleep", "1000"])
             print(child.pid, flush=True)
-            # One call of native code that keeps the lock.
+            # A single call of native code, which keeps the lock.
             sum(range(10**14))
         """
     )

@@ -104,7 +104,7 @@ FORMS = {
         """,
         "[1, 'ModelNotFoundException']",
     ),
-    # Which workspace: that of the run in a job, that of a file elsewhere.
+    # The workspace is that of the run in a job, and that of a file elsewhere.
     "offline or not": (
         """
         from azureml.core import Run, Workspace, Datastore, Dataset, Experiment
@@ -153,7 +153,7 @@ FORMS = {
         """,
         "seen",
     ),
-    # Imports that are never used, and ways around packages that are not there.
+    # Unused imports, and fallbacks for missing packages.
     "imports": (
         """
         from azureml.core import Dataset, Environment, Experiment, Keyvault, ScriptRunConfig, Webservice, Workspace

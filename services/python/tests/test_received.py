@@ -323,7 +323,7 @@ def plain_frame(chance, rows):
             "missing": pd.Series(cells(chance, rows, lambda n: n, np.nan), dtype="float64"),
             "nullable": pd.Series(cells(chance, rows, lambda n: 2**60 + n, pd.NA), dtype="Int64"),
             "flag": pd.Series(cells(chance, rows, lambda n: n > 4, pd.NA), dtype="boolean"),
-            # DuckDB writes a column of nothing without a type.
+            # DuckDB writes a column without values without a type.
             "text": pd.Series(["first", *cells(chance, rows - 1, lambda n: "é" * n)]),
             "kind": pd.Categorical(cells(chance, rows, lambda n: "abc"[n % 3]), ["c", "unused", "b", "a"]),
             "time": pd.Series(cells(chance, rows, lambda n: DAY), dtype="datetime64[us]"),
@@ -445,7 +445,7 @@ def test_column_that_arrow_lacks_is_named(tmp_path):
         run(lambda frame: frame, str(path))
 
 
-def test_pickles_in_a_file_of_somebody_else_are_not_read(tmp_path):
+def test_pickles_in_other_files_are_not_read(tmp_path):
     frame = pd.DataFrame({"x": [1, 2], "object": [{1}, {2}]}, index=[5, 7])
     received(frame, tmp_path)
     [written] = (tmp_path / "home" / "functions" / "inputs").iterdir()

@@ -126,7 +126,7 @@ def same(found, expected, form):
 
 
 @pytest.mark.parametrize(("form", "seed"), SEED_OF_FORM)
-def test_arrow_table_comes_back(home, form, seed):
+def test_arrow_table_round_trips(home, form, seed):
     table = table_of(TYPES, seed)
 
     def arrow(table: pyarrow.Table):
@@ -136,7 +136,7 @@ def test_arrow_table_comes_back(home, form, seed):
 
 
 @pytest.mark.parametrize(("form", "seed"), SEED_OF_FORM)
-def test_polars_frame_comes_back(home, form, seed):
+def test_polars_frame_round_trips(home, form, seed):
     # Polars has no maps.
     types = {name: one for name, one in TYPES.items() if name not in POLARS_CANNOT}
     frame = polars.from_arrow(table_of(types, seed))
@@ -196,7 +196,7 @@ def pandas_frame_of(seed):
 
 
 @pytest.mark.parametrize(("form", "seed"), SEED_OF_FORM)
-def test_pandas_frame_comes_back(home, form, seed):
+def test_pandas_frame_round_trips(home, form, seed):
     frame = pandas_frame_of(seed)
     frame.index = pandas.Index([f"row {number}" for number in range(ROWS)], name="key")
 
@@ -230,7 +230,7 @@ def test_pandas_frame_comes_back(home, form, seed):
     ],
     ids=["counting", "range", "numbers", "times", "levels"],
 )
-def test_index_of_an_input_comes_back(home, index):
+def test_index_of_an_input_round_trips(home, index):
     frame = pandas.DataFrame({3: range(ROWS), 0: 1.5}, index=index)
 
     def same_frame(frame: pandas.DataFrame):
@@ -241,7 +241,7 @@ def test_index_of_an_input_comes_back(home, index):
         pandas.testing.assert_frame_equal(found, frame, check_freq=False, check_index_type="equiv")
 
 
-def test_index_that_counts_rows_goes_on_over_mini_batches(home):
+def test_index_that_counts_rows_continues_across_mini_batches(home):
     frame = pandas.DataFrame({"a": range(6)})
     frame.to_parquet("a.parquet", row_group_size=2)
 
@@ -252,7 +252,7 @@ def test_index_that_counts_rows_goes_on_over_mini_batches(home):
         for size in (2, 100) if not isinstance(inputs, str) else (None,):
             found = gristmill.run(labels, inputs, mini_batch_size=size, progress=False).to_pandas()
             assert found.to_dict("list") == {"a": [1, 2, 3, 4, 5], "label": [1, 2, 3, 4, 5]}, size
-            # Rows of a DataFrame in memory keep their labels; those of files and tables are counted anew.
+            # Rows of a DataFrame in memory keep their labels; those of files and tables are counted from 0.
             assert list(found.index) == list(range(1, 6) if inputs is frame else range(5))
     series = gristmill.run(
         lambda column: column.index.tolist(), pandas.Series(range(6)), mini_batch_size=2, progress=False
@@ -292,7 +292,7 @@ def test_column_with_the_name_of_a_level_of_the_index_is_named(home):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_labels_that_pandas_writes_and_cannot_read_come_back(home, form):
+def test_labels_that_pandas_writes_and_cannot_read_round_trip(home, form):
     months = pandas.period_range("2020-01", periods=3, freq="M")
     weeks = pandas.period_range("2020-01-06", periods=3, freq="W-SUN")
     spans = pandas.interval_range(0, 3, closed="left")
@@ -351,7 +351,7 @@ def test_periods_are_texts_for_other_readers(home):
     assert texts["m"].tolist() == ["2020-01", "2020-01-31"], "no day becomes its month"
 
 
-def test_categories_that_no_file_has_are_their_texts(home):
+def test_unsupported_categories_become_texts(home):
     frame = pandas.DataFrame({"a": range(6)})
     cut = frame.assign(
         c=pandas.cut(frame["a"], [0, 3, 6], right=False),
@@ -411,7 +411,7 @@ def test_labelled_rows_are_records(home):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_rows_of_python_come_back(home, form):
+def test_rows_of_python_round_trip(home, form):
     """Plain dictionaries, however they are divided into mini-batches."""
     table = table_of({**FLAT, **NESTED}, 5).drop_columns(sorted(PYTHON_CANNOT))
     expected = table.to_pylist()
@@ -440,7 +440,7 @@ PYTHON_CANNOT = {
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_declared_types_come_back(home, form):
+def test_declared_types_round_trip(home, form):
     columns = {
         "id": "integer",
         "share": "number?",
@@ -508,7 +508,7 @@ def test_results_need_no_other_library(home, library, form):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_extension_types_come_back(home, form):
+def test_extension_types_round_trip(home, form):
     ids = pyarrow.array([b"0123456789abcdef", None], pyarrow.binary(16))
     texts = pyarrow.array(['{"a": [1, null]}', None], pyarrow.string())
     table = pyarrow.table(
@@ -529,7 +529,7 @@ def test_extension_types_come_back(home, form):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_categories_beside_plain_values_are_their_values(home, form):
+def test_categories_among_plain_values_become_values(home, form):
     def mixed(numbers):
         frame = pandas.DataFrame({"v": ["low" if number % 2 else "high" for number in numbers]})
         return frame.astype("category") if numbers[0] < 2 else frame
@@ -625,7 +625,7 @@ def test_integers_beside_missing_ones_are_exact_in_pandas(home):
         assert frame["small"].dtype == "float64", "as pandas has it, where nothing is lost"
 
 
-def test_columns_with_several_levels_of_labels_come_back(home):
+def test_columns_with_several_levels_of_labels_round_trip(home):
     """One label of the first level stands for several columns, and may be the name of the index, too."""
     table = pandas.DataFrame({"v": [1, 1, 2], "w": [1.0, 2.0, 3.0], "big": [2**60 + 1, 2, 3]})
 
@@ -648,7 +648,7 @@ def test_columns_with_several_levels_of_labels_come_back(home):
         assert found.to_pandas()[("v", "n")].tolist() == [[1, None], [2**60 + 1]], "as numbers of Python"
 
 
-def test_index_of_a_series_comes_back(home):
+def test_index_of_a_series_round_trips(home):
     def counts(frame: pandas.DataFrame):
         return frame["g"].value_counts()
 
@@ -675,7 +675,7 @@ def test_days_of_arrow_stay_days(home):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_no_file_holds_has_another_form_or_fails_its_mini_batch(home, form):
+def test_unsupported_values_get_another_form_or_fail_their_mini_batch(home, form):
     def returned(value):
         return gristmill.run(lambda numbers: value, [1], output=f"r.{form}", progress=False).to_arrow()
 

@@ -1,4 +1,4 @@
-"""Tables of random types come back as they were, and the size of mini-batches changes nothing.
+"""Tables of random types round-trip, and the size of mini-batches changes nothing.
 
 Each example of a property is one job, or one for each size, over columns whose types are drawn at random, nested up to
 three deep, with missing values at random. REFERENCE.md lists the differences between what a function returned and what
@@ -87,7 +87,7 @@ POLARS_LACKS = {
     pyarrow.time32("ms"), pyarrow.time64("us"), pyarrow.timestamp("us", "-03:30"),
 }  # fmt: skip
 PYTHON_LACKS = {
-    # Objects of Python have no width, unit, zone or encoding; those of 64 bits and of microseconds are left.
+    # Objects of Python have no width, unit, zone or encoding: only types of 64 bits and of microseconds remain.
     *(pyarrow.int8(), pyarrow.int16(), pyarrow.int32(), pyarrow.uint8(), pyarrow.uint16(), pyarrow.uint32()),
     *(pyarrow.uint64(), pyarrow.float16(), pyarrow.float32(), pyarrow.large_string(), pyarrow.large_binary()),
     *(pyarrow.binary(3), pyarrow.decimal128(12, 2), pyarrow.decimal128(38, 10), pyarrow.time32("ms")),
@@ -187,7 +187,7 @@ JOBS = {"seed": SEEDS, "rows": st.integers(2, 20), "size": st.integers(1, 9), "f
 
 @EXAMPLES
 @given(**JOBS)
-def test_random_arrow_table_comes_back(seed, rows, size, form):
+def test_random_arrow_table_round_trips(seed, rows, size, form):
     table = drawn_table(random.Random(seed), rows, list(LEAVES), SHAPES)
 
     def arrow(table: pyarrow.Table):
@@ -198,7 +198,7 @@ def test_random_arrow_table_comes_back(seed, rows, size, form):
 
 @EXAMPLES
 @given(**JOBS)
-def test_random_polars_frame_comes_back(seed, rows, size, form):
+def test_random_polars_frame_round_trips(seed, rows, size, form):
     leaves = [kind for kind in LEAVES if kind not in POLARS_LACKS]
     table = drawn_table(random.Random(seed), rows, leaves, ["large_list", "array", "struct"])
     frame = polars.from_arrow(table)
@@ -213,7 +213,7 @@ def test_random_polars_frame_comes_back(seed, rows, size, form):
 
 @EXAMPLES
 @given(**JOBS)
-def test_random_frame_of_arrow_types_comes_back(seed, rows, size, form):
+def test_random_frame_of_arrow_types_round_trips(seed, rows, size, form):
     table = drawn_table(random.Random(seed), rows, list(LEAVES), SHAPES)
     frame = table.to_pandas(types_mapper=pandas.ArrowDtype)
 
@@ -229,7 +229,7 @@ def test_random_frame_of_arrow_types_comes_back(seed, rows, size, form):
 
 @EXAMPLES
 @given(**JOBS)
-def test_random_rows_of_python_come_back(seed, rows, size, form):
+def test_random_rows_of_python_round_trip(seed, rows, size, form):
     leaves = [kind for kind in LEAVES if kind not in PYTHON_LACKS]
     table = drawn_table(random.Random(seed), rows, leaves, ["list", "struct"])
     expected = table.to_pylist()
@@ -279,16 +279,16 @@ def drawn_rows(chance, count):
 
 
 def content(path):
-    """Returns what a file says: its bytes, or the schema and the rows of a Parquet file."""
+    """Returns the content of a file: its bytes, or the schema and the rows of a Parquet file."""
     if not path.endswith(".parquet"):
         return pathlib.Path(path).read_bytes()
     table = pyarrow.parquet.read_table(path)
-    # Of a DataFrame whose columns are all plain, pandas describes nothing.
+    # A DataFrame whose columns are all plain has no metadata of pandas.
     return table.schema.remove_metadata(), comparable(table.to_pylist())
 
 
 def lines_of(path):
-    """Returns what the lines of a file say, whose numbers and JSON may be written in several ways."""
+    """Returns the values in the lines of a file, whose numbers and JSON may be written in several ways."""
     return list(map(json.loads, pathlib.Path(path).read_text().splitlines()))
 
 
@@ -344,7 +344,7 @@ def drawn_json(chance, depth=2):
 @EXAMPLES
 @given(seed=SEEDS, rows=st.integers(2, 16), size=st.integers(1, 3), library=st.sampled_from(["pandas", "pyarrow"]))
 def test_size_of_mini_batches_changes_no_line_of_json(seed, rows, size, library):
-    """Lines in, lines out: each is what it was, whatever the mini-batch around it."""
+    """Each line of the output equals the line of the input, whatever its mini-batch."""
     chance = random.Random(seed)
     lines = []
     for _ in range(rows):

@@ -149,7 +149,7 @@ def test_pandas_formats_odd_objects(cells):
     assert rows.Text({}).of_frame(frame)[0] == expected(frame)
 
 
-def test_dates_as_in_the_original():
+def test_dates_match_azure_ml():
     frame = pandas.DataFrame(
         {
             "day": pandas.to_datetime(["2020-01-01", None]),
@@ -162,7 +162,7 @@ def test_dates_as_in_the_original():
 
 
 def test_instants_of_all_times_are_written_natively():
-    # Releases of pandas that know nanoseconds only know fewer years.
+    # Releases of pandas that have only nanoseconds cover fewer years.
     first, end, unit = ("1000-01-01", "9999-12-31", "us") if MAJOR >= 2 else ("1700-01-01", "2250-01-01", "ns")
     days = numpy.arange(first, end, 13, dtype="datetime64[D]")
     frame = pandas.DataFrame({"t": days.astype(f"datetime64[{unit}]")})

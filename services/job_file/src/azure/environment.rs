@@ -97,8 +97,8 @@ impl Reader<'_> {
             return;
         }
         let message = format!(
-            "no environment is named, and none of {}, {PYTHON_ENV} lies beside MLmodel: the model runs with the default \
-             interpreter; {REPLACE}",
+            "no environment is named, and none of {}, {PYTHON_ENV} lies beside MLmodel: the model runs with the \
+             default interpreter; {REPLACE}",
             MODEL_FILES.join(", ")
         );
         self.problems.warn(at, field, message);
@@ -127,7 +127,7 @@ impl Reader<'_> {
                         None => Node::text(at, line),
                     }
                 })),
-                Some(_) => return Err(fault(format!("`{key}` is no list"))),
+                Some(_) => return Err(fault(format!("`{key}` is not a list"))),
                 None => {}
             }
         }

@@ -176,7 +176,7 @@ impl Reader<'_> {
             return;
         }
         let message =
-            format!("{path} has no file MLmodel, so it is no MLflow model, and no script is named");
+            format!("{path} has no file MLmodel, so it is not an MLflow model; no script is named");
         let allowed = "a folder of an MLflow model, or a script";
         let fault = Fault::of(format!("{:?}", Path::new(&path).display().to_string()), allowed);
         self.problems.add(node.location, field, fault.saying(message));
@@ -295,7 +295,7 @@ impl Reader<'_> {
             job.put("partition_keys", Some(node.clone()));
             if let Some(LayerValue { node, .. }) = size {
                 let field = format!("{}mini_batch_size", scope.prefix);
-                self.problems.warn(node.location, &field, "without effect beside partition_keys");
+                self.problems.warn(node.location, &field, "has no effect with partition_keys");
             }
             return;
         }

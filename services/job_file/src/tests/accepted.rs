@@ -10,7 +10,7 @@ use protocol::{
 use super::{BASE, Workplace};
 
 #[test]
-fn defaults_are_those_of_the_original() {
+fn defaults_match_azure_ml() {
     let spec = Workplace::new().spec("");
     assert_eq!(spec.mini_batch_size, MiniBatchSize::Files(10));
     let thresholds = spec.thresholds;
@@ -448,7 +448,7 @@ fn output_format_follows_the_extension() {
     assert_eq!((output.action, output.folder), (OutputAction::SummaryOnly, ItemPath::from("")));
     let output = workplace.spec("output: s3://bucket/scores").output;
     assert_eq!(output.folder, ItemPath::from("s3://bucket/scores"));
-    // Nothing is appended, so its name does not matter, as in the original.
+    // The job appends nothing, so the name does not matter, as in Azure ML.
     assert_eq!(workplace.problems("output_action: summary_only\nappend_row_file_name: a/b"), "");
     for (name, format) in [
         ("Rows.csv", OutputFormat::Csv),
@@ -487,7 +487,7 @@ fn environment_takes_interpreters_and_files() {
     for (given, expected) in [
         ("./bin/python3.99", interpreter("bin/python3.99")),
         ("python3.99", interpreter("bin/python3.99")),
-        // A link stays one: it tells Python which environment it belongs to.
+        // The path keeps its link, from which Python finds its environment.
         ("my-python", interpreter("my-python")),
         (".venv", interpreter(".venv/bin/python")),
         ("{python: .venv}", interpreter(".venv/bin/python")),

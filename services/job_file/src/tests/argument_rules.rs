@@ -2,7 +2,7 @@
 
 use super::Workplace;
 
-/// The user's part of `sys.argv[1:]`.
+/// Returns the user's part of `sys.argv[1:]`.
 fn arguments(workplace: &Workplace, given: &str) -> Vec<String> {
     let spec = workplace.spec(&format!("side_inputs: {{labels: labels.txt}}\narguments: {given}"));
     let argv = &spec.argv;

@@ -1,4 +1,4 @@
-//! Documents of Azure ML: the job files that they amount to.
+//! Documents of Azure ML and the job files that they become.
 
 use std::path::Path;
 
@@ -199,7 +199,7 @@ fn component_is_a_job() {
 }
 
 #[test]
-fn changes_of_the_command_line_say_the_same_in_any_folder() {
+fn overrides_mean_the_same_in_any_folder() {
     let workplace = Workplace::azure();
     let overrides = vec![("run_max_try".to_owned(), "7".to_owned())];
     let step = Some("score".to_owned());
@@ -387,7 +387,7 @@ fn pipeline_is_one_job_for_each_step_in_the_order_of_their_inputs() {
     assert_eq!(score.output.file_name, "all.csv");
     assert_eq!(score.outputs["extra"].as_path(), workplace.path("doc-output/outputs/result"));
     assert_eq!(user_arguments(&score)[2..4], ["--limit", "3"]);
-    // When its turn comes, its data must be there.
+    // The data of the second step must exist once it runs.
     assert!(steps.load(1, false, &context).is_err());
 }
 

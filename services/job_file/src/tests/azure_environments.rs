@@ -63,7 +63,7 @@ fn model_without_a_script_has_the_environment_that_lies_beside_it() {
 }
 
 #[test]
-fn first_generation_of_the_data_lake_is_refused_with_the_way() {
+fn first_generation_of_the_data_lake_is_refused_with_a_remedy() {
     let found =
         Workplace::azure().read(MODEL_ALONE, &inputs(&["adl://a.azuredatalakestore.net/x"]));
     let found = lines(&found.expect_err("nothing reads it"));

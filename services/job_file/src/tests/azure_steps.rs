@@ -94,7 +94,7 @@ fn mostly_refused() -> String {
 }
 
 #[test]
-fn one_step_needs_that_step_alone() {
+fn selected_step_does_not_need_the_others() {
     let (workplace, context) = workplace();
     let text = mostly_refused();
     assert!(workplace.steps_with(&text, &DocumentOverrides::default(), &context).is_err());
@@ -105,7 +105,7 @@ fn one_step_needs_that_step_alone() {
         spec(&steps, 0, &context).inputs[0].paths[0].as_path(),
         workplace.path("doc-output/prepare/cut")
     );
-    // What the step reads itself matters, and so does the place of what a refused step would write.
+    // Mistakes in the inputs of the step itself count, as does the place that a refused step would write.
     let found =
         lines(&workplace.steps_with(&text, &step("spent"), &context).expect_err("its input"));
     assert!(found.contains("inputs.unused: azureml:nowhere:1 is not known here"), "{found}");
@@ -202,7 +202,7 @@ fn refused_step_is_one_mistake() {
 }
 
 #[test]
-fn step_may_be_written_as_public_documents_are() {
+fn step_takes_the_forms_of_public_documents() {
     let (workplace, mut context) = workplace();
     context.azure.models.insert("net".to_owned(), workplace.path("model").display().to_string());
     // A model without a type, code that is one file, and an unknown setting.

@@ -131,12 +131,12 @@ fn other_files_beside_the_script_keep_the_fingerprint() {
     assert_eq!(workplace.parsed("").identity, first, "links that lead nowhere");
 }
 
-/// The words by which later differs from earlier, which ran at this time.
+/// Returns the texts of the differences between two jobs, the earlier of which ran in this period.
 fn differences_since(ran: RunPeriod, earlier: &Parsed, later: &Parsed) -> Vec<String> {
     later.identity.differences(&earlier.identity, ran).iter().map(ToString::to_string).collect()
 }
 
-/// The same, if the earlier job ran at a time when nothing was written.
+/// Returns the same, if no file was written while the earlier job ran.
 fn differences(earlier: &Parsed, later: &Parsed) -> Vec<String> {
     differences_since(RunPeriod { from: 1, to: 2, has_finished: false }, earlier, later)
 }
@@ -177,12 +177,12 @@ fn requested_data_is_compared_file_by_file() {
         ]
     );
     assert_eq!(later.spec.fingerprint, first.spec.fingerprint);
-    // What was written while the job ran may be the script's own.
+    // The script itself may have written a file that changed while the job ran.
     let own = |has_finished| {
         differences_since(RunPeriod { from: 0, to: u64::MAX, has_finished }, &first, &later)
     };
     assert_eq!(own(false), ["kind.bin is missing"]);
-    // A result that was made before or after the change is not taken.
+    // Results from before or after the change are not reused.
     assert_eq!(
         own(true),
         ["labels.txt has changed", "small.cfg has changed", "kind.bin is missing"]
@@ -252,7 +252,7 @@ fn differences_use_names_of_keys() {
     );
 }
 
-/// A job whose script lies beside everything else: output and input must not make it another job.
+/// A job whose script is in the folder of everything else: output and inputs must not change its identity.
 #[test]
 fn job_file_output_and_inputs_inside_the_snapshot_keep_the_fingerprint() {
     let workplace = Workplace::new();
@@ -280,7 +280,7 @@ fn job_file_output_and_inputs_inside_the_snapshot_keep_the_fingerprint() {
         workplace.write("code/helper.py", inputs);
         assert_ne!(workplace.spec(&flat(inputs)).fingerprint, first, "{inputs}");
     }
-    // The script lies in the input: that cannot be left out.
+    // The script is in the input, which the snapshot then cannot leave out.
     let inside = flat("path: code");
     let first = workplace.spec(&inside).fingerprint;
     workplace.write("code/helper.py", "changed");

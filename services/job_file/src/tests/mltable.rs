@@ -179,7 +179,7 @@ fn values_of_booleans_without_effect_are_a_warning() {
 }
 
 #[test]
-fn lines_that_cannot_be_read_say_nothing_of_types() {
+fn unreadable_lines_do_not_affect_types() {
     let of = |option: &str| {
         let table =
             format!("paths: [{{folder: .}}]\ntransformations: [read_json_lines: {{{option}}}]\n");
@@ -190,7 +190,7 @@ fn lines_that_cannot_be_read_say_nothing_of_types() {
 }
 
 #[test]
-fn take_and_skip_count_what_is_left() {
+fn take_and_skip_count_remaining_rows() {
     for (steps, expected) in [
         ("take: 5", (0, Some(5))),
         ("skip: 3", (3, None)),

@@ -422,7 +422,7 @@ fn forbidden_characters_in_file_names_are_rejected() {
     }
 }
 
-/// Names of the original's second version, and keys that belong elsewhere.
+/// Names of the second version of Azure ML, and keys that belong elsewhere.
 #[test]
 fn unknown_key_suggests_the_right_name() {
     let workplace = Workplace::new();

@@ -131,7 +131,7 @@ fn identity_settings(parsed: &crate::Parsed) -> serde_json::Value {
     serde_json::to_value(&parsed.identity).expect("plain data")["settings"].take()
 }
 
-/// A field without a key has no name in messages, and no decision whether the fingerprint covers it.
+/// A field without a key would have no name in messages, and no rule whether the fingerprint covers it.
 #[test]
 fn every_setting_of_a_job_has_a_key() {
     let workplace = Workplace::new();
@@ -177,7 +177,7 @@ fn every_setting_of_a_job_has_a_key() {
 }
 
 #[test]
-fn isolate_may_be_off_as_other_readers_of_yaml_write_it() {
+fn isolate_takes_false_for_off() {
     let workplace = Workplace::new();
     for off in ["off", "'off'", "false"] {
         assert_eq!(

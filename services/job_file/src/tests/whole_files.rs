@@ -1,4 +1,4 @@
-//! Whole job files and what becomes of them.
+//! Whole job files and the specifications that they become.
 
 use protocol::{
     DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, HeaderMode, Input, InputKind,

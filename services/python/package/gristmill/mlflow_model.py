@@ -21,7 +21,7 @@ _signature = None
 
 
 class ModelFolderError(Exception):
-    """``AZUREML_MODEL_DIR`` holds no MLflow model, or several."""
+    """``AZUREML_MODEL_DIR`` has no MLflow model, or several."""
 
 
 class InputFileError(Exception):
