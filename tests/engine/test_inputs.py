@@ -138,7 +138,7 @@ def test_plan_shows_the_decisions_for_each_input(workplace):
             "day",
             "datetime64[ns]",
             "2020-01-31T00:00:00, 2020-02-01T00:00:00",
-            "dates, month before day where both are possible (2 values seen)",
+            "dates (2 values seen)",
         ],
         ["n", "float64", "2.5", "numbers (1 value seen, 1 of 2 missing)"],
     ]
@@ -161,6 +161,26 @@ def test_plan_shows_the_decisions_for_each_input(workplace):
     ended = workplace.command("run", job.file)
     assert ended.exit_status == 0, str(ended)
     assert ended.stdout.count("  note: ") == 3, str(ended)
+
+
+@pytest.mark.parametrize(
+    ("types", "first", "second", "expected"),
+    [
+        ("original", "1/2/2020", "3/4/2020", "datetime64[ns] | dates such as 1/2/2020, with the month before the day"),
+        ("original", "1/2/2020", "1/31/2020", "datetime64[ns] | dates"),
+        ("pandas", "true", "", "object (bool) | truth values of one notation"),
+        ("pandas", "7", "seven", "object (str) | numbers in these rows, and other values in further ones"),
+        ("pandas", "7", str(2**70), "object (str) | whole numbers beyond 64 bits"),
+    ],
+)
+def test_plan_explains_a_type_by_the_values_that_decide_it(workplace, types, first, second, expected):
+    """The second file has other values than the first, of which the plan shows some."""
+    rows = f"v,n\n{first},1\n{second},2\n" if second != "seven" else f"v,n\n{first},1\n"
+    workplace.write({"data/a.csv": rows, "data/b.csv": f"v,n\n{second},1\n"})
+    ended = workplace.command("plan", workplace.job(ECHO, inputs=table(types=types)).file)
+    kind, reason = expected.split(" | ")
+    (line,) = [line for line in ended.stdout.splitlines() if line.strip().startswith("v ")]
+    assert re.split(r"  +", line.strip())[1] == kind and f"  {reason} (" in line, str(ended)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])

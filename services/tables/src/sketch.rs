@@ -15,7 +15,7 @@ use crate::blocks::{RangeSize, text_ranges};
 use crate::decode::{DecodeRequest, Decoder, LocalBlock};
 use crate::error::{Result, display, unreadable};
 use crate::row_groups::guarded;
-use crate::scalar::{parse_float, trim};
+use crate::scalar::{is_whole, parse_float, parse_integer, parse_unsigned, trim};
 use crate::source::must_be_read;
 
 /// Maximum number of values shown of a column, and of characters of each.
@@ -76,12 +76,13 @@ pub fn text_sketches(
         let values = values(array.as_ref());
         let reason = match options.infer_column_types {
             _ if options.column_types.contains_key(field.name()) => "`columns` says so".to_owned(),
-            true => reason(column_type, &values, array.len()),
+            true => reason(column_type, found, &values, array.len()),
             false => "`infer_column_types: false`".to_owned(),
         };
         let column_type = match column_type {
             _ if found.is_some_and(|column| column.has_missing) => "float64".to_owned(),
             ColumnType::Json => "object (dict, list, …)".to_owned(),
+            ColumnType::Boolean if array.null_count() > 0 => "object (bool)".to_owned(),
             _ => type_name(array.data_type()),
         };
         sketches.push(Sketch {
@@ -199,7 +200,12 @@ fn samples(values: &[String]) -> Vec<String> {
     found
 }
 
-fn reason(column_type: ColumnType, values: &[String], rows: usize) -> String {
+fn reason(
+    column_type: ColumnType,
+    found: Option<&TableColumn>,
+    values: &[String],
+    rows: usize,
+) -> String {
     let missing = match rows - values.len() {
         0 => String::new(),
         missing => format!(", {missing} of {rows} missing"),
@@ -214,9 +220,10 @@ fn reason(column_type: ColumnType, values: &[String], rows: usize) -> String {
         ColumnType::Boolean => format!("truth values of one notation {seen}"),
         ColumnType::Integer | ColumnType::Unsigned => format!("whole numbers {seen}"),
         ColumnType::Float => format!("numbers {seen}"),
-        ColumnType::DateTimeMonthFirst => {
-            format!("dates, month before day where both are possible {seen}")
-        }
+        ColumnType::DateTimeMonthFirst => match found.and_then(|column| column.doubtful.as_ref()) {
+            Some(date) => format!("dates such as {date}, with the month before the day {seen}"),
+            None => format!("dates {seen}"),
+        },
         ColumnType::DateTimeDayFirst => format!("dates, day before month {seen}"),
         ColumnType::Json => format!("objects, arrays, or values of several kinds {seen}"),
         _ => match values.iter().find(|value| parse_float(trim(value.as_bytes())).is_none()) {
@@ -224,9 +231,17 @@ fn reason(column_type: ColumnType, values: &[String], rows: usize) -> String {
                 let sample = samples(std::slice::from_ref(value)).concat();
                 format!("not all are numbers, dates or truth values: {sample:?} {seen}")
             }
-            None => format!("numbers that are not all of one kind {seen}"),
+            None if values.iter().any(|value| is_beyond_64_bits(value)) => {
+                format!("whole numbers beyond 64 bits {seen}")
+            }
+            None => format!("numbers in these rows, and other values in further ones {seen}"),
         },
     }
+}
+
+fn is_beyond_64_bits(value: &str) -> bool {
+    let value = trim(value.as_bytes());
+    is_whole(value) && parse_integer(value).is_none() && parse_unsigned(value).is_none()
 }
 
 /// Returns the pandas name of a type, if pandas has the type.
