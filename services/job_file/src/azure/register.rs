@@ -16,6 +16,7 @@ use crate::Fault;
 /// An output of a step that a register keeps once the step has completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asset {
+    /// Name in the register.
     pub name: String,
     /// `None`: one more than the newest.
     pub version: Option<String>,
