@@ -28,8 +28,8 @@ def find_executable() -> Path:
 
 
 EXECUTABLE = find_executable()
-# Commands inherit these settings, and do not handle signals that are ignored, as SIGHUP is after `nohup`, and SIGINT in the
-# background of a shell.
+# Commands inherit these settings, and do not handle signals that are ignored, as SIGHUP is after `nohup` and SIGINT in
+# the background of a shell.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -30,7 +30,9 @@ def test_open_job_keeps_its_output_for_itself(workplace, target):
     for _ in range(2):
         refused = enqueue(target, same)
         assert refused.exit_status not in (0, 101), str(refused)
-        said = f"job {job_id} has not ended and writes the same output, {workplace.folder}/results/rows.txt; wait for it"
+        said = (
+            f"job {job_id} has not ended and writes the same output, {workplace.folder}/results/rows.txt; wait for it"
+        )
         assert said in refused.stderr and f"gristmill cancel {job_id} --target {target.name}" in refused.stderr
     assert enqueue(target, other).exit_status == 0
     target.reducer()

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from harness import CANCELED, FAILED, INVALID, NOT_ENDED, file_names, go, wait_until
+from harness import CANCELED, FAILED, HOLDS, INVALID, NOT_ENDED, file_names, go, wait_until
 from http_server import HttpServer
 
 FILES = 40
