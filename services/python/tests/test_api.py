@@ -94,7 +94,7 @@ def test_function_brings_the_modules_of_its_author(tmp_path, monkeypatch):
     ("function", "init", "said"),
     [
         (lambda: [], None, "takes no argument: its first one is the mini-batch"),
-        (lambda a, b: [], None, "needs b too: it gets the mini-batch"),
+        (lambda a, b: [], None, "needs b too: it gets only the mini-batch"),
         (len, lambda x: x, "init gets no argument, and <lambda> needs x"),
         (len, 3, "init needs a function, not 3"),
         (7, None, "run needs a function, or the path of an entry script or job file, not 7"),

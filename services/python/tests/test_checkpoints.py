@@ -262,7 +262,7 @@ def test_error_that_the_script_catches_fails_the_attempt(start):
                 pass
         """
     )
-    assert "no item of mini-batch 0" in failure(agent.run("a"))
+    assert "not an item of mini-batch 0" in failure(agent.run("a"))
 
 
 def test_first_item_that_is_foreign_says_how_to_return_pairs(start):
