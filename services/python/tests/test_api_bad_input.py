@@ -121,7 +121,9 @@ def test_init_that_fails_shows_its_error():
 
 
 def test_result_that_cannot_be_written_is_named():
-    with pytest.raises(gristmill.JobFailed, match="should return a table, or a list of rows; for a single row, \\[row\\]"):
+    with pytest.raises(
+        gristmill.JobFailed, match="should return a table, or a list of rows; for a single row, \\[row\\]"
+    ):
         run(lambda items: 3, [1])
     with pytest.raises(gristmill.JobFailed, match="returned a object as a row, which has no form in a file"):
         run(lambda items: [object()], [1])
