@@ -315,9 +315,9 @@ def test_json_is_one_object_on_one_line_however_a_command_ends(workplace):
     running = held.start()
     running.wait_for_record("run")
     (job_id,) = workplace.job_ids()
-    for command in (["run", held.file], ["retry", job_id]):
+    for command, state in ((["run", held.file], "has not ended"), (["retry", job_id], "is running")):
         busy = printed(*command, expect=BUSY)
-        assert busy["exit_status"] == BUSY and f"job {job_id} is running" in busy["error"], busy
+        assert busy["exit_status"] == BUSY and f"job {job_id} {state}" in busy["error"], busy
     go(workplace)
     assert running.wait().exit_status == 0
     assert "there is no job" in printed("retry", "other", expect=1)["error"]

@@ -74,8 +74,13 @@ def test_reducer_killed_while_it_publishes_a_job_is_replaced(workplace, target, 
     wait_until(lambda: workplace.recorded("run"), "the first mini-batches")
     killed.kill()
     wait_until(lambda: target.waiting("tasks") == 0, "an empty queue")
-    assert len(workplace.recorded("run")) < COUNT, "a part was published"
+    published = len(workplace.recorded("run"))
+    assert published < COUNT, "a part was published"
     target.reducer()
     assert target.lines(job_id) == file_names(COUNT)
     runs = Counter(fact["file"] for fact in workplace.recorded("run"))
-    assert runs == dict.fromkeys(file_names(COUNT), 1), "each mini-batch ran once"
+    assert sorted(runs) == file_names(COUNT)
+    # SQS may answer the last request of the killed reducer. It hides the results in this answer for a minute, and the
+    # new reducer takes their mini-batches for lost.
+    hidden_max = published // 2 if target.kind == "sqs" else 0
+    assert runs.total() - COUNT <= hidden_max, f"{runs.total() - COUNT} mini-batches of {published} ran twice"

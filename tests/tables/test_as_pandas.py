@@ -261,7 +261,7 @@ def test_row_that_contradicts_the_types_of_the_sample_is_rejected(workplace, fir
     expected = as_read(text, {"delimiter": ",", "skip_rows": 0}, rejects)
     assert list(found["f0"]) == list(expected["f0"])
     assert same_values(found["v"].astype(object), expected["v"])
-    messages = {reject["message"].rsplit(" is no ", 1)[0] for reject in ended.rejects()}
+    messages = {reject["message"].rsplit(" is not ", 1)[0] for reject in ended.rejects()}
     assert messages == {f'column "v": "{misfit}"' for misfit in misfits}
 
 
