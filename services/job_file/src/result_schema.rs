@@ -123,9 +123,8 @@ fn json_schema(top: &Section<'_>, location: Location, entries: &[Entry]) -> Opti
     let location = location_of(entries, &invalid.place).unwrap_or(location);
     let keyword = invalid.place.last().map_or("", String::as_str);
     let hint = did_you_mean(keyword, invalid.keywords.iter().copied());
-    let message = &invalid.message;
-    let message =
-        format!("found a value that is not a JSON Schema: {message}{hint}; allowed: {ALLOWED}");
+    let rest = if hint.is_empty() { format!("; allowed: {ALLOWED}") } else { hint };
+    let message = format!("found a value that is not a JSON Schema: {}{rest}", invalid.message);
     top.refuse(&field, location, Fault::only(message));
     None
 }
