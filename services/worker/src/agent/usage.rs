@@ -136,12 +136,21 @@ mod tests {
                 std::hint::black_box(until);
             }
         };
+        let processor_time = || {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+            Duration::try_from(time).expect("not negative")
+        };
         work(Duration::from_millis(100));
         assert_eq!(usage.of("0", own().into_iter()).len(), 1);
+        let (began, before) = (Instant::now(), processor_time());
         work(MEASURE_EVERY + Duration::from_millis(200));
+        let spent = (processor_time() - before).as_secs_f64() / began.elapsed().as_secs_f64();
         let [used] = usage.of("0", own().into_iter()) else { panic!("one process runs") };
         assert_eq!((&*used.node, &*used.process), ("0", "process000"));
-        assert!(used.cpu_percent > 0 && used.memory_bytes > 1 << 20, "{used:?}");
+        // The share of a processor that the process got, which is small on a busy machine.
+        let difference = (f64::from(used.cpu_percent) - 100.0 * spent).abs();
+        assert!(used.cpu_percent > 0 && difference <= 15.0, "{used:?}, {spent}");
+        assert!(used.memory_bytes > 1 << 20, "{used:?}");
         assert_eq!((used.gpu_percent, used.gpu_memory_bytes), (None, None));
     }
 
