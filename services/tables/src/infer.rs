@@ -11,7 +11,7 @@ use protocol::{ColumnType, TableColumn, TableFormat, TableOptions, TableSchema, 
 
 use crate::WINDOW_ROWS;
 use crate::charset::encoding_of;
-use crate::datetime::{DayOrder, is_datetime, parse_instant};
+use crate::datetime::{DayOrder, parse_instant};
 use crate::error::{Error, Result, display};
 use crate::headers::has_own_header;
 use crate::jsonl::{Value, lines, members};
@@ -441,7 +441,7 @@ struct Candidates {
     booleans: [bool; 4],
     /// The first value, if all are codes and not words.
     code: Option<String>,
-    /// A date that is another one if the day comes first.
+    /// A date that means another day if the day comes first.
     date: Option<String>,
     integer: bool,
     unsigned: bool,
@@ -501,7 +501,7 @@ impl Candidates {
         }
         self.filled += 1;
         let notation = match cell {
-            // pandas trims numbers, and no truth values.
+            // pandas trims numbers, but not truth values.
             _ if self.types == TypeRules::Pandas => parse_truth(text).map(|_| WORDS),
             b"0" | b"1" => Some(0),
             b"T" | b"F" => Some(2),
@@ -522,24 +522,19 @@ impl Candidates {
         self.whole = self.whole && is_whole(cell);
         self.float = self.float
             && parse_float(cell).is_some_and(|value| !(self.has_words && value.is_nan()));
-        self.month_first = self.month_first && is_datetime(cell, DayOrder::MonthFirst);
-        self.day_first = self.day_first && is_datetime(cell, DayOrder::DayFirst);
-        if self.date.is_none()
-            && self.month_first
-            && parse_instant(cell, DayOrder::MonthFirst) != parse_instant(cell, DayOrder::DayFirst)
-        {
-            self.date = Some(String::from_utf8_lossy(cell).into_owned());
-        }
-        self.see_offset(cell);
+        self.see_instant(cell);
     }
 
-    fn see_offset(&mut self, cell: &[u8]) {
-        let instant = || {
-            parse_instant(cell, DayOrder::MonthFirst)
-                .or_else(|| parse_instant(cell, DayOrder::DayFirst))
-        };
-        self.has_offset =
-            self.has_offset || instant().is_some_and(|instant| instant.offset.is_some());
+    fn see_instant(&mut self, cell: &[u8]) {
+        let [month_first, day_first] =
+            [DayOrder::MonthFirst, DayOrder::DayFirst].map(|order| parse_instant(cell, order));
+        self.month_first &= month_first.is_some();
+        self.day_first &= day_first.is_some();
+        if self.date.is_none() && self.month_first && month_first != day_first {
+            self.date = Some(String::from_utf8_lossy(cell).into_owned());
+        }
+        self.has_offset |=
+            month_first.or(day_first).is_some_and(|instant| instant.offset.is_some());
     }
 
     /// Takes a JSON value into account. JSON distinguishes numbers from text; values of several kinds stay unchanged.
@@ -557,7 +552,7 @@ impl Candidates {
             }
             Value::Text(text) => {
                 self.filled += 1;
-                self.see_offset(trim(text.as_bytes()));
+                self.see_instant(trim(text.as_bytes()));
                 JsonKind::Text
             }
             Value::Nested(_) => JsonKind::Mixed,
