@@ -19,7 +19,7 @@ use super::{Access, RabbitOptions};
 use crate::{DEAD_LETTERS, Error};
 
 /// The delivery mode of messages that the broker writes to disk before it confirms them.
-const PERSISTENT: u8 = 2;
+pub(super) const PERSISTENT: u8 = 2;
 /// The limits of the messages and bytes that are in flight to the broker at a time.
 const BURST_MESSAGES_MAX: usize = 1024;
 const BURST_BYTES_MAX: usize = 16 << 20;

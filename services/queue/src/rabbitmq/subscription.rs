@@ -27,6 +27,7 @@ use super::connections::OwnChannel;
 use super::failure::{is_refusal, message};
 use super::frames::{Frame, queued};
 use super::leases::{ConsumerChange, ConsumerSet, Incoming, Leases, Settlement};
+use super::session::PERSISTENT;
 use crate::Receipt;
 
 /// The time without a request after which consumers end, and waiting messages return to the queue.
@@ -37,8 +38,6 @@ const SETTLE_MAX: Duration = Duration::from_millis(500);
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
 /// The header with the number of deliveries of a message before it returned as a new one.
 const DELIVERIES_BEFORE: &str = "x-gristmill-deliveries";
-/// The delivery mode of messages that the broker writes to disk before it confirms them.
-const PERSISTENT: u8 = 2;
 
 /// The channel on which messages arrive and are settled.
 #[derive(Debug)]
