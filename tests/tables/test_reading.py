@@ -133,7 +133,7 @@ def test_dates_of_either_order_are_read_with_the_month_first_and_said_once(workp
     script = "def run(df): return [str(value.date()) for value in df['at']]"
     ended = workplace.job(script, inputs=table(), mini_batch_size="10 rows").run()
     assert ended.lines[:2] == ["2020-01-02", "2020-03-03"]
-    assert kinds(ended) == [("at", "dates whose day and month could change places, read with the month first", 20)]
+    assert kinds(ended) == [("at", "dates whose day and month could be swapped, read with the month first", 20)]
     remedy = ended.result["warning_kinds"][0]["remedy"]
     assert remedy.endswith("set columns: {at: timestamp_day_first} if days come first"), remedy
     ended = workplace.job(script, inputs=table(columns={"at": "timestamp_day_first"})).run()

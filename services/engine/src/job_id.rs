@@ -16,7 +16,7 @@ pub fn newest_first(ids: Vec<String>) -> Vec<String> {
     };
     let timed = ids.into_iter().filter_map(|id| Some((number(started(&id)?), id)));
     let mut timed: Vec<(u64, String)> = timed.collect();
-    // Ids of one second sort by the milliseconds behind their last hyphen.
+    // Ids of the same second sort by the milliseconds after their last hyphen.
     let end = |id: &String| id.rfind('-').unwrap_or_default();
     timed.sort_unstable_by(|(time, id), (other_time, other)| {
         (other_time, &other[end(other)..], other).cmp(&(time, &id[end(id)..], id))

@@ -227,8 +227,9 @@ pub struct TableColumn {
     /// By the rules of pandas, the times of a column have an offset, or none has: those that decided this have one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_offset: bool,
-    /// A text of which the rules of the original choose one of two readings, if no other text decided the type: one of the
-    /// codes `0`, `1`, `Y`, `N`, `T` and `F`, a truth value; or a date, with the month before the day.
+    /// A text with two possible readings, of which the rules of the original choose one: a code (`0`, `1`, `Y`, `N`, `T` or
+    /// `F`) that is read as a truth value, or a date that is read with the month first. `None` if another text decided the
+    /// type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub doubtful: Option<String>,
 }

@@ -101,11 +101,8 @@ def test_job_keeps_the_source_of_its_function():
 
     job = gristmill.run(double, [1, 2], progress=False, process_count_per_node=1)
     kept = Path(os.environ["GRISTMILL_HOME"], "jobs", job.id, "sources", "0")
-    assert (
-        (kept / "function.txt")
-        .read_text()
-        .startswith("def double(items):\n    # People may read this comment later.\n")
-    )
+    source = (kept / "function.txt").read_text()
+    assert source.startswith("def double(items):\n    # People may read this comment later.\n")
     assert (kept / "entry.py").exists()
 
 

@@ -51,9 +51,9 @@ impl Default for SqliteOptions {
 /// new messages; released messages come first again. One receive returns at most about 16 MiB, no matter how many
 /// messages it requests.
 ///
-/// Each open queue has a thread. Calls that arrive while it is busy share the next commit, so many callers are cheap.
-/// One call with a hundred messages still costs far less than a hundred calls. If a commit fails, every call that
-/// shares it fails without effect.
+/// Each open queue has a thread, which runs all calls that arrived during one commit as the next transaction. Concurrent
+/// callers therefore share the cost of a commit. One call with a hundred messages still costs far less than a hundred
+/// calls. If a commit fails, every call in it fails without effect.
 ///
 /// Dropping the queue waits for pending calls. Its leases remain.
 pub struct SqliteQueue {

@@ -34,8 +34,8 @@ impl fmt::Display for NotConditional {
             }
             Self::Ignored { deceived } => write!(
                 formatter,
-                "the store does not honour conditional creates (If-None-Match: *): it told {deceived} of {WRITERS} \
-                 writers that raced for one object that they had created it, although another writer had"
+                "the store does not honour conditional creates (If-None-Match: *): {deceived} of \
+                 {WRITERS} concurrent writers were wrongly told that they had created the object"
             ),
         }
     }

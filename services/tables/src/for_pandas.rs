@@ -1,4 +1,4 @@
-//! Conversions and metadata of a finished column that only pandas needs, and codes by the rules of Azure ML.
+//! Conversions and metadata of a finished column that only pandas needs, and doubtful values by the rules of Azure ML.
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, OffsetSizeTrait};
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
@@ -68,7 +68,7 @@ pub(crate) fn rounded_by_pandas(
     }
 }
 
-/// Returns the number of values of which the rules of the original choose one of two readings, and one of them.
+/// Returns the number of values in a column with a [`TableColumn::doubtful`] text, and that text.
 pub(crate) fn doubtful_values<'a>(
     column: &'a TableColumn,
     options: &TableOptions,

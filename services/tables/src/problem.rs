@@ -58,7 +58,7 @@ impl Problem {
                 "read as truth values",
             ),
             Self::MonthFirst => {
-                ("dates whose day and month could change places", "read with the month first")
+                ("dates whose day and month could be swapped", "read with the month first")
             }
             Self::LeadingZeros => ("leading zeros", "dropped"),
             Self::Rounded => ("more digits than float64 holds", "rounded"),

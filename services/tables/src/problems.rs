@@ -276,8 +276,8 @@ impl Problems {
         self.add(problem, (Some(column), Some(value)), || origin.describe(position), message);
     }
 
-    /// Adds `count` values of a column, of which the rules of the original choose one of two readings; `value` is one of
-    /// them.
+    /// Adds `count` values of a column for which the rules of the original choose one of two readings. `value` is one of
+    /// these values.
     pub fn doubtful(&mut self, count: u64, place: &str, column: &TableColumn, value: &[u8]) {
         let (problem, reading) = match column.column_type {
             ColumnType::Boolean => {

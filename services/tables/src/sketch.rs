@@ -76,7 +76,10 @@ pub fn text_sketches(
         let values = values(array.as_ref());
         let reason = match options.infer_column_types {
             _ if options.column_types.contains_key(field.name()) => "`columns` says so".to_owned(),
-            true => reason(column_type, found, &values, array.len()),
+            true => {
+                let doubtful = found.and_then(|column| column.doubtful.as_deref());
+                reason(column_type, doubtful, &values, array.len())
+            }
             false => "`infer_column_types: false`".to_owned(),
         };
         let column_type = match column_type {
@@ -202,7 +205,7 @@ fn samples(values: &[String]) -> Vec<String> {
 
 fn reason(
     column_type: ColumnType,
-    found: Option<&TableColumn>,
+    doubtful: Option<&str>,
     values: &[String],
     rows: usize,
 ) -> String {
@@ -220,7 +223,7 @@ fn reason(
         ColumnType::Boolean => format!("truth values of one notation {seen}"),
         ColumnType::Integer | ColumnType::Unsigned => format!("whole numbers {seen}"),
         ColumnType::Float => format!("numbers {seen}"),
-        ColumnType::DateTimeMonthFirst => match found.and_then(|column| column.doubtful.as_ref()) {
+        ColumnType::DateTimeMonthFirst => match doubtful {
             Some(date) => format!("dates such as {date}, with the month before the day {seen}"),
             None => format!("dates {seen}"),
         },
@@ -234,7 +237,7 @@ fn reason(
             None if values.iter().any(|value| is_beyond_64_bits(value)) => {
                 format!("whole numbers beyond 64 bits {seen}")
             }
-            None => format!("numbers in these rows, and other values in further ones {seen}"),
+            None => format!("numbers in these rows, but other rows have other values {seen}"),
         },
     }
 }

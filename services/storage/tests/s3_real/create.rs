@@ -58,7 +58,7 @@ async fn store_that_ignores_the_condition_fails_the_check() {
     let refused = conditional_create_works(&target)
         .await
         .expect("answered")
-        .expect_err("every writer was told that it had created the object");
+        .expect_err("the check must fail, because every writer created the object");
     assert!(matches!(refused, NotConditional::Ignored { deceived: 15 }), "{refused}");
 }
 

@@ -230,11 +230,11 @@ class Environment:
         return made
 
     def register(self, workspace=None):
-        """Returns it: there is no register of environments here."""
+        """Returns this environment. There is no register of environments here."""
         return self
 
     def build(self, workspace=None, image_build_compute=None):
-        """Returns it: a job creates the environment that it needs, once."""
+        """Returns this environment. The first job that needs it creates it."""
         return self
 
     build_local = build
