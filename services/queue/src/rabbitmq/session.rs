@@ -14,12 +14,10 @@ use super::connections::{OwnChannel, SessionPermit};
 use super::failure::{Operation, explain, is_absence, reply};
 use super::frames::{Frame, queued};
 use super::leases::Leases;
-use super::subscription::{self, Subscription, milliseconds};
+use super::subscription::{self, PERSISTENT, Subscription, milliseconds};
 use super::{Access, RabbitOptions};
 use crate::{DEAD_LETTERS, Error};
 
-/// The delivery mode of messages that the broker writes to disk before it confirms them.
-pub(super) const PERSISTENT: u8 = 2;
 /// The limits of the messages and bytes that are in flight to the broker at a time.
 const BURST_MESSAGES_MAX: usize = 1024;
 const BURST_BYTES_MAX: usize = 16 << 20;

@@ -27,7 +27,6 @@ use super::connections::OwnChannel;
 use super::failure::{is_refusal, message};
 use super::frames::{Frame, queued};
 use super::leases::{ConsumerChange, ConsumerSet, Incoming, Leases, Settlement};
-use super::session::PERSISTENT;
 use crate::Receipt;
 
 /// The time without a request after which consumers end, and waiting messages return to the queue.
@@ -36,6 +35,8 @@ const IDLE_MAX: Duration = Duration::from_secs(5);
 const SETTLE_MAX: Duration = Duration::from_millis(500);
 /// The time that the broker has to confirm returned messages.
 const CONFIRM_MAX: Duration = Duration::from_secs(5);
+/// The delivery mode of messages that the broker writes to disk before it confirms them.
+pub(super) const PERSISTENT: u8 = 2;
 /// The header with the number of deliveries of a message before it returned as a new one.
 const DELIVERIES_BEFORE: &str = "x-gristmill-deliveries";
 
