@@ -276,12 +276,13 @@ def watched(workplace: Workplace, target: Target, look: Look) -> tuple[JobViews,
     job_id, reducer, worker = hold_there(workplace, target)
     views = look(target)
     views.await_state(job_id, "Running", "2 of 3")
+    # Without a reducer, the views show the last progress that it wrote.
+    wait_until(lambda: views.status(job_id)["progress"]["running"], "progress that names what runs")
     return views, job_id, reducer, worker
 
 
 def test_job_whose_reducer_was_killed(workplace: Workplace, sqlite: Target, look: Look) -> None:
     views, job_id, reducer, _ = watched(workplace, sqlite, look)
-    wait_until(lambda: views.status(job_id)["progress"]["running"], "what runs")
     reducer.kill()
     says = "no reducer has been heard from since "
     views.check(job_id, Expected("Waiting", says, (3, 2, 0), running=1, can_cancel=True))
