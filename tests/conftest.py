@@ -90,6 +90,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("crash_point_of_a_round", crash_points())
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spreads the tests with brokers, which mostly wait, evenly among the others, which occupy a core."""
+    waiting = [item for item in items if "tests/fleet/" in item.path.as_posix()]
+    busy = [item for item in items if "tests/fleet/" not in item.path.as_posix()]
+    places = [(place / len(some), item) for some in (waiting, busy) for place, item in enumerate(some)]
+    items[:] = [item for _, item in sorted(places, key=lambda each: each[0])]
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """In a pytest-xdist process the id of a test must end with its group, or the group has no effect."""
     if hasattr(session.config, "workerinput"):
