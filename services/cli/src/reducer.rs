@@ -47,7 +47,7 @@ pub async fn reducer(arguments: ReducerArguments, settings: &Settings) -> Result
             return Ok(Exit::Canceled);
         }
     };
-    queues.close().await;
+    let _ = kill.run_until_cancelled(queues.close()).await;
     served.with_context(|| format!("reducer {name} failed"))?;
     let idle = arguments.idle_exit.unwrap_or_default();
     match stop.is_cancelled() {

@@ -106,6 +106,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     let (drain, kill) = (CancellationToken::new(), CancellationToken::new());
     let _ending = watched.until_ending(drain.clone());
     let watching = watch_signals(drain.clone(), kill.clone());
+    let killed = kill.clone();
     let _signals = AbortOnDropHandle::new(tokio::spawn(async move {
         let _watching = AbortOnDropHandle::new(tokio::spawn(watching));
         drain.cancelled().await;
@@ -119,7 +120,7 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     life!("worker {name} offers {}", node.offer());
     watched.print_address();
     let ended = node.run(stopped).await;
-    queues.close().await;
+    let _ = killed.run_until_cancelled(queues.close()).await;
     match ended.with_context(|| format!("worker {name} failed"))? {
         Ended::Idle => {
             let idle = arguments.idle_exit.unwrap_or_default();

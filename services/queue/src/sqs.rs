@@ -31,6 +31,7 @@ use futures::future::join_all;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
 
 pub use self::attributes::{Redrive, SqsAttributes};
 pub use self::broker::SqsBroker;
@@ -77,6 +78,8 @@ pub struct SqsQueue {
 
 struct Inner {
     client: Client,
+    /// The receives of all queues of the broker.
+    receives: TaskTracker,
     name: String,
     url: String,
     /// Whether the queue belongs to a job, so that it may be deleted at any time.
@@ -95,7 +98,7 @@ impl SqsQueue {
     /// Opens a queue with the AWS settings of the environment.
     pub async fn open(options: SqsOptions) -> Result<Self, Error> {
         let client = connect(&options).await?;
-        let (queue, _) = Self::open_with(client, &options).await?;
+        let (queue, _) = Self::open_with(client, &options, &TaskTracker::new()).await?;
         Ok(queue)
     }
 
@@ -324,7 +327,7 @@ impl Queue for SqsQueue {
         }
         let (hand_over, received) = oneshot::channel();
         let inner = self.inner.clone();
-        tokio::spawn(async move {
+        self.inner.receives.spawn(async move {
             let claimed = inner.receive(request, || !hand_over.is_closed()).await;
             drop(hand_over.send(claimed));
         });
@@ -384,15 +387,18 @@ impl Drop for Claimed {
         // Without a runtime the process is ending, and the leases expire.
         if let (false, Ok(runtime)) = (self.deliveries.is_empty(), Handle::try_current()) {
             let (inner, deliveries) = (self.inner.clone(), std::mem::take(&mut self.deliveries));
-            runtime.spawn(async move {
-                let receipts: Vec<Receipt> = deliveries.into_iter().map(|delivery| delivery.receipt).collect();
+            let receives = inner.receives.clone();
+            let release = async move {
+                let receipts: Vec<Receipt> =
+                    deliveries.into_iter().map(|delivery| delivery.receipt).collect();
                 if let Err(error) = inner.release(&receipts).await {
                     tracing::warn!(
                         "{error:#}; {} messages of a dropped receive wait until their leases expire",
                         receipts.len()
                     );
                 }
-            });
+            };
+            receives.spawn_on(release, &runtime);
         }
     }
 }

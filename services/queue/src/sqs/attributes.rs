@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::QueueAttributeName;
+use tokio_util::task::TaskTracker;
 
 use super::failure::Failure;
 use super::leases::Leases;
@@ -55,6 +56,7 @@ impl SqsQueue {
     pub(super) async fn open_with(
         client: Client,
         options: &SqsOptions,
+        receives: &TaskTracker,
     ) -> Result<(Self, bool), Error> {
         let queue = options.queue.as_str();
         let name = queue.rsplit('/').next().unwrap_or(queue).to_owned();
@@ -76,7 +78,7 @@ impl SqsQueue {
             found => (found, false),
         };
         let url = url.map_err(explained)?;
-        Ok((Self::at(client, name, url, created, false).await?, created))
+        Ok((Self::at(client, receives, name, url, created, false).await?, created))
     }
 
     /// Opens the queue of a job. With `create`, creates it with that redrive policy if it does not exist.
@@ -85,18 +87,20 @@ impl SqsQueue {
         name: String,
         options: &SqsOptions,
         create: Option<&Redrive>,
+        receives: &TaskTracker,
     ) -> Result<Self, Error> {
         let url = match create {
             Some(redrive) => self::create(&client, &name, options, Some(redrive)).await,
             None => find(&client, &name).await,
         };
         let url = url.map_err(|failure| failure.explain_of_job(&name, region(&client)))?;
-        Self::at(client, name, url, create.is_some(), true).await
+        Self::at(client, receives, name, url, create.is_some(), true).await
     }
 
     /// Opens the queue with this URL, which may be new.
     async fn at(
         client: Client,
+        receives: &TaskTracker,
         name: String,
         url: String,
         created: bool,
@@ -104,6 +108,7 @@ impl SqsQueue {
     ) -> Result<Self, Error> {
         let mut inner = Inner {
             client,
+            receives: receives.clone(),
             name,
             url,
             of_job,

@@ -8,12 +8,14 @@ use async_trait::async_trait;
 use aws_sdk_sqs::Client;
 use futures::future::try_join_all;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 use tokio::{join, try_join};
+use tokio_util::task::TaskTracker;
 
 use super::attributes::{RECEIVES_MAX, check_region, find};
 use super::failure::Failure;
 use super::service::{REQUEST_TIME, answer, connect, with_retries};
-use super::{Redrive, SqsOptions, SqsQueue, region};
+use super::{Redrive, SqsOptions, SqsQueue, WAIT_MAX, region};
 use crate::broker::{Naming, QueueRole};
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
@@ -33,6 +35,7 @@ pub struct SqsBroker {
     client: Client,
     options: SqsOptions,
     redrive: OnceCell<Redrive>,
+    receives: TaskTracker,
 }
 
 impl SqsBroker {
@@ -41,7 +44,7 @@ impl SqsBroker {
     pub async fn connect(options: SqsOptions) -> Result<Self, Error> {
         let client = connect(&options).await?;
         check_region(&client, &options.queue)?;
-        Ok(Self { client, options, redrive: OnceCell::new() })
+        Ok(Self { client, options, redrive: OnceCell::new(), receives: TaskTracker::new() })
     }
 
     fn queue_name(&self, name: &str, role: QueueRole) -> String {
@@ -52,7 +55,7 @@ impl SqsBroker {
     async fn open_of_target(&self, end: &str) -> Result<(SqsQueue, bool), Error> {
         let queue = format!("{}-{end}", self.options.queue);
         let options = SqsOptions { queue, ..self.options.clone() };
-        SqsQueue::open_with(self.client.clone(), &options).await
+        SqsQueue::open_with(self.client.clone(), &options, &self.receives).await
     }
 
     /// Returns the destination of messages that are received too often.
@@ -68,7 +71,8 @@ impl SqsBroker {
     async fn open_with(&self, name: &str, create: Option<&Redrive>) -> Result<JobQueues, Error> {
         let [tasks, results] = QueueRole::BOTH.map(|role| {
             let name = self.queue_name(name, role);
-            SqsQueue::open_of_job(self.client.clone(), name, &self.options, create)
+            let client = self.client.clone();
+            SqsQueue::open_of_job(client, name, &self.options, create, &self.receives)
         });
         let (tasks, results) = try_join!(tasks, results)?;
         Ok(JobQueues { tasks: Arc::new(tasks), results: Arc::new(results) })
@@ -125,7 +129,18 @@ impl Broker for SqsBroker {
         JOBS_MAX
     }
 
-    async fn close(&self) {}
+    /// The service does not notice that a process has ended: it would lease messages to its last receive, and nobody
+    /// could have them until these leases expire. So this waits for that receive.
+    async fn close(&self) {
+        self.receives.close();
+        if !self.receives.is_empty() {
+            tracing::info!(
+                "waiting up to {} s for the answer of SQS to the last receive",
+                WAIT_MAX.as_secs()
+            );
+        }
+        let _ = timeout(WAIT_MAX + REQUEST_TIME, self.receives.wait()).await;
+    }
 }
 
 impl Debug for SqsBroker {

@@ -9,13 +9,14 @@ use aws_sdk_sqs::types::QueueAttributeName;
 use futures::future::{join_all, try_join_all};
 use queue::contract::brokers::{Harness, names};
 use queue::{
-    Broker, CONTROL, DEAD_LETTERS, Error, Queue, Redrive, SqsBroker, SqsOptions, SqsQueue,
+    Broker, CONTROL, DEAD_LETTERS, Error, Queue, Receive, Redrive, SqsBroker, SqsOptions, SqsQueue,
 };
+use tokio::sync::Notify;
 
 use crate::proxy::{Fate, Proxy};
 use crate::{
-    Deleted, client, localstack, messages, moto, open, options, receipts, receive, request,
-    unused_name, url_of,
+    Deleted, PATIENCE, client, localstack, messages, moto, open, options, receipts, receive,
+    request, unused_name, url_of,
 };
 
 struct Aws {
@@ -225,4 +226,46 @@ async fn opening_requests_the_url_of_each_queue_once() {
         queues.tasks.send(messages(1)).await.expect("sends");
     }
     assert_eq!((proxy.count("GetQueueUrl"), proxy.count("SendMessageBatch")), (2, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn process_that_closes_its_broker_hides_no_message() {
+    let aws = Aws::new(localstack()).await;
+    let queues = aws.broker.create("job").await.expect("creates");
+    let (polled, closed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let proxy = {
+        let polled = polled.clone();
+        Proxy::start(&localstack(), move |request| {
+            if request.action == "ReceiveMessage" {
+                polled.notify_one();
+            }
+            Fate::Pass
+        })
+        .await
+    };
+    // A runtime stands for a process: its end closes its connections.
+    let process = tokio::runtime::Runtime::new().expect("starts");
+    let (endpoint, prefix, has_closed) =
+        (proxy.endpoint.clone(), aws.prefix.clone(), closed.clone());
+    process.spawn(async move {
+        let broker = broker(&endpoint, &prefix, false).await;
+        let tasks = broker.open("job").await.expect("opens").tasks;
+        tokio::select! {
+            received = tasks.receive(Receive { wait: Duration::from_secs(4), ..request(10) }) => {
+                panic!("the queue is empty: {received:?}")
+            }
+            () = polled.notified() => {}
+        }
+        broker.close().await;
+        has_closed.notify_one();
+    });
+    closed.notified().await;
+    process.shutdown_background();
+    queues.tasks.send(messages(1)).await.expect("sends");
+    let received = queues.tasks.receive(Receive { wait: PATIENCE, ..request(1) }).await;
+    assert_eq!(
+        received.expect("receives")[0].receive_count,
+        1,
+        "the dropped receive took it first"
+    );
 }
