@@ -47,7 +47,7 @@ pub fn lines(decisions: &Decisions) -> Vec<String> {
         lines.extend(text.header.map(|header| {
             let meaning = match header {
                 HeaderMode::AllFilesSameHeaders => "the first line of each file names its columns",
-                HeaderMode::NoHeader => "none, columns are Column1, Column2, …",
+                HeaderMode::NoHeader => "none, every line is a row",
                 HeaderMode::FromFirstFile => "the first line of the first file names its columns",
                 HeaderMode::AllFilesDifferentHeaders => {
                     "the first line of each file names its own columns; the table has those of all files"

@@ -430,10 +430,12 @@ impl RoundResult {
             None => ", and was interrupted",
         };
         let so_far = if *state == Some(JobState::Running) { " so far" } else { "" };
-        format!(
-            "{began}{script}{end}: {} of {} items succeeded{so_far}",
-            items.succeeded, items.total
-        )
+        let items = match (items.succeeded, items.total) {
+            (0, 0) => "no item was counted".to_owned(),
+            (succeeded, 0) => format!("{} succeeded", counted(succeeded, "item")),
+            (succeeded, total) => format!("{succeeded} of {total} items succeeded"),
+        };
+        format!("{began}{script}{end}: {items}{so_far}")
     }
 }
 
@@ -478,6 +480,18 @@ pub fn milliseconds_since_epoch() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentence_of_a_round_counts_items_that_are_known() {
+        for (succeeded, total, expected) in [
+            (0, 0, "ran the job, and was interrupted: no item was counted"),
+            (1, 0, "ran the job, and was interrupted: 1 item succeeded"),
+            (3, 4, "ran the job, and was interrupted: 3 of 4 items succeeded"),
+        ] {
+            let items = Counts { total, succeeded, failed: 0 };
+            assert_eq!(RoundResult { items, ..RoundResult::default() }.sentence(), expected);
+        }
+    }
 
     #[test]
     fn divided_mini_batches_are_named_in_their_order() {

@@ -5,9 +5,8 @@ use std::io::Cursor;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Float64Array, PrimitiveArray, StringArray,
-    TimestampMicrosecondArray, TimestampMillisecondArray, TimestampNanosecondArray,
-    TimestampSecondArray,
+    ArrayRef, BooleanArray, Float32Array, Float64Array, PrimitiveArray, TimestampMicrosecondArray,
+    TimestampMillisecondArray, TimestampNanosecondArray, TimestampSecondArray,
 };
 use arrow::compute::concat_batches;
 use arrow::datatypes::{self as types, ArrowPrimitiveType, Field, Schema, TimeUnit};
@@ -20,8 +19,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::cells::{Cells, PyColumn, Utf8, borrow_cells};
-use crate::values::{Builder, Cell, Columns};
+use crate::cells::{Cells, PyColumn, borrow_cells};
+use crate::values::{Builder, Cell, Columns, texts_of};
 use protocol::instant::MISSING;
 
 /// The kind of a column that pyarrow has written as a separate Arrow IPC stream.
@@ -216,17 +215,14 @@ fn array_of(cells: &Cells<'_>, rows: usize) -> ArrayRef {
                 TimeUnit::Nanosecond => Arc::new(instants.collect::<TimestampNanosecondArray>()),
             }
         }
-        Cells::Utf8(cells) => Arc::new(strings_of(cells, rows)),
+        Cells::Utf8(cells) => {
+            let text = |row| cells.get(row).map(|text| String::from_utf8_lossy(text).into_owned());
+            texts_of((0..rows).map(text).collect())
+        }
         Cells::Object(_) => unreachable!("objects have a builder"),
     }
 }
 
 fn copy<T: ArrowPrimitiveType>(cells: &[T::Native]) -> ArrayRef {
     Arc::new(PrimitiveArray::<T>::from_iter_values(cells.iter().copied()))
-}
-
-fn strings_of(cells: &Utf8<'_>, rows: usize) -> StringArray {
-    (0..rows)
-        .map(|row| cells.get(row).map(|text| String::from_utf8_lossy(text).into_owned()))
-        .collect()
 }

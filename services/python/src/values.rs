@@ -11,9 +11,9 @@ use std::sync::Arc;
 use arrow::array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Decimal256Array,
     DurationMicrosecondArray, DurationNanosecondArray, Float32Array, Float64Array, Int64Array,
-    LargeListArray, ListArray, MapArray, NullArray, StringArray, StructArray,
-    Time64MicrosecondArray, TimestampMicrosecondArray, TimestampNanosecondArray, UInt64Array,
-    UnionArray,
+    LargeBinaryArray, LargeListArray, LargeStringArray, ListArray, MapArray, NullArray,
+    StringArray, StructArray, Time64MicrosecondArray, TimestampMicrosecondArray,
+    TimestampNanosecondArray, UInt64Array, UnionArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Fields, UnionFields, i256};
@@ -453,13 +453,7 @@ impl<'py> Builder<'py> {
             Kind::Decimal => decimals(&each(cells, |value| {
                 value.call_method1(intern!(py, "__format__"), ("f",))?.extract::<String>()
             })?)?,
-            Kind::Text => {
-                let texts = each(cells, text_of)?;
-                match texts.iter().flatten().map(String::len).sum::<usize>() > i32::MAX as usize {
-                    true => Arc::new(arrow::array::LargeStringArray::from(texts)),
-                    false => Arc::new(StringArray::from(texts)),
-                }
-            }
+            Kind::Text => texts_of(each(cells, text_of)?),
             Kind::Binary => {
                 let bytes = each(cells, |value| match value.cast::<PyBytes>() {
                     Ok(bytes) => Ok(bytes.as_bytes().to_vec()),
@@ -470,7 +464,10 @@ impl<'py> Builder<'py> {
                         .as_bytes()
                         .to_vec()),
                 })?;
-                Arc::new(bytes.into_iter().collect::<BinaryArray>())
+                match needs_large_offsets(&bytes) {
+                    true => Arc::new(bytes.into_iter().collect::<LargeBinaryArray>()),
+                    false => Arc::new(bytes.into_iter().collect::<BinaryArray>()),
+                }
             }
             Kind::Date => {
                 let epoch = 719_163;
@@ -581,7 +578,7 @@ impl<'py> Builder<'py> {
                 let texts = each(cells, |value| {
                     self.rows.call_method1(intern!(py, "json_text"), (value,))?.extract::<String>()
                 })?;
-                return Ok(Column { array: Arc::new(StringArray::from(texts)), is_json: true });
+                return Ok(Column { array: texts_of(texts), is_json: true });
             }
         };
         Ok(Column { array, is_json: false })
@@ -705,6 +702,20 @@ fn texts_only(cells: &[Cell<'_>]) -> Option<ArrayRef> {
     }
     (bytes < i32::MAX as usize && texts.iter().any(Option::is_some))
         .then(|| Arc::new(StringArray::from(texts)) as ArrayRef)
+}
+
+/// Returns an array of texts.
+pub fn texts_of(texts: Vec<Option<String>>) -> ArrayRef {
+    match needs_large_offsets(&texts) {
+        true => Arc::new(LargeStringArray::from(texts)),
+        false => Arc::new(StringArray::from(texts)),
+    }
+}
+
+/// Returns whether the values together are longer than offsets of 32 bits can tell.
+fn needs_large_offsets<T: AsRef<[u8]>>(values: &[Option<T>]) -> bool {
+    let bytes = |value: &T| value.as_ref().len();
+    values.iter().flatten().map(bytes).sum::<usize>() > i32::MAX as usize
 }
 
 /// Returns a text. Lone surrogates, which UTF-8 lacks, become escapes such as `\udc80`.
