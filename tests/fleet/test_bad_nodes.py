@@ -38,10 +38,17 @@ def test_worker_that_fails_where_another_succeeds_leaves_the_job(workplace, sqli
     assert note in sqlite.command("status", job_id).stdout
 
 
+# The good node holds a file until the other one has begun.
 FAILS_SOMETIMES = """
     import os
+    from recorder import record, recorded, wait_for
+    def init():
+        if os.environ["ONE_OF"] == "10":
+            record("begun")
     def run(files):
         number = int(os.path.basename(files[0])[:3])
+        if number == 5 and os.environ["ONE_OF"] == "1000":
+            wait_for(lambda: recorded("begun"))
         if number % int(os.environ["ONE_OF"]) == 0:
             raise OSError("the cache of this machine is full")
         return [os.path.basename(files[0])]
@@ -52,9 +59,16 @@ def test_worker_on_which_every_tenth_run_fails_stays_and_no_mini_batch_is_lost(w
     workplace.data(100)
     sqlite.reducer()
     sqlite.worker("--process-count", 1, ONE_OF="1000")
+    job_id = sqlite.enqueue(workplace.job(FAILS_SOMETIMES, speculation=False, run_max_try=3, error_threshold=1))
+
+    def succeeded():
+        progress = sqlite.status(job_id)["progress"]
+        return progress and progress["mini_batches"]["succeeded"]
+
+    # A worker leaves a failed mini-batch to others, once the reducer knows these.
+    wait_until(succeeded, "a success of the first worker")
     sqlite.worker("--process-count", 1, ONE_OF="10")
-    job = workplace.job(FAILS_SOMETIMES, speculation=False, run_max_try=3, error_threshold=1)
-    result = sqlite.wait_for_end(sqlite.enqueue(job))
+    result = sqlite.wait_for_end(job_id)
     # No worker runs the first file.
     assert sqlite.output(result).decode().splitlines() == file_names(100, without=[0])
     assert result["state"] == "Completed"

@@ -56,7 +56,12 @@ class Engine:
         """Ends the tests' own engine with all its data, or removes their objects from another one."""
         if self.is_ours:
             subprocess.run([ROOT / "scripts/down", "docker"], env=self.environment, check=True)
-            shutil.rmtree(Path(self.environment["GRISTMILL_COMPONENTS"]) / "docker")
+            data = Path(self.environment["GRISTMILL_COMPONENTS"]) / "docker"
+            # The engine leaves the namespace of the last container mounted if it ends before that container.
+            for mount in Path("/proc/self/mounts").read_text().splitlines():
+                if (place := Path(mount.split()[1])).is_relative_to(data):
+                    subprocess.run(["umount", "--lazy", place], check=True)
+            shutil.rmtree(data)
             return
         for image in self.docker("image", "ls", "--quiet", "--filter", f"reference=*:{self.tag}*").split():
             self.run("image", "rm", "--force", image)
