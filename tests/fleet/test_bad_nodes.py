@@ -38,41 +38,53 @@ def test_worker_that_fails_where_another_succeeds_leaves_the_job(workplace, sqli
     assert note in sqlite.command("status", job_id).stdout
 
 
-# The good node holds a file until the other one has begun.
+# Of the runs of a process, the first of each ONE_OF fails. A good node waits in a file until another one has failed.
 FAILS_SOMETIMES = """
     import os
     from recorder import record, recorded, wait_for
-    def init():
-        if os.environ["ONE_OF"] == "10":
-            record("begun")
+    runs, one_of = 0, int(os.environ["ONE_OF"])
     def run(files):
-        number = int(os.path.basename(files[0])[:3])
-        if number == 5 and os.environ["ONE_OF"] == "1000":
-            wait_for(lambda: recorded("begun"))
-        if number % int(os.environ["ONE_OF"]) == 0:
+        global runs
+        runs += 1
+        name = os.path.basename(files[0])
+        if one_of and runs % one_of == 1 % one_of:
+            record("failed")
             raise OSError("the cache of this machine is full")
-        return [os.path.basename(files[0])]
+        if not one_of and name == "005.txt":
+            wait_for(lambda: recorded("failed"))
+        return [name]
 """
 
 
 def test_worker_on_which_every_tenth_run_fails_stays_and_no_mini_batch_is_lost(workplace, sqlite):
     workplace.data(100)
     sqlite.reducer()
-    sqlite.worker("--process-count", 1, ONE_OF="1000")
-    job_id = sqlite.enqueue(workplace.job(FAILS_SOMETIMES, speculation=False, run_max_try=3, error_threshold=1))
-
-    def succeeded():
-        progress = sqlite.status(job_id)["progress"]
-        return progress and progress["mini_batches"]["succeeded"]
-
-    # A worker leaves a failed mini-batch to others, once the reducer knows these.
-    wait_until(succeeded, "a success of the first worker")
+    sqlite.worker("--process-count", 1, ONE_OF="0")
     sqlite.worker("--process-count", 1, ONE_OF="10")
-    result = sqlite.wait_for_end(job_id)
-    # No worker runs the first file.
-    assert sqlite.output(result).decode().splitlines() == file_names(100, without=[0])
-    assert result["state"] == "Completed"
+    result = sqlite.wait_for_end(sqlite.enqueue(workplace.job(FAILS_SOMETIMES, speculation=False, run_max_try=3)))
+    assert sqlite.output(result).decode().splitlines() == file_names(100)
+    assert result["mini_batches"]["failed"] == 0
     assert [note for note in result.get("notes", []) if "excluded" in note] == []
+
+
+def test_worker_without_a_usable_python_fails_no_job_that_another_can_run(workplace, sqlite):
+    workplace.data(10)
+    sqlite.reducer()
+    sqlite.worker("--node", "good")
+    sqlite.worker("--node", "bad", GRISTMILL_PYTHON="/nowhere/python")
+    job_ids = [sqlite.enqueue(workplace.job_of_its_own(f"job{number}", 10, INNOCENT)) for number in range(4)]
+    for job_id in job_ids:
+        assert sqlite.wait_for_end(job_id)["mini_batches"]["succeeded"] == 10
+
+
+def test_job_that_starts_on_no_worker_fails_and_names_the_cause(workplace, sqlite):
+    workplace.data(10)
+    sqlite.reducer()
+    for node in ("one", "two"):
+        sqlite.worker("--node", node)
+    job_id = sqlite.enqueue(workplace.job("import no_such_module\ndef run(files): return files"))
+    result = sqlite.wait_for_end(job_id, state="Failed")
+    assert "No module named 'no_such_module'" in result["cause"] and "(all 2 nodes stopped)" in result["cause"], result
 
 
 def test_fleet_on_which_every_run_fails_excludes_no_worker_and_fails_the_job(workplace, sqlite):

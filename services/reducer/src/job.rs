@@ -356,7 +356,7 @@ impl Reducer {
         let mut report = ticks(self.options.report_interval);
         let mut knows_run_times = self.knows_run_times();
         let exit = loop {
-            self.record_heartbeat();
+            self.hear_workers();
             self.publish_backlog();
             if let Some(end) = self.verdict(false) {
                 break Exit::Ends(end);

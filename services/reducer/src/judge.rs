@@ -1,5 +1,6 @@
 //! Decides when a job ends, and how. Pure: tally and time in, the end out.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::{ErrorReport, JobSpec, JobState, OutputAction, ResultEvent};
@@ -76,6 +77,8 @@ pub(crate) struct Judge {
     began: Timestamp,
     pub job_liveness: JobLiveness,
     pub waits: Waits,
+    /// As in [`Workers`](crate::Workers).
+    pub able: Option<BTreeSet<String>>,
     /// When a mini-batch was created, the first process started, or an attempt ended, in time attended by workers;
     /// `None` before the first mini-batch.
     progressed: Option<Duration>,
@@ -95,6 +98,7 @@ impl Judge {
             began,
             job_liveness: JobLiveness::new(options.silence, began),
             waits: Waits::default(),
+            able: Some(BTreeSet::new()),
             progressed: None,
             in_init_since: None,
             times_ready: 0,
@@ -170,8 +174,8 @@ impl Judge {
             return Some(nothing.map_or(End::Complete, End::Failed));
         }
         let waiting = || self.waits.at(now.instant, tally.nodes());
-        stalls::init_failure(tally.nodes(), waiting, &self.limits, &self.elapsed(now))
-            .map(End::from)
+        let (able, elapsed) = (self.able.as_ref(), self.elapsed(now));
+        stalls::init_failure(tally.nodes(), waiting, &self.limits, &elapsed, able).map(End::from)
     }
 
     /// Returns the end of a job without progress.

@@ -192,10 +192,11 @@ impl Reducer {
 
     // ---- heartbeats --------------------------------------------------------------------------------------------
 
-    /// Records a heartbeat of the workers in this process, which is alive.
-    pub(crate) fn record_heartbeat(&mut self) {
-        if self.peers == Peers::Alone {
-            self.judge.job_liveness.heard(Timestamp::now());
+    /// Records a heartbeat of the workers in this process, which is alive, or which others are able.
+    pub(crate) fn hear_workers(&mut self) {
+        match self.peers {
+            Peers::Alone => self.judge.job_liveness.heard(Timestamp::now()),
+            Peers::Many => self.judge.able.clone_from(&(self.options.workers)().able),
         }
     }
 

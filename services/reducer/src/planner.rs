@@ -21,7 +21,8 @@ use storage::{Commit, JobStore, OpenJob, ScheduleFollower, TargetStore, WorkerWa
 use telemetry::metrics;
 use tokio::time::Instant;
 
-use crate::schedule::{schedule, wanted};
+use crate::options::ABLE_MAX;
+use crate::schedule::{may_run_on, schedule, wanted};
 use crate::worker_liveness::WorkerLiveness;
 use crate::{Backlog, Timestamp, Workers};
 
@@ -209,6 +210,12 @@ impl Planner {
         }
         for (job_id, sign) in self.worker_liveness.signs() {
             all.entry(job_id.to_owned()).or_default().sign = Some(sign);
+        }
+        let heard = || self.nodes.iter().filter(|node| !self.silent.contains(&node.name));
+        for (job_id, job) in &self.jobs {
+            let able = heard().filter(|node| may_run_on(&job.demand, node));
+            let able = able.map(|node| node.name.clone()).take(ABLE_MAX).collect();
+            all.entry(job_id.clone()).or_default().able = Some(able);
         }
         all
     }

@@ -271,6 +271,11 @@ struct Bounds {
     share_gpu: u32,
 }
 
+/// Returns whether a job may have processes on a node.
+pub fn may_run_on(job: &Demand, node: &NodeState) -> bool {
+    Bounds::of(job, node).is_some()
+}
+
 impl Bounds {
     /// Returns the bounds of a job on a node; `None` if it may have no process there.
     fn of(job: &Demand, node: &NodeState) -> Option<Self> {

@@ -1,6 +1,7 @@
 //! Decides when a job without progress fails: no process starts, `init()` keeps failing, or no mini-batch ends. Pure:
 //! nodes and durations in, a cause out.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::words::counted;
@@ -9,6 +10,7 @@ use protocol::{ErrorReport, Waiting, one_line};
 use crate::Tally;
 use crate::failures::error_sentence;
 use crate::nodes::Nodes;
+use crate::peers::Peers;
 use crate::thresholds::Limits;
 
 /// Durations to compare with limits.
@@ -55,16 +57,29 @@ impl Stall {
     }
 }
 
+/// Nodes on which a job of a target is tried before it fails, if it starts on none: one of them may lack something that
+/// the others have.
+const NODES_TRIED: usize = 3;
+
 /// Returns why no process will ever be ready: `init()` failed too often or takes too long, or all
-/// nodes stopped. `waits`: the current waits of the job, latest first.
+/// nodes stopped. `waits`: the current waits of the job, latest first. `able`: nodes that may run the job now; `None`: not
+/// known yet.
 pub fn init_failure(
     nodes: &Nodes,
     waits: impl FnOnce() -> Vec<Waiting>,
     limits: &Limits,
     elapsed: &Elapsed,
+    able: Option<&BTreeSet<String>>,
 ) -> Option<Stall> {
     let nodes_needed = limits.peers.nodes_needed(limits.node_count, nodes);
     if nodes.stopped().len() as u64 >= nodes_needed {
+        let is_other = |node: &String| !nodes.stopped().contains_key(node);
+        if limits.peers == Peers::Many
+            && nodes.stopped().len() < NODES_TRIED
+            && able.is_none_or(|able| able.iter().any(is_other))
+        {
+            return None;
+        }
         let (node, cause) = nodes.stopped().first_key_value()?;
         let others = match nodes.stopped().len() {
             1 => String::new(),
@@ -164,7 +179,18 @@ mod tests {
     }
 
     fn init_failure(nodes: &Nodes, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
-        super::init_failure(nodes, || waits(nodes), limits, elapsed).map(|stall| stall.cause)
+        init_failure_beside(&[], nodes, limits, elapsed)
+    }
+
+    fn init_failure_beside(
+        able: &[&str],
+        nodes: &Nodes,
+        limits: &Limits,
+        elapsed: &Elapsed,
+    ) -> Option<String> {
+        let able = able.iter().map(|name| (*name).to_owned()).collect();
+        super::init_failure(nodes, || waits(nodes), limits, elapsed, Some(&able))
+            .map(|stall| stall.cause)
     }
 
     fn stalled(tally: &Tally, limits: &Limits, elapsed: &Elapsed) -> Option<String> {
@@ -213,6 +239,24 @@ mod tests {
             let cause = init_failure(tally.nodes(), &many(count), &Elapsed::default());
             assert_eq!(cause.as_deref(), Some("Node a stopped: init() failed"), "b has left");
         }
+    }
+
+    #[test]
+    fn job_that_does_not_start_on_a_node_is_tried_on_others_first() {
+        let (mut tally, limits) = (Tally::default(), many(None));
+        let fails = |tally: &Tally, able: &[&str]| {
+            init_failure_beside(able, tally.nodes(), &limits, &Elapsed::default()).is_some()
+        };
+        tally.apply(&on_node("a", Some(Some("no Python"))));
+        assert!(!fails(&tally, &["a", "b"]), "b may have one");
+        assert!(fails(&tally, &["a"]) && fails(&tally, &[]));
+        let unknown =
+            super::init_failure(tally.nodes(), Vec::new, &limits, &Elapsed::default(), None);
+        assert_eq!(unknown, None, "there may be others");
+        tally.apply(&on_node("b", Some(Some("no Python"))));
+        assert!(!fails(&tally, &["c", "d"]));
+        tally.apply(&on_node("c", Some(Some("no Python"))));
+        assert!(fails(&tally, &["d"]), "the job is to blame");
     }
 
     #[test]
