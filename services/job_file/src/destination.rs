@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use ignore::gitignore::GitignoreBuilder;
 use protocol::{Environment, ItemPath, JobSpec, OutputAction};
 use rustix::fs::{Access, access, statvfs};
+use storage::real;
 use url::Url;
 
-use crate::paths::{glob_folder, real, without_file_scheme};
+use crate::paths::{glob_folder, without_file_scheme};
 use crate::{Fault, Node, Section};
 
 /// A disk with less free space counts as full.
@@ -232,7 +233,10 @@ fn unwritable(folder: &ItemPath, file: Option<&str>) -> Option<String> {
         && (disk.f_blocks > 0 && disk.f_bavail.saturating_mul(disk.f_frsize) < ROOM_BYTES_MIN
             || disk.f_files > 0 && disk.f_favail == 0)
     {
-        return Some(format!("the disk of {} is full", existing.display()));
+        return Some(format!(
+            "the disk of {} is full: it has less than 1 MiB free, or no free file",
+            existing.display()
+        ));
     }
     let file = folder.join(file?);
     match file.metadata() {

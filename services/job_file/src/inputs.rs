@@ -11,9 +11,10 @@ use partitioner::{MissingColumn, PartitionFormat};
 use protocol::{
     HeaderMode, Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions, TypeRules,
 };
+use storage::real;
 
 use crate::keys::{INPUT, Read};
-use crate::paths::{glob_folder, real};
+use crate::paths::glob_folder;
 use crate::problem::did_you_mean;
 use crate::values::{choice, key_name, mapping, name, text, word};
 use crate::{Entry, Fault, Location, Node, Paths, Problems, Section, Value};

@@ -105,18 +105,6 @@ pub fn clean(path: &Path) -> PathBuf {
     cleaned
 }
 
-/// Returns an absolute path without symbolic links. The end of the path need not exist.
-pub fn real(path: &Path) -> PathBuf {
-    for existing in path.ancestors() {
-        if let Ok(real) = existing.canonicalize() {
-            // Joining an empty path would add a slash, which turns a file into a folder.
-            let rest = path.strip_prefix(existing).ok().filter(|rest| !rest.as_os_str().is_empty());
-            return rest.map_or_else(|| real.clone(), |rest| real.join(rest));
-        }
-    }
-    path.to_owned()
-}
-
 /// Returns `path` relative to `folder`, even if one of them is written through a symbolic link.
 pub fn below(folder: &Path, path: &Path) -> Option<PathBuf> {
     let relative = match path.strip_prefix(folder) {

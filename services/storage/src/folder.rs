@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,17 +21,42 @@ use object_store::{
 
 use crate::listing::SkippedKeys;
 
+/// Returns an absolute path without symbolic links. The end of the path need not exist.
+pub fn real(path: &Path) -> PathBuf {
+    for existing in path.ancestors() {
+        if let Ok(real) = existing.canonicalize() {
+            // Joining an empty path would add a slash, which turns a file into a folder.
+            let rest = path.strip_prefix(existing).ok().filter(|rest| !rest.as_os_str().is_empty());
+            return rest.map_or_else(|| real.clone(), |rest| real.join(rest));
+        }
+    }
+    path.to_owned()
+}
+
 /// Files of this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     files: LocalFileSystem,
     unnameable: SkippedKeys,
+    /// The folder that must exist before anything is written.
+    root: Option<PathBuf>,
 }
 
 impl Folder {
     /// Wraps a file system. Listings add the names that they skip to `unnameable`.
     pub fn new(files: LocalFileSystem, unnameable: SkippedKeys) -> Self {
-        Self { files, unnameable }
+        Self { files, unnameable, root: None }
+    }
+
+    /// Returns a store that writes nothing while `root` does not exist: it may be on a disk that is not mounted.
+    pub fn below(self, root: PathBuf) -> Self {
+        Self { root: Some(root), ..self }
+    }
+
+    fn check_root(&self) -> Result<()> {
+        let Some(root) = self.root.as_ref().filter(|root| !root.is_dir()) else { return Ok(()) };
+        let source = format!("the folder {} does not exist; is it mounted?", root.display());
+        Err(Error::Generic { store: "LocalFileSystem", source: source.into() })
     }
 
     /// Lists one folder without the names that no object path can have.
@@ -116,6 +142,7 @@ impl ObjectStore for Folder {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
+        self.check_root()?;
         self.files.put_opts(location, payload, options).await
     }
 
@@ -124,6 +151,7 @@ impl ObjectStore for Folder {
         location: &ObjectPath,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
+        self.check_root()?;
         self.files.put_multipart_opts(location, options).await
     }
 

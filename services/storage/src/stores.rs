@@ -100,14 +100,17 @@ impl Stores {
             ObjectStoreScheme::GoogleCloudStorage => google(url, connector),
             ObjectStoreScheme::MicrosoftAzure => azure(url, connector),
             ObjectStoreScheme::Http => web::open(url),
-            ObjectStoreScheme::Local => {
-                Ok(Box::new(Folder::new(LocalFileSystem::new(), self.0.unnameable.clone())) as _)
-            }
+            ObjectStoreScheme::Local => Ok(Box::new(self.files()) as _),
             _ => object_store::parse_url_opts(url, variables(url)).map(|(store, _)| store),
         };
         let opened = Opened { store: Arc::from(store.map_err(unavailable)?), clock };
         let mut all = self.0.opened.lock().expect("no panic while it was held");
         Ok((all.entry(key).or_insert(opened).clone(), path))
+    }
+
+    /// Returns the files of this machine.
+    pub(crate) fn files(&self) -> Folder {
+        Folder::new(LocalFileSystem::new(), self.0.unnameable.clone())
     }
 
     fn s3(

@@ -61,8 +61,8 @@ pub struct TargetStore {
 
 impl TargetStore {
     /// Opens `s3://bucket/prefix`, `file:///folder`, or the URL of any other store. Sends one request, so that errors
-    /// in the address, the bucket or the credentials appear here. The folder may be absent: workers and reducers may
-    /// start before the first job, or before the folder is mounted.
+    /// in the address, the bucket or the credentials appear here. The folder may be absent, and then nothing is written:
+    /// workers and reducers may start before the first job, or before the folder is mounted.
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let parsed = Url::parse(url).map_err(|error| {
             Error::unavailable(
@@ -82,9 +82,11 @@ impl TargetStore {
             _ => None,
         };
         let (store, prefix) = stores.open(&parsed).await?;
-        let clock = match &folder {
-            Some(folder) => Clock::of_folder(folder),
-            None => stores.clock(&parsed).await?,
+        let (store, clock) = match &folder {
+            Some(folder) => {
+                (Arc::new(stores.files().below(folder.clone())) as _, Clock::of_folder(folder))
+            }
+            None => (store, stores.clock(&parsed).await?),
         };
         let target = Self { url: shown, store, prefix, folder, stores, clock };
         let listed = target.store.list(Some(&target.path("open"))).try_next().await;
@@ -262,6 +264,10 @@ mod tests {
             .await
             .expect("a worker may start before");
         assert!(!mount.exists(), "opening it creates nothing");
+        let error = target.write("workers/a", Vec::new()).await.expect_err("it is not mounted");
+        let text = format!("{error:#}");
+        assert!(text.contains("does not exist; is it mounted?"), "{text}");
+        assert!(!mount.exists(), "a file on the disk below it would be hidden later");
         assert_eq!(target.open_ids().await.expect("nothing there"), [""; 0]);
         let job = target.job("job");
         for is_there in [false, true] {

@@ -29,6 +29,10 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
     if create && let Err(error) = store.create() {
         return report.failed("store", format!("{error:#}"));
     }
+    if let Some(folder) = store.folder().filter(|folder| !folder.is_dir()) {
+        let message = "does not exist; mount it, or create it with: gristmill doctor --create";
+        return report.failed("store", format!("{} {message}", folder.display()));
+    }
     report.ok("store", format!("{} answers", store.url()));
     let probe = storage::probe(&store).await;
     let mut writable = true;

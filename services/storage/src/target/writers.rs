@@ -8,7 +8,7 @@ use object_store::ObjectStore;
 use protocol::{JobSpec, OutputAction, is_job_id};
 
 use super::TargetStore;
-use crate::{Error, Result};
+use crate::{Error, Result, real};
 
 impl TargetStore {
     /// Records that a job writes its output. Jobs without a final file of rows record nothing.
@@ -34,7 +34,8 @@ impl TargetStore {
         Ok(None)
     }
 
-    /// Removes the record of a job that is being removed.
+    /// Removes the record of a job that is being removed. One that another machine has made, where links of the path lead
+    /// elsewhere, remains, and names no open job.
     pub(super) async fn delete_writer(&self, spec: &JobSpec) -> Result<()> {
         let Some(folder) = folder_of(spec) else { return Ok(()) };
         self.delete(&format!("{folder}/{}", spec.job_id)).await
@@ -43,7 +44,12 @@ impl TargetStore {
 
 fn folder_of(spec: &JobSpec) -> Option<String> {
     let has_file = spec.output.action == OutputAction::AppendRow;
-    let digest = || blake3::hash(spec.output.path().as_os_str().as_encoded_bytes()).to_hex();
+    let output = match &spec.output.folder {
+        folder if folder.is_url() => spec.output.path(),
+        // Two paths may lead to one file.
+        _ => real(&spec.output.path()),
+    };
+    let digest = || blake3::hash(output.as_os_str().as_encoded_bytes()).to_hex();
     has_file.then(|| format!("writers/{}", &digest()[..32]))
 }
 
@@ -87,6 +93,26 @@ mod tests {
             target.mark_open("one").await.expect("writable");
             target.delete_writer(&one).await.expect("writable");
             assert_eq!(target.other_writer(&same).await.expect("readable"), None);
+        }
+    }
+
+    #[tokio::test]
+    async fn paths_that_lead_to_one_file_are_one_output() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let [target, _] = targets(&folder.path().join("store")).await;
+        std::fs::create_dir(folder.path().join("real")).expect("writable");
+        std::os::unix::fs::symlink("real", folder.path().join("link")).expect("writable");
+        let job = |job_id: &str, output: &str| {
+            let mut spec = JobSpec { job_id: job_id.to_owned(), ..JobSpec::example() };
+            spec.output.action = OutputAction::AppendRow;
+            spec.output.folder = folder.path().join(output).into();
+            spec
+        };
+        target.put_writer(&job("one", "real/new")).await.expect("writable");
+        target.mark_open("one").await.expect("writable");
+        for (output, expected) in [("link/new", Some("one")), ("real", None)] {
+            let found = target.other_writer(&job("two", output)).await.expect("readable");
+            assert_eq!(found.as_deref(), expected, "{output}");
         }
     }
 }

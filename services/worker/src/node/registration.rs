@@ -112,8 +112,8 @@ async fn renew(
             Ok(()) => drop(renewals.send_replace(Some(began))),
             Err(_) if std::mem::replace(&mut is_told, true) => {}
             Err(error) => tracing::warn!(
-                "cannot list this node among the workers of the target, so the schedule gives it no job; allow it to write \
-                 {}/workers/: {error:#}",
+                "cannot list this node among the workers of the target, so the schedule gives it no job; trying again, it \
+                 must be able to write {}/workers/: {error:#}",
                 target.url()
             ),
         }
