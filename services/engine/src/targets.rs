@@ -207,6 +207,9 @@ fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
             (name.to_owned(), known_targets(file), file.path.is_none());
         return Err(Error::NoSuchTarget { name, nearest_name, known, without_file });
     };
+    if let Some(unset) = &entry.unset {
+        return Err(anyhow!("{unset}").into());
+    }
     let path = file.path.as_deref().expect("targets come from a file");
     let folder = path.parent().unwrap_or(Path::new("/"));
     let at = |line: &usize, error: anyhow::Error| {

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 use super::address::LEASE_SECONDS_MIN;
 use super::line::{Line, unknown};
 use super::names;
-use super::variables::{names_in, replace_variables};
+use super::variables::{VariableError, names_in, replace_variables};
 use job_file::AzureNames;
 
 /// Name of the file.
@@ -49,6 +49,8 @@ pub struct TargetTable {
     pub pass_environment: Vec<String>,
     /// Environment variables from which the address of the broker is made, which scripts never get.
     pub secret_variables: Vec<String>,
+    /// The first of its variables that is not set, as an error with its line: other targets can be used.
+    pub unset: Option<String>,
 }
 
 /// A file of targets.
@@ -150,8 +152,18 @@ fn read_target<'a>(
         if matches!(name, "queue" | "management") {
             entry.secret_variables.extend(names_in(text));
         }
-        let text = replace_variables(text, variable)
-            .map_err(|error| line.error(format!("{field}.{name}: {error}")))?;
+        let text = match replace_variables(text, variable) {
+            Ok(text) => text,
+            Err(error) => {
+                let is_unset = matches!(error, VariableError::NotSet(_));
+                let error = line.error(format!("{field}.{name}: {error}"));
+                if !is_unset {
+                    return Err(error);
+                }
+                entry.unset.get_or_insert(error.to_string());
+                continue;
+            }
+        };
         match name {
             "queue" => entry.queue = Some((text, line.number)),
             "store" => entry.store = Some(text),
@@ -188,9 +200,13 @@ mod tests {
         let path = folder.path().join(FILE_NAME);
         std::fs::write(&path, text).expect("writable");
         let variables = |name: &str| (name == "PASSWORD").then(|| "p@ss/word".to_owned());
-        read(&path, variables).map_err(|error| {
-            anyhow!("{}", error.to_string().replace(&*folder.path().to_string_lossy(), ""))
-        })
+        let here = folder.path().to_string_lossy();
+        let mut file = read(&path, variables)
+            .map_err(|error| anyhow!("{}", error.to_string().replace(&*here, "")))?;
+        for target in file.targets.values_mut() {
+            target.unset = target.unset.take().map(|unset| unset.replace(&*here, ""));
+        }
+        Ok(file)
     }
 
     #[test]
@@ -204,6 +220,17 @@ mod tests {
         assert_eq!(
             file.targets["b"].queue.as_ref().expect("given").0,
             "amqp://me:p%40ss%2Fword@host/"
+        );
+    }
+
+    #[test]
+    fn variable_that_is_not_set_blocks_only_its_target() {
+        let text = "[targets.a]\nqueue = 'amqp://u:${NONE}@h/'\nstore = 's3://${NOTHING}'\n[targets.b]\nstore = 's3://b'\n";
+        let file = read_text(text).expect("the other target can be used");
+        assert_eq!(file.targets["b"].unset, None);
+        assert_eq!(
+            file.targets["a"].unset.as_deref(),
+            Some("/gristmill.toml:2: targets.a.queue: the environment variable NONE is not set")
         );
     }
 
@@ -245,10 +272,6 @@ mod tests {
                 "/gristmill.toml:2: unknown key \"target\", did you mean \"targets\"?",
             ),
             ("[targets.a]\nqueue = 3\n", "/gristmill.toml:2: targets.a.queue: must be a text"),
-            (
-                "[targets.a]\nqueue = 'amqp://u:${NONE}@h/'\n",
-                ":2: targets.a.queue: the environment variable NONE is not set",
-            ),
             ("[targets.a\n", "/gristmill.toml:1: not valid TOML"),
             ("[targets.local]\n", "this name stands for this machine"),
             (
