@@ -333,7 +333,7 @@ def test_mlflow_model_has_the_environment_that_lies_beside_it(workplace):
     workplace.write({"model/requirements.txt": "no-such-package-gristmill @ file:///nowhere/at/all\n"})
     ended = run(workplace, "doc.yml", "--input", "tables", "--fresh", expect=FAILED)
     said = ended.stdout + ended.stderr
-    assert "--set environment=PATH, an interpreter or a requirements file, replaces it" in said, said
+    assert "a new job with --set environment=PATH, an interpreter or a requirements file, replaces it" in said, said
     # As the message says.
     workplace.write({"mine.txt": f"{wheel}\n"})
     run(workplace, "doc.yml", "--input", "tables", "--fresh", "--set", "environment=mine.txt")

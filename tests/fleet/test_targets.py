@@ -431,6 +431,22 @@ def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
     assert sqlite.lines(job_id) == file_names(6)
 
 
+def test_worker_that_is_stopped_twice_ends_at_once_and_says_so(workplace, sqlite):
+    workplace.data(3)
+    sqlite.reducer()
+    worker = sqlite.worker("--process-count", 1, "--grace", 600)
+    job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
+    worker.wait_for_record("held")
+    worker.send(signal.SIGTERM)
+    wait_until(lambda: b"again: stop at once" in (worker.process.stderr.readline() or b""), "the first signal")
+    worker.send(signal.SIGTERM)
+    ended = worker.wait()
+    assert ended.exit_status == CANCELED and "stopped by a second signal" in ended.stdout, str(ended)
+    go(workplace)
+    sqlite.worker()
+    assert sqlite.wait_for_end(job_id)["mini_batches"]["succeeded"] == 3
+
+
 def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite):
     workplace.data(4)
     job = workplace.job(HOLDS, run_invocation_timeout=600)

@@ -91,7 +91,9 @@ pub fn hint(hint: &Hint) -> String {
     let reducer = format!("start one with: gristmill reducer{flags}");
     match blocker {
         Blocker::FirstReducer => format!("{blocker}; {reducer}"),
-        Blocker::Reducer(_) => format!("{blocker}; results wait in the queue; {reducer}"),
+        Blocker::Reducer(_) => format!(
+            "{blocker}; results wait in the queue; {reducer}, or ask `gristmill doctor{flags}` why one that runs cannot write"
+        ),
         Blocker::Trouble { .. } | Blocker::Node { .. } | Blocker::Start(_) => blocker.to_string(),
         Blocker::Schedule(WaitsFor::Worker(_)) => format!("{blocker}; {worker}"),
         Blocker::Schedule(WaitsFor::AbleWorker { .. }) => {
@@ -150,7 +152,8 @@ mod tests {
         let text = hinted(Blocker::Reducer(since), target());
         assert!(
             text.ends_with(
-                "; results wait in the queue; start one with: gristmill reducer --target t"
+                "; results wait in the queue; start one with: gristmill reducer --target t, or ask `gristmill doctor --target t` \
+                 why one that runs cannot write"
             ),
             "{text}"
         );

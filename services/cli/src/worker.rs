@@ -13,7 +13,7 @@ use worker::{
     Ended, SpotNotice, Stop, StopSender, TaskProtection, UserRange, hide_process, is_root,
 };
 
-use crate::{ListenFlag, ObservedRole, Settings, TargetFlags, life, usage, watch_signals};
+use crate::{Exit, ListenFlag, ObservedRole, Settings, TargetFlags, life, usage, watch_signals};
 
 /// Period of the requests for spot notices, as AWS recommends.
 const SPOT_NOTICE_EVERY: Duration = Duration::from_secs(5);
@@ -125,6 +125,12 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
         Ended::Idle => {
             let idle = arguments.idle_exit.unwrap_or_default();
             life!("worker {name} ends: no job for {idle} s");
+        }
+        Ended::Stopped if killed.is_cancelled() => {
+            life!(
+                "worker {name} ends: stopped by a second signal; other workers run its mini-batches"
+            );
+            return Ok(Exit::Canceled.into());
         }
         Ended::Stopped => life!("worker {name} ends: stopped by a signal"),
         Ended::SpotNotice => {
