@@ -387,6 +387,8 @@ impl<'py> Builder<'py> {
             } else if package == "numpy" {
                 match value.getattr(intern!(self.py, "dtype")) {
                     Err(_) => Class::Other,
+                    // Its array has numbers where the mask hides them.
+                    Ok(_) if value.hasattr(intern!(self.py, "mask"))? => Class::Other,
                     Ok(_) if value.cast::<PyUntypedArray>().is_ok() => Class::NumpyArray,
                     Ok(dtype) => {
                         let kind: String = dtype.getattr(intern!(self.py, "kind"))?.extract()?;
@@ -492,7 +494,9 @@ impl<'py> Builder<'py> {
                                 return Ok(None);
                             };
                             let rest: i64 = cell.getattr(intern!(py, "nanosecond"))?.extract()?;
-                            Ok(Some(instant * 1_000 + rest))
+                            nanoseconds_of(instant, rest)
+                                .map(Some)
+                                .ok_or_else(|| beyond_nanoseconds(cell))
                         });
                         let instants = instants.collect::<PyResult<Vec<Option<i64>>>>()?;
                         Arc::new(TimestampNanosecondArray::from(instants).with_timezone_opt(zone))
@@ -508,9 +512,7 @@ impl<'py> Builder<'py> {
                         .getattr(intern!(py, "nanoseconds"))
                         .and_then(|rest| rest.extract())
                         .unwrap_or(0);
-                    let whole = microseconds(value)?.checked_mul(1_000);
-                    whole
-                        .and_then(|whole| whole.checked_add(rest))
+                    nanoseconds_of(microseconds(value)?, rest)
                         .ok_or_else(|| too_long_a_time(value, 106_751))
                 })?))
             }
@@ -864,6 +866,17 @@ fn microseconds(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     whole
         .and_then(|whole| whole.checked_add(rest))
         .ok_or_else(|| too_long_a_time(value, 106_751_991))
+}
+
+/// Returns whole microseconds and the nanoseconds after them. Alone, the microseconds of the earliest instant do not fit.
+fn nanoseconds_of(microseconds: i64, rest: i64) -> Option<i64> {
+    i64::try_from(i128::from(microseconds) * 1_000 + i128::from(rest)).ok()
+}
+
+fn beyond_nanoseconds(value: &Bound<'_, PyAny>) -> PyErr {
+    PyValueError::new_err(format!(
+        "{value} has nanoseconds and lies outside the years 1678 to 2261, in which a column can hold these"
+    ))
 }
 
 fn too_long_a_time(value: &Bound<'_, PyAny>, days_max: u32) -> PyErr {

@@ -725,3 +725,38 @@ def test_types_that_polars_lacks(home):
     assert job.to_arrow().equals(large)
     with pytest.raises(gristmill.GristmillError, match=r"column d is decimal256\(60, 0\), and Polars has no decimals"):
         job.to_polars()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_earliest_and_latest_instants_and_durations_round_trip(home, form):
+    """In nanoseconds of 64 bits, the microseconds of the earliest ones alone do not fit."""
+    rows = [
+        {"at": pandas.Timestamp.min, "zoned": pandas.Timestamp.min.tz_localize("UTC"), "took": pandas.Timedelta.min},
+        {"at": pandas.Timestamp.max, "zoned": pandas.Timestamp.max.tz_localize("UTC"), "took": pandas.Timedelta.max},
+    ]
+    found = gristmill.map(lambda number: rows[number], [0, 1], output=f"out.{form}").to_pandas()
+    assert found.to_dict("records") == rows
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_masked_values_of_an_array_are_missing(home, form):
+    def masked(number):
+        return {"values": numpy.ma.array([1.5, -9999.0, number], mask=[False, True, False])}
+
+    found = gristmill.map(masked, [3, 4], output=f"out.{form}").to_arrow()
+    assert found["values"].to_pylist() == [[1.5, None, 3], [1.5, None, 4]]
+
+
+def test_masked_array_reaches_a_function_with_its_mask(home):
+    values = numpy.ma.array([1, -9999, 3], mask=[0, 1, 0])
+    job = gristmill.run(lambda some: [numpy.ma.is_masked(one) for one in some], values, mini_batch_size=3)
+    assert job.to_arrow()["value"].to_pylist() == [False, True, False]
+
+
+@pytest.mark.parametrize("labels", [[numpy.nan, "a"], [None, "a"], ["x", numpy.nan]])
+def test_frame_with_a_missing_label_gets_no_column_of_its_index(home, labels):
+    def labelled(frame):
+        return pandas.DataFrame([[1, 2]], columns=labels)
+
+    found = gristmill.run(labelled, pandas.DataFrame({"a": [1]})).to_arrow()
+    assert len(found.column_names) == 2, found.column_names

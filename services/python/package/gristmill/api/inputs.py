@@ -145,7 +145,8 @@ def column_form(value: Any) -> dict[str, Any] | None:
     kinds = ((one.__module__.partition(".")[0], one.__name__) for one in type(value).__mro__)
     argument = next((COLUMNS[kind] for kind in kinds if kind in COLUMNS), None)
     if argument == "array":
-        if value.ndim == 0 or value.dtype.hasobject or value.dtype.itemsize == 0 or 0 in value.shape[1:]:
+        # The file holds no mask.
+        if hasattr(value, "mask") or value.ndim == 0 or value.dtype.hasobject or value.dtype.itemsize == 0 or 0 in value.shape[1:]:
             return None
         from numpy.lib.format import dtype_to_descr
 
