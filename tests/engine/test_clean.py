@@ -298,7 +298,8 @@ def test_jobs_filters_and_limits(workplace):
     assert listed("--state", "failed") == [bad.job_id]
     assert listed("--state", "Failed,completed") == [row["job_id"] for row in rows]
     assert listed("--name", "t*t") == [good.job_id] and listed("--name", "t") == []
-    assert listed("--state", "running") == []
+    none = workplace.command("jobs", "--state", "running")
+    assert none.stdout == "" and "these flags select no job" in none.stderr, str(none)
     table = workplace.command("jobs", "--limit", "1")
     assert "1 older job is not shown" in table.stderr and len(table.stdout.splitlines()) == 2
     assert re.match(r"JOB +STATE +AGE +DURATION +MINI-BATCHES +ITEMS", table.stdout)

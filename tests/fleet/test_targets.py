@@ -447,6 +447,16 @@ def test_worker_that_is_stopped_twice_ends_at_once_and_says_so(workplace, sqlite
     assert sqlite.wait_for_end(job_id)["mini_batches"]["succeeded"] == 3
 
 
+def test_second_worker_of_one_name_is_warned(workplace, sqlite):
+    first = sqlite.worker("--node", "twin")
+    wait_until(lambda: sqlite.objects("workers/twin"), "the entry of the worker")
+    second = sqlite.worker("--node", "twin")
+    for worker in (second, first):
+        worker.send(signal.SIGTERM)
+    said = "has had a worker twin less than 45 s ago"
+    assert said in second.wait().stderr and said not in first.wait().stderr
+
+
 def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite):
     workplace.data(4)
     job = workplace.job(HOLDS, run_invocation_timeout=600)

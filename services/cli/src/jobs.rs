@@ -27,7 +27,6 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     let (selection, json) = (arguments.filter.selection(), arguments.json);
     let limit = if arguments.limit == 0 { usize::MAX } else { arguments.limit };
     let mut ids = if selection.is_open() { jobs.open_ids().await? } else { jobs.ids().await? };
-    let has_jobs = !ids.is_empty();
     ids.retain(|id| selection.has_name(id));
     let width = ids.iter().take(limit).map(String::len).max().unwrap_or(0).max(3);
     let open = jobs.open_jobs().await?;
@@ -60,9 +59,9 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     if json {
         say!(out, "{}", serde_json::to_string(&shown).expect("plain data always serialises"));
     } else if shown.is_empty() {
-        match has_jobs {
-            true => say!(err, "these flags select no job in {}", jobs.place()),
-            false => say!(err, "there are no jobs in {}", jobs.place()),
+        match jobs.ids().await?.is_empty() {
+            true => say!(err, "there are no jobs in {}", jobs.place()),
+            false => say!(err, "these flags select no job in {}", jobs.place()),
         }
     }
     if looked_at < ids.len() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use engine::{NAME_LENGTH_MAX, is_node_name, new_node_name};
 use protocol::{LABEL_ALLOWED, is_label};
+use storage::WORKER_ENTRY_LASTS;
 use telemetry::Role;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -82,6 +83,16 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     let mut watched = ObservedRole::start(Role::Worker, &target, &arguments.listen, settings)?;
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues_to_work())?;
     watched.ready(&mut queues);
+    if let Some(name) = &arguments.node
+        && store.worker_names().await.is_ok_and(|names| names.contains(name))
+    {
+        tracing::warn!(
+            "target {} has had a worker {name} less than {} s ago: if that one still runs, end one of them and give it \
+             another --node, because both count as one",
+            target.name,
+            WORKER_ENTRY_LASTS.as_secs()
+        );
+    }
     let name = arguments.node.unwrap_or_else(new_node_name);
     let folders = settings.engine.node_folders(&name)?;
     let mut node = settings.engine.node(name.clone(), &target, &store, &queues, &folders)?;

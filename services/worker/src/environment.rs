@@ -20,7 +20,8 @@ use crate::tools::Tools;
 use crate::variables::Variables;
 
 /// The remedy for an environment that cannot be created, as is frequent for old ones.
-const ANOTHER: &str = "a new job with --set environment=PATH, an interpreter or a requirements file, replaces it";
+const ANOTHER: &str =
+    "a new job with --set environment=PATH, an interpreter or a requirements file, replaces it";
 
 /// The environment, in its entry: some tools create only folders that do not exist yet.
 const PREFIX: &str = "env";
