@@ -55,7 +55,10 @@ impl Folder {
 
     fn check_root(&self) -> Result<()> {
         let Some(root) = self.root.as_ref().filter(|root| !root.is_dir()) else { return Ok(()) };
-        let source = format!("the folder {} does not exist; is it mounted?", root.display());
+        let source = format!(
+            "the folder {} does not exist: it is not mounted, or nothing was enqueued yet",
+            root.display()
+        );
         Err(Error::Generic { store: "LocalFileSystem", source: source.into() })
     }
 

@@ -266,7 +266,7 @@ mod tests {
         assert!(!mount.exists(), "opening it creates nothing");
         let error = target.write("workers/a", Vec::new()).await.expect_err("it is not mounted");
         let text = format!("{error:#}");
-        assert!(text.contains("does not exist; is it mounted?"), "{text}");
+        assert!(text.contains("does not exist: it is not mounted"), "{text}");
         assert!(!mount.exists(), "a file on the disk below it would be hidden later");
         assert_eq!(target.open_ids().await.expect("nothing there"), [""; 0]);
         let job = target.job("job");

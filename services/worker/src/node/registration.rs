@@ -108,7 +108,9 @@ async fn renew(
     loop {
         let Entry { state, period } = entries.borrow_and_update().clone();
         let began = clock.now();
-        match target.put_worker(&state).await {
+        let written = target.put_worker(&state).await;
+        let is_written = written.is_ok();
+        match written {
             Ok(()) => drop(renewals.send_replace(Some(began))),
             Err(_) if std::mem::replace(&mut is_told, true) => {}
             Err(error) => tracing::warn!(
@@ -118,7 +120,10 @@ async fn renew(
             ),
         }
         sleep(WORKER_PERIOD_AT_WORK).await;
-        let _ = timeout(period - WORKER_PERIOD_AT_WORK, changed(&mut entries)).await;
+        // The folder of the store may be absent until the first job, which then waits for this node.
+        if is_written {
+            let _ = timeout(period - WORKER_PERIOD_AT_WORK, changed(&mut entries)).await;
+        }
     }
 }
 
