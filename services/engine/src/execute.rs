@@ -396,10 +396,9 @@ fn workers(activities: &Activities) -> Arc<dyn Fn() -> Arc<Workers> + Send + Syn
         };
         let nodes: BTreeMap<_, _> = activities.iter().map(running).collect();
         Arc::new(Workers {
-            sign: None,
-            able: None,
             held: nodes.values().map(|running| running.activity.held).sum(),
             nodes,
+            ..Workers::default()
         })
     })
 }

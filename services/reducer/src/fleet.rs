@@ -230,7 +230,8 @@ impl JobChannels {
     fn send_workers(&self, planner: &Planner) {
         let mut all = planner.workers();
         for (job_id, (_, workers)) in &*self.jobs.lock().expect("no holder panics") {
-            workers.send_replace(Arc::new(all.remove(job_id).unwrap_or_default()));
+            let of_job = all.remove(job_id).unwrap_or_default();
+            workers.send_replace(Arc::new(Workers { able: planner.able(job_id), ..of_job }));
         }
     }
 }

@@ -86,6 +86,8 @@ pub(crate) struct Judge {
     in_init_since: Option<Duration>,
     /// How often a process has left `init()`.
     times_ready: u64,
+    /// How often a node has stopped because the script did not start.
+    stops: usize,
 }
 
 impl Judge {
@@ -102,6 +104,7 @@ impl Judge {
             progressed: None,
             in_init_since: None,
             times_ready: 0,
+            stops: 0,
         }
     }
 
@@ -116,8 +119,11 @@ impl Judge {
             self.progressed = Some(attended);
         }
         let times_ready = tally.nodes().times_ready();
-        if std::mem::replace(&mut self.times_ready, times_ready) != times_ready {
-            // Between two checks, a process may have been ready and replaced.
+        let (_, stops) = tally.nodes().failed_starts();
+        if std::mem::replace(&mut self.times_ready, times_ready) != times_ready
+            || std::mem::replace(&mut self.stops, stops) != stops
+        {
+            // Between two checks, a process may have been ready and replaced. After a stop, another node prepares the job.
             self.in_init_since = None;
         }
         self.in_init_since =

@@ -32,6 +32,7 @@ pub struct Nodes {
     init_failures: u64,
     init_error: Option<ErrorReport>,
     stopped: BTreeMap<String, String>,
+    failed_starts: FailedStarts,
     /// Oldest first.
     waiting: Vec<Waiting>,
     /// Live processes that were replaced, by the word of their wear.
@@ -39,6 +40,14 @@ pub struct Nodes {
     notices: Vec<String>,
     /// Nodes that must not work on the job.
     pub(crate) exclusions: Exclusions,
+}
+
+/// Nodes that have stopped because the script did not start, since it last worked anywhere. A stopped node tries again
+/// after a while.
+#[derive(Clone, Debug, Default)]
+struct FailedStarts {
+    nodes: BTreeSet<String>,
+    times: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -116,7 +125,11 @@ impl Nodes {
                     None => drop(self.nodes.insert(node.clone(), Node::default())),
                 }
                 match cause {
-                    Some(cause) => drop(self.stopped.insert(node.clone(), cause.clone())),
+                    Some(cause) => {
+                        self.stopped.insert(node.clone(), cause.clone());
+                        self.failed_starts.nodes.insert(node.clone());
+                        self.failed_starts.times += 1;
+                    }
                     None => drop(self.stopped.remove(node)),
                 }
             }
@@ -141,6 +154,9 @@ impl Nodes {
     }
 
     pub(crate) fn attempt_ended(&mut self, node: &str, process: &str) {
+        if self.failed_starts.times > 0 {
+            self.failed_starts = FailedStarts::default();
+        }
         if !self.waiting.is_empty() {
             self.waiting.retain(|waiting| {
                 waiting.node != node || ![process, ""].contains(&&*waiting.process)
@@ -175,6 +191,7 @@ impl Nodes {
     }
 
     fn init_succeeded(&mut self, node: &str, process: &str) {
+        self.failed_starts = FailedStarts::default();
         if self.init_failures > 0 {
             self.init_failures = 0;
             self.init_error = None;
@@ -271,6 +288,12 @@ impl Nodes {
     /// Returns the nodes that gave up, with their causes.
     pub fn stopped(&self) -> &BTreeMap<String, String> {
         &self.stopped
+    }
+
+    /// Returns how many nodes have stopped because the script did not start, and how often they have, since it last worked
+    /// anywhere.
+    pub fn failed_starts(&self) -> (usize, usize) {
+        (self.failed_starts.nodes.len(), self.failed_starts.times)
     }
 
     /// Returns in sentences how many processes were replaced and why, which nodes must not work on

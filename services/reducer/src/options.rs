@@ -33,12 +33,9 @@ pub struct Workers {
     pub nodes: BTreeMap<String, Running>,
     /// Mini-batches that all nodes hold. A silent one may still have its own.
     pub held: u64,
-    /// Some nodes on which the job may have processes now, up to [`ABLE_MAX`]; `None`: not known yet.
+    /// As many nodes that may run the job as a script is tried on; `None`: not known yet.
     pub able: Option<BTreeSet<String>>,
 }
-
-/// The number of [`Workers::able`] that are named.
-pub(crate) const ABLE_MAX: usize = 4;
 
 /// The options of a reducer. The default suits a job on one machine.
 #[derive(Clone)]

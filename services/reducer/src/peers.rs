@@ -192,7 +192,7 @@ impl Reducer {
 
     // ---- heartbeats --------------------------------------------------------------------------------------------
 
-    /// Records a heartbeat of the workers in this process, which is alive, or which others are able.
+    /// Alone: records a heartbeat of the workers in this process. With peers: reads which nodes may run the job.
     pub(crate) fn hear_workers(&mut self) {
         match self.peers {
             Peers::Alone => self.judge.job_liveness.heard(Timestamp::now()),

@@ -21,8 +21,8 @@ use storage::{Commit, JobStore, OpenJob, ScheduleFollower, TargetStore, WorkerWa
 use telemetry::metrics;
 use tokio::time::Instant;
 
-use crate::options::ABLE_MAX;
 use crate::schedule::{may_run_on, schedule, wanted};
+use crate::stalls::NODES_TRIED;
 use crate::worker_liveness::WorkerLiveness;
 use crate::{Backlog, Timestamp, Workers};
 
@@ -211,13 +211,16 @@ impl Planner {
         for (job_id, sign) in self.worker_liveness.signs() {
             all.entry(job_id.to_owned()).or_default().sign = Some(sign);
         }
-        let heard = || self.nodes.iter().filter(|node| !self.silent.contains(&node.name));
-        for (job_id, job) in &self.jobs {
-            let able = heard().filter(|node| may_run_on(&job.demand, node));
-            let able = able.map(|node| node.name.clone()).take(ABLE_MAX).collect();
-            all.entry(job_id.clone()).or_default().able = Some(able);
-        }
         all
+    }
+
+    /// Returns some nodes that may run a job, silent ones included: they may only be busy. `None`: this planner has not read
+    /// the job.
+    pub fn able(&self, job_id: &str) -> Option<BTreeSet<String>> {
+        let demand = &self.jobs.get(job_id)?.demand;
+        let is_there = |node: &&NodeState| node.accepts_work || self.silent.contains(&node.name);
+        let able = self.nodes.iter().filter(is_there).filter(|node| may_run_on(demand, node));
+        Some(able.map(|node| node.name.clone()).take(NODES_TRIED).collect())
     }
 
     /// Returns the time by the clock of the store, in milliseconds since the epoch.

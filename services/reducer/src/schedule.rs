@@ -271,19 +271,17 @@ struct Bounds {
     share_gpu: u32,
 }
 
-/// Returns whether a job may have processes on a node.
+/// Returns whether a node that takes work may run a job.
 pub fn may_run_on(job: &Demand, node: &NodeState) -> bool {
-    Bounds::of(job, node).is_some()
+    !node.unable.contains_key(&job.job_id)
+        && !job.excluded.contains(&node.name)
+        && node.offer.lacks(&job.requires).is_none()
 }
 
 impl Bounds {
     /// Returns the bounds of a job on a node; `None` if it may have no process there.
     fn of(job: &Demand, node: &NodeState) -> Option<Self> {
-        if !node.accepts_work
-            || node.unable.contains_key(&job.job_id)
-            || job.excluded.contains(&node.name)
-            || node.offer.lacks(&job.requires).is_some()
-        {
+        if !node.accepts_work || !may_run_on(job, node) {
             return None;
         }
         let failing = node.jobs.get(&job.job_id).map_or(0, |running| running.failing_gpus.len());

@@ -10,7 +10,6 @@ use protocol::{ErrorReport, Waiting, one_line};
 use crate::Tally;
 use crate::failures::error_sentence;
 use crate::nodes::Nodes;
-use crate::peers::Peers;
 use crate::thresholds::Limits;
 
 /// Durations to compare with limits.
@@ -57,12 +56,14 @@ impl Stall {
     }
 }
 
-/// Nodes on which a job of a target is tried before it fails, if it starts on none: one of them may lack something that
-/// the others have.
-const NODES_TRIED: usize = 3;
+/// Nodes on which a job of a target must fail to start before it fails, as long as others may run it: a node may lack
+/// something that the others have.
+pub const NODES_TRIED: usize = 3;
+/// How often these nodes may stop together: each tries again after a while, and may come before one that has not tried.
+const STOPS_MAX: usize = 2 * NODES_TRIED;
 
 /// Returns why no process will ever be ready: `init()` failed too often or takes too long, or all
-/// nodes stopped. `waits`: the current waits of the job, latest first. `able`: nodes that may run the job now; `None`: not
+/// nodes stopped. `waits`: the current waits of the job, latest first. `able`: some nodes that may run the job; `None`: not
 /// known yet.
 pub fn init_failure(
     nodes: &Nodes,
@@ -72,23 +73,22 @@ pub fn init_failure(
     able: Option<&BTreeSet<String>>,
 ) -> Option<Stall> {
     let nodes_needed = limits.peers.nodes_needed(limits.node_count, nodes);
-    if nodes.stopped().len() as u64 >= nodes_needed {
-        let is_other = |node: &String| !nodes.stopped().contains_key(node);
-        if limits.peers == Peers::Many
-            && nodes.stopped().len() < NODES_TRIED
-            && able.is_none_or(|able| able.iter().any(is_other))
-        {
-            return None;
-        }
+    let (failed, times) = nodes.failed_starts();
+    let is_other = |node: &String| !nodes.stopped().contains_key(node);
+    let others_try = failed < NODES_TRIED
+        && times < STOPS_MAX
+        && able.is_none_or(|able| able.iter().any(is_other));
+    if nodes.stopped().len() as u64 >= nodes_needed && !others_try {
         let (node, cause) = nodes.stopped().first_key_value()?;
         let others = match nodes.stopped().len() {
             1 => String::new(),
-            nodes => format!(" (all {nodes} nodes stopped)"),
+            nodes => format!(" ({nodes} nodes stopped)"),
         };
         return Some(Stall::of(format!("Node {node} stopped: {}{others}", one_line(cause))));
     }
     let failures_max = 2 * nodes_needed * processes_per_node(nodes, limits);
-    if nodes.processes_ready() == 0
+    if !others_try
+        && nodes.processes_ready() == 0
         && elapsed.since_start > limits.init_failure_age
         && nodes.init_failures() >= failures_max
     {
@@ -244,19 +244,42 @@ mod tests {
     #[test]
     fn job_that_does_not_start_on_a_node_is_tried_on_others_first() {
         let (mut tally, limits) = (Tally::default(), many(None));
+        let late = Elapsed { since_start: Duration::from_secs(500), ..Elapsed::default() };
         let fails = |tally: &Tally, able: &[&str]| {
-            init_failure_beside(able, tally.nodes(), &limits, &Elapsed::default()).is_some()
+            init_failure_beside(able, tally.nodes(), &limits, &late).is_some()
         };
-        tally.apply(&on_node("a", Some(Some("no Python"))));
+        let stops = |node: &str| on_node(node, Some(Some("no Python")));
+        for number in 0..9 {
+            tally.apply(&init_failed_on("a", number));
+        }
+        tally.apply(&stops("a"));
         assert!(!fails(&tally, &["a", "b"]), "b may have one");
         assert!(fails(&tally, &["a"]) && fails(&tally, &[]));
-        let unknown =
-            super::init_failure(tally.nodes(), Vec::new, &limits, &Elapsed::default(), None);
+        let unknown = super::init_failure(tally.nodes(), Vec::new, &limits, &late, None);
         assert_eq!(unknown, None, "there may be others");
-        tally.apply(&on_node("b", Some(Some("no Python"))));
+        tally.apply(&stops("b"));
         assert!(!fails(&tally, &["c", "d"]));
-        tally.apply(&on_node("c", Some(Some("no Python"))));
+        tally.apply(&stops("c"));
         assert!(fails(&tally, &["d"]), "the job is to blame");
+    }
+
+    #[test]
+    fn nodes_that_stop_in_turns_fail_the_job_although_another_may_run_it() {
+        let (mut tally, limits) = (Tally::default(), many(Some(1)));
+        let fails = |tally: &Tally| {
+            init_failure_beside(&["c"], tally.nodes(), &limits, &Elapsed::default()).is_some()
+        };
+        for stops in 1..=6 {
+            let node = if stops % 2 == 0 { "b" } else { "a" };
+            tally.apply(&on_node(node, None));
+            tally.apply(&on_node(node, Some(Some("no memory"))));
+            assert_eq!(fails(&tally), stops == 6, "{stops}");
+        }
+        let (node, process, notice) = ("d".into(), "process000".into(), String::new());
+        let start = protocol::Start::default();
+        tally.apply(&ResultEvent::ProcessReady { node, process, init_seconds: 1.0, start, notice });
+        tally.apply(&on_node("d", Some(None)));
+        assert!(!fails(&tally), "it has worked on d");
     }
 
     #[test]
@@ -275,6 +298,10 @@ mod tests {
     }
 
     fn init_failed(number: u32) -> ResultEvent {
+        init_failed_on("0", number)
+    }
+
+    fn init_failed_on(node: &str, number: u32) -> ResultEvent {
         let error = ErrorReport {
             category: "ImportError".into(),
             message: "no module named x".into(),
@@ -282,11 +309,8 @@ mod tests {
             log: "user/error/0/process000.txt".into(),
             printed: String::new(),
         };
-        ResultEvent::InitFailed {
-            node: "0".into(),
-            process: format!("process{number:03}"),
-            error: error.into(),
-        }
+        let process = format!("process{number:03}");
+        ResultEvent::InitFailed { node: node.into(), process, error: error.into() }
     }
 
     #[test]
@@ -334,7 +358,7 @@ mod tests {
         assert_eq!(init_failure(&nodes, &alone(2), &Elapsed::default()), None);
         nodes.apply(&stop("1"));
         let cause = init_failure(&nodes, &alone(2), &Elapsed::default()).expect("both stopped");
-        assert_eq!(cause, "Node 0 stopped: init() keeps failing (all 2 nodes stopped)");
+        assert_eq!(cause, "Node 0 stopped: init() keeps failing (2 nodes stopped)");
     }
 
     #[test]
