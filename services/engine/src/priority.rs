@@ -64,6 +64,7 @@ mod tests {
         let url = url::Url::from_file_path(folder.path()).expect("absolute");
         let store =
             TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("writable");
+        store.create().expect("writable");
         let job_id = "a-20261121-100203-ab12";
         let job = store.job(job_id);
         job.put_spec(&JobSpec { job_id: job_id.to_owned(), ..JobSpec::example() })

@@ -20,6 +20,7 @@ use object_store::{
 };
 
 use crate::listing::SkippedKeys;
+use crate::snapshot;
 
 /// Returns an absolute path without symbolic links. The end of the path need not exist.
 pub fn real(path: &Path) -> PathBuf {
@@ -38,7 +39,7 @@ pub fn real(path: &Path) -> PathBuf {
 pub(crate) struct Folder {
     files: LocalFileSystem,
     unnameable: SkippedKeys,
-    /// The folder that must exist before anything is written.
+    /// The folder that must be marked before anything is written.
     root: Option<PathBuf>,
 }
 
@@ -48,15 +49,18 @@ impl Folder {
         Self { files, unnameable, root: None }
     }
 
-    /// Returns a store that writes nothing while `root` does not exist: it may be on a disk that is not mounted.
+    /// Returns a store that writes nothing while `root` is not [marked](snapshot::mark): its disk may not be mounted.
     pub fn below(self, root: PathBuf) -> Self {
         Self { root: Some(root), ..self }
     }
 
-    fn check_root(&self) -> Result<()> {
-        let Some(root) = self.root.as_ref().filter(|root| !root.is_dir()) else { return Ok(()) };
+    async fn check_root(&self) -> Result<()> {
+        let Some(root) = &self.root else { return Ok(()) };
+        if tokio::fs::try_exists(snapshot::mark_of(root)).await.unwrap_or(false) {
+            return Ok(());
+        }
         let source = format!(
-            "the folder {} does not exist: it is not mounted, or nothing was enqueued yet",
+            "the folder {} is not that of a store: it is not mounted, or nothing was enqueued yet",
             root.display()
         );
         Err(Error::Generic { store: "LocalFileSystem", source: source.into() })
@@ -145,7 +149,7 @@ impl ObjectStore for Folder {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        self.check_root()?;
+        self.check_root().await?;
         self.files.put_opts(location, payload, options).await
     }
 
@@ -154,7 +158,7 @@ impl ObjectStore for Folder {
         location: &ObjectPath,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.check_root()?;
+        self.check_root().await?;
         self.files.put_multipart_opts(location, options).await
     }
 

@@ -42,7 +42,9 @@ impl JobStore {
     pub async fn move_log_file(&self, path: &str, file: &Path) -> Result<()> {
         if let Some(log) = self.folder().map(|folder| folder.join("logs").join(path)) {
             let folder = log.parent().expect("in a folder");
-            if tokio::fs::create_dir_all(folder).await.is_ok()
+            // The disk of the store may have gone.
+            if self.folder().is_some_and(|job| job.is_dir())
+                && tokio::fs::create_dir_all(folder).await.is_ok()
                 && tokio::fs::rename(file, &log).await.is_ok()
             {
                 return Ok(());

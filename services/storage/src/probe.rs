@@ -163,6 +163,7 @@ mod tests {
         let url = Url::from_file_path(folder.path()).expect("absolute");
         let target =
             TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        target.create().expect("writable");
         let probe = probe(&target).await;
         let names: Vec<_> =
             probe.requests.iter().map(|(name, result)| (*name, result.is_ok())).collect();

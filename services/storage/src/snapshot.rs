@@ -50,8 +50,13 @@ pub fn mark(folder: &Path) -> io::Result<()> {
 }
 
 /// Returns whether a folder is [marked](mark).
-pub(crate) fn is_marked(folder: &Path) -> bool {
-    folder.join(MARK).exists()
+pub fn is_marked(folder: &Path) -> bool {
+    mark_of(folder).exists()
+}
+
+/// Returns the path of the mark of a folder.
+pub(crate) fn mark_of(folder: &Path) -> PathBuf {
+    folder.join(MARK)
 }
 
 /// The source of a snapshot.

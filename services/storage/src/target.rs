@@ -61,8 +61,9 @@ pub struct TargetStore {
 
 impl TargetStore {
     /// Opens `s3://bucket/prefix`, `file:///folder`, or the URL of any other store. Sends one request, so that errors
-    /// in the address, the bucket or the credentials appear here. The folder may be absent, and then nothing is written:
-    /// workers and reducers may start before the first job, or before the folder is mounted.
+    /// in the address, the bucket or the credentials appear here. Nothing is written into a folder that
+    /// [`create`](Self::create) has not marked: workers and reducers may start before the first job, or before the folder is
+    /// mounted.
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let parsed = Url::parse(url).map_err(|error| {
             Error::unavailable(
@@ -266,7 +267,7 @@ mod tests {
         assert!(!mount.exists(), "opening it creates nothing");
         let error = target.write("workers/a", Vec::new()).await.expect_err("it is not mounted");
         let text = format!("{error:#}");
-        assert!(text.contains("does not exist: it is not mounted"), "{text}");
+        assert!(text.contains("is not that of a store: it is not mounted"), "{text}");
         assert!(!mount.exists(), "a file on the disk below it would be hidden later");
         assert_eq!(target.open_ids().await.expect("nothing there"), [""; 0]);
         let job = target.job("job");

@@ -1,6 +1,7 @@
 //! Checks the store: whether it exists and grants access, and the operations that jobs depend on.
 
 use storage::TargetStore;
+use storage::snapshot::is_marked;
 
 use super::Report;
 use crate::Target;
@@ -29,9 +30,13 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
     if create && let Err(error) = store.create() {
         return report.failed("store", format!("{error:#}"));
     }
-    if let Some(folder) = store.folder().filter(|folder| !folder.is_dir()) {
-        let message = "does not exist; mount it, or create it with: gristmill doctor --create";
-        return report.failed("store", format!("{} {message}", folder.display()));
+    if let Some(folder) = store.folder().filter(|folder| !is_marked(folder)) {
+        let message = format!(
+            "{} is not the folder of a store; mount it, or create it with: gristmill doctor --create --target {}",
+            folder.display(),
+            target.name
+        );
+        return report.failed("store", message);
     }
     report.ok("store", format!("{} answers", store.url()));
     let probe = storage::probe(&store).await;

@@ -131,6 +131,7 @@ async fn entry_of_a_folder_is_stale_by_the_clock_of_its_server() {
         let url = url::Url::from_file_path(folder.path()).expect("absolute");
         let target =
             TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        target.create().expect("writable");
         let now = Utc::now() + chrono::Duration::seconds(ahead);
         target.clock.record(now);
         for (name, age) in [("alive", 20), ("killed", 1000)] {
@@ -175,6 +176,7 @@ async fn job_during_its_submission_is_not_removed() {
         let url = url::Url::from_file_path(folder.path()).expect("absolute");
         let target =
             TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
+        target.create().expect("writable");
         let now = Utc::now() + chrono::Duration::seconds(ahead);
         target.clock.record(now);
         let job = target.job(JOB);

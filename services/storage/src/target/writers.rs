@@ -3,6 +3,8 @@
 //! The command that submits a job records the job, opens it, and then looks for other open jobs with such a record. So
 //! of two jobs at least one finds the other, in any order.
 
+use std::path::Path;
+
 use futures::TryStreamExt;
 use object_store::ObjectStore;
 use protocol::{JobSpec, OutputAction, is_job_id};
@@ -13,44 +15,54 @@ use crate::{Error, Result, real};
 impl TargetStore {
     /// Records that a job writes its output. Jobs without a final file of rows record nothing.
     pub async fn put_writer(&self, spec: &JobSpec) -> Result<()> {
-        let Some(folder) = folder_of(spec) else { return Ok(()) };
-        let output = spec.output.path().into_os_string().into_encoded_bytes();
-        self.write(&format!("{folder}/{}", spec.job_id), output).await
+        for folder in folders_of(spec) {
+            let output = spec.output.path().into_os_string().into_encoded_bytes();
+            self.write(&format!("{folder}/{}", spec.job_id), output).await?;
+        }
+        Ok(())
     }
 
     /// Returns another job that writes the same output and has not ended.
     pub async fn other_writer(&self, spec: &JobSpec) -> Result<Option<String>> {
-        let Some(folder) = folder_of(spec) else { return Ok(None) };
-        let listed = self.store.list(Some(&self.path(&folder))).try_collect::<Vec<_>>().await;
-        let listed = listed.map_err(|error| Error::from_store(&self.name(&folder), error))?;
-        let ids = listed.iter().filter_map(|meta| meta.location.filename());
-        for id in ids.filter(|id| is_job_id(id) && **id != *spec.job_id) {
-            let is_open = self.exists(&self.path(&format!("open/{id}")), "open").await?;
-            // A reducer writes the result before it removes the marker.
-            if is_open && self.job(id).result().await?.is_none() {
-                return Ok(Some(id.to_owned()));
+        for folder in folders_of(spec) {
+            let listed = self.store.list(Some(&self.path(&folder))).try_collect::<Vec<_>>().await;
+            let listed = listed.map_err(|error| Error::from_store(&self.name(&folder), error))?;
+            let ids = listed.iter().filter_map(|meta| meta.location.filename());
+            for id in ids.filter(|id| is_job_id(id) && **id != *spec.job_id) {
+                let is_open = self.exists(&self.path(&format!("open/{id}")), "open").await?;
+                // A reducer writes the result before it removes the marker.
+                if is_open && self.job(id).result().await?.is_none() {
+                    return Ok(Some(id.to_owned()));
+                }
             }
         }
         Ok(None)
     }
 
-    /// Removes the record of a job that is being removed. One that another machine has made, where links of the path lead
-    /// elsewhere, remains, and names no open job.
+    /// Removes the record of a job that is being removed. On a machine where links lead elsewhere, one may remain, and
+    /// names no open job.
     pub(super) async fn delete_writer(&self, spec: &JobSpec) -> Result<()> {
-        let Some(folder) = folder_of(spec) else { return Ok(()) };
-        self.delete(&format!("{folder}/{}", spec.job_id)).await
+        for folder in folders_of(spec) {
+            self.delete(&format!("{folder}/{}", spec.job_id)).await?;
+        }
+        Ok(())
     }
 }
 
-fn folder_of(spec: &JobSpec) -> Option<String> {
-    let has_file = spec.output.action == OutputAction::AppendRow;
-    let output = match &spec.output.folder {
-        folder if folder.is_url() => spec.output.path(),
-        // Two paths may lead to one file.
-        _ => real(&spec.output.path()),
+/// Returns the folders of the records of an output: that of its path, and that of the file to which links lead on this
+/// machine, if it is another one.
+fn folders_of(spec: &JobSpec) -> Vec<String> {
+    if spec.output.action != OutputAction::AppendRow {
+        return Vec::new();
+    }
+    let output = spec.output.path();
+    let real = if spec.output.folder.is_url() { output.clone() } else { real(&output) };
+    let folder = |output: &Path| {
+        format!("writers/{}", &blake3::hash(output.as_os_str().as_encoded_bytes()).to_hex()[..32])
     };
-    let digest = || blake3::hash(output.as_os_str().as_encoded_bytes()).to_hex();
-    has_file.then(|| format!("writers/{}", &digest()[..32]))
+    let mut folders = vec![folder(&output), folder(&real)];
+    folders.dedup();
+    folders
 }
 
 #[cfg(test)]

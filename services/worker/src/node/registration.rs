@@ -114,13 +114,13 @@ async fn renew(
             Ok(()) => drop(renewals.send_replace(Some(began))),
             Err(_) if std::mem::replace(&mut is_told, true) => {}
             Err(error) => tracing::warn!(
-                "cannot list this node among the workers of the target, so the schedule gives it no job; trying again, it \
-                 must be able to write {}/workers/: {error:#}",
+                "cannot list this node among the workers of the target, so the schedule gives it no job; trying again; it \
+                 needs to write {}/workers/: {error:#}",
                 target.url()
             ),
         }
         sleep(WORKER_PERIOD_AT_WORK).await;
-        // The folder of the store may be absent until the first job, which then waits for this node.
+        // A store that was absent, such as a folder before the first job, makes a job wait for this node.
         if is_written {
             let _ = timeout(period - WORKER_PERIOD_AT_WORK, changed(&mut entries)).await;
         }
