@@ -87,8 +87,8 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
         && store.worker_names().await.is_ok_and(|names| names.contains(name))
     {
         tracing::warn!(
-            "target {} has had a worker {name} less than {} s ago: if that one still runs, end one of them and give it \
-             another --node, because both count as one",
+            "target {} had a worker {name} less than {} s ago: if it still runs, end one of them or give it another --node, \
+             because both count as one",
             target.name,
             WORKER_ENTRY_LASTS.as_secs()
         );
@@ -131,13 +131,14 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     life!("worker {name} offers {}", node.offer());
     watched.print_address();
     let ended = node.run(stopped).await;
+    let is_killed = killed.is_cancelled();
     let _ = killed.run_until_cancelled(queues.close()).await;
     match ended.with_context(|| format!("worker {name} failed"))? {
         Ended::Idle => {
             let idle = arguments.idle_exit.unwrap_or_default();
             life!("worker {name} ends: no job for {idle} s");
         }
-        Ended::Stopped if killed.is_cancelled() => {
+        Ended::Stopped if is_killed => {
             life!(
                 "worker {name} ends: stopped by a second signal; other workers run its mini-batches"
             );

@@ -117,7 +117,7 @@ impl Engine {
         if !reducing.is_finished() {
             let _ = reducing.await;
         }
-        queues.close().await;
+        let _ = kill.run_until_cancelled(queues.close()).await;
         let remedy = submission.remedy();
         followed
             .map_err(|error| Fixable::caused(format!("job {job_id} is interrupted"), remedy, error))

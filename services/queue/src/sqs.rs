@@ -78,7 +78,7 @@ pub struct SqsQueue {
 
 struct Inner {
     client: Client,
-    /// The receives of all queues of the broker.
+    /// The receives from all queues of jobs.
     receives: TaskTracker,
     name: String,
     url: String,
@@ -327,10 +327,15 @@ impl Queue for SqsQueue {
         }
         let (hand_over, received) = oneshot::channel();
         let inner = self.inner.clone();
-        self.inner.receives.spawn(async move {
+        let receiving = async move {
             let claimed = inner.receive(request, || !hand_over.is_closed()).await;
             drop(hand_over.send(claimed));
-        });
+        };
+        // What the queues of the target itself hide for a while is found without them.
+        match self.inner.of_job {
+            true => self.inner.receives.spawn(receiving),
+            false => tokio::spawn(receiving),
+        };
         Ok(received.await.expect("the task lives as long as the runtime")?.keep())
     }
 

@@ -130,7 +130,7 @@ impl Broker for SqsBroker {
     }
 
     /// The service does not notice that a process has ended: it would lease messages to its last receive, and nobody
-    /// could have them until these leases expire. So this waits for that receive.
+    /// could have them until these leases expire. So this waits for that receive, as long as a request may take.
     async fn close(&self) {
         self.receives.close();
         if !self.receives.is_empty() {

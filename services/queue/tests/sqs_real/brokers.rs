@@ -12,6 +12,7 @@ use queue::{
     Broker, CONTROL, DEAD_LETTERS, Error, Queue, Receive, Redrive, SqsBroker, SqsOptions, SqsQueue,
 };
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use crate::proxy::{Fate, Proxy};
 use crate::{
@@ -259,7 +260,7 @@ async fn process_that_closes_its_broker_hides_no_message() {
         broker.close().await;
         has_closed.notify_one();
     });
-    closed.notified().await;
+    timeout(PATIENCE, closed.notified()).await.expect("it closes");
     process.shutdown_background();
     queues.tasks.send(messages(1)).await.expect("sends");
     let received = queues.tasks.receive(Receive { wait: PATIENCE, ..request(1) }).await;
