@@ -454,7 +454,7 @@ def test_second_worker_of_one_name_is_warned(workplace, sqlite):
     second = sqlite.worker("--node", "twin")
     for worker in (second, first):
         worker.send(signal.SIGTERM)
-    said = "has had a worker twin less than 45 s ago"
+    said = "had a worker twin less than 45 s ago"
     assert said in second.wait().stderr and said not in first.wait().stderr
 
 

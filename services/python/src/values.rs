@@ -714,7 +714,7 @@ pub fn texts_of(texts: Vec<Option<String>>) -> ArrayRef {
     }
 }
 
-/// Returns whether the values together are longer than offsets of 32 bits can tell.
+/// Returns whether the values together are longer than 32-bit offsets can address.
 fn needs_large_offsets<T: AsRef<[u8]>>(values: &[Option<T>]) -> bool {
     let bytes = |value: &T| value.as_ref().len();
     values.iter().flatten().map(bytes).sum::<usize>() > i32::MAX as usize
