@@ -212,3 +212,26 @@ def test_store_that_ignores_conditions_is_rejected(target: Target):
     assert list(not_ok(checks)) == ["store, conditional put"], checks
     message = checks["store, conditional put"][1]
     assert "does not honour conditional creates (If-None-Match: *)" in message and "two reducers" in message
+
+
+def test_store_that_is_not_mounted_is_named_and_not_created(target: Target):
+    target.rabbitmq()
+    store = target.workplace.folder / "store"
+    state, message = target.doctor(expect=1)["store"]
+    assert state == "failed" and "is not the folder of a store; mount it, or create it" in message, message
+    assert not store.exists()
+    # A mount point is a folder without its disk, too.
+    store.mkdir()
+    assert target.doctor(expect=1)["store"] == (state, message)
+    assert not [*store.iterdir()]
+    assert target.doctor("--create", expect=0)["store"][0] == "ok"
+    assert target.doctor(expect=0)["store"][0] == "ok"
+
+
+def test_variable_that_is_not_set_blocks_only_its_target(workplace: Workplace):
+    lines = ["[targets.prod]", "store = 'prod'", "[targets.office]", "queue = 'amqp://u:${NO_SUCH_PASSWORD}@h/'"]
+    workplace.write({"gristmill.toml": "\n".join([*lines, "store = 'office'"])})
+    prod, office = (workplace.command("jobs", "--target", name) for name in ("prod", "office"))
+    assert prod.exit_status == 0, str(prod)
+    said = "gristmill.toml:4: targets.office.queue: the environment variable NO_SUCH_PASSWORD is not set"
+    assert office.exit_status == 2 and said in office.stderr, str(office)

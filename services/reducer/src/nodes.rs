@@ -88,6 +88,7 @@ impl Nodes {
                 let on = self.nodes.entry(node.clone()).or_default();
                 // A queue may deliver it again, or after what followed it.
                 if !on.left
+                    && !self.stopped.contains_key(node)
                     && number(process) > number(&on.last_ready)
                     && on.init_failed.insert(process.clone())
                 {
@@ -115,10 +116,8 @@ impl Nodes {
                 match self.nodes.get_mut(node) {
                     Some(node) => {
                         node.left = cause.is_none();
-                        if node.left {
-                            self.init_failures -=
-                                std::mem::take(&mut node.init_failed).len() as u64;
-                        }
+                        // The time until a process starts on another node is not one in `init()`.
+                        self.init_failures -= std::mem::take(&mut node.init_failed).len() as u64;
                     }
                     // Without a cause, the job only waited there.
                     None if cause.is_none() => {}

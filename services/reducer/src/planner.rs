@@ -462,6 +462,29 @@ mod tests {
         target.put_worker(&state).await.expect("memory is always there");
     }
 
+    #[tokio::test]
+    async fn able_nodes_are_those_that_may_run_the_job() {
+        let target = target();
+        enqueue(&target, "a").await;
+        let unable = [("a".to_owned(), "its disk is full".to_owned())].into();
+        let there = NodeState { accepts_work: true, ..NodeState::default() };
+        for state in [
+            NodeState { name: "able".to_owned(), ..there.clone() },
+            NodeState { name: "ending".to_owned(), accepts_work: false, ..there.clone() },
+            NodeState { name: "full".to_owned(), unable, ..there },
+        ] {
+            target.put_worker(&state).await.expect("memory is always there");
+        }
+        let mut planner = Planner::new(target, 10);
+        assert_eq!(planner.able("a"), None, "not read yet");
+        planner.look(|_| None).await.expect("memory is always there");
+        let able = |planner: &Planner| planner.able("a").map(|able| able.into_iter().collect());
+        assert_eq!(able(&planner), Some(vec!["able".to_owned()]));
+        planner.nodes.iter_mut().for_each(|node| node.accepts_work = false);
+        planner.silent.insert("able".to_owned());
+        assert_eq!(able(&planner), Some(vec!["able".to_owned()]), "it may only be busy");
+    }
+
     /// A target with two jobs of one owner, of which one may run at a time.
     async fn one_job_at_a_time() -> TargetStore {
         let target = target();
