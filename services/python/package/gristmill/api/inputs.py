@@ -145,12 +145,13 @@ def column_form(value: Any) -> dict[str, Any] | None:
     kinds = ((one.__module__.partition(".")[0], one.__name__) for one in type(value).__mro__)
     argument = next((COLUMNS[kind] for kind in kinds if kind in COLUMNS), None)
     if argument == "array":
+        dtype = value.dtype
         # The file holds no mask.
-        if hasattr(value, "mask") or value.ndim == 0 or value.dtype.hasobject or value.dtype.itemsize == 0 or 0 in value.shape[1:]:
+        if hasattr(value, "mask") or value.ndim == 0 or dtype.hasobject or dtype.itemsize == 0 or 0 in value.shape[1:]:
             return None
         from numpy.lib.format import dtype_to_descr
 
-        return {"argument": argument, "dtype": dtype_to_descr(value.dtype), "shape": list(value.shape[1:])}
+        return {"argument": argument, "dtype": dtype_to_descr(dtype), "shape": list(value.shape[1:])}
     if argument in ("series", "polars_series"):
         return {"argument": argument, "is_named": value.name is not None}
     return None if argument is None else {"argument": argument}
