@@ -25,7 +25,7 @@ def test_rabbitmq_starts_with_the_queues_that_roles_declare(components: Componen
             body = {key: queue[key] for key in ("durable", "auto_delete", "arguments")}
             components.manage_rabbitmq(f"queues/%2F/{name.replace('gristmill', prefix)}", "PUT", body)
         address = {"GRISTMILL_QUEUE": f"{components.amqp_url}?prefix={prefix}"}
-        checked = workplace.command("doctor", **address, GRISTMILL_STORE=f"file://{workplace.folder}/store")
+        checked = workplace.command("doctor", "--create", **address, GRISTMILL_STORE=f"file://{workplace.folder}/store")
         assert checked.exit_status == 0, str(checked)
         assert "ok           queue control, publish" in checked.stdout, str(checked)
     finally:

@@ -73,7 +73,7 @@ def await_workers(target, *names):
 
 
 def test_worker_without_a_usable_python_fails_no_job_that_another_can_run(workplace, sqlite):
-    sqlite.command("doctor", "--create", expect=0)
+    sqlite.create_store()
     sqlite.reducer()
     sqlite.worker("--node", "bad", "--process-count", 1, GRISTMILL_PYTHON="/nowhere/python")
     sqlite.worker("--node", "good", "--process-count", 1)
@@ -86,7 +86,7 @@ def test_worker_without_a_usable_python_fails_no_job_that_another_can_run(workpl
 
 def test_job_that_starts_on_no_worker_fails_and_names_the_cause(workplace, sqlite):
     workplace.data(10)
-    sqlite.command("doctor", "--create", expect=0)
+    sqlite.create_store()
     sqlite.reducer()
     for node in ("one", "two"):
         sqlite.worker("--node", node)

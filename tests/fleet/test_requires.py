@@ -23,6 +23,7 @@ def worker(target, zone: str, gpus: int = 0):
 
 
 def test_job_runs_only_on_nodes_that_it_fits(workplace, target):
+    target.create_store()
     target.reducer()
     for zone, gpus in (("a", 0), ("b", 1), ("c", 2)):
         worker(target, zone, gpus)
@@ -39,6 +40,7 @@ def test_job_runs_only_on_nodes_that_it_fits(workplace, target):
 @pytest.mark.parametrize("target", ["sqlite", "rabbitmq"], indirect=True)
 def test_job_that_no_worker_takes_says_so_and_lets_others_pass(workplace, target):
     """It waits for a worker that takes it, and until then no worker sees its messages."""
+    target.create_store()
     target.reducer()
     worker(target, "a")
     wait_until(lambda: target.objects("workers/"), "the entry of the worker")
@@ -67,6 +69,7 @@ def test_job_that_no_worker_takes_says_so_and_lets_others_pass(workplace, target
 
 
 def test_worker_is_listed_while_it_runs(workplace, sqlite):
+    sqlite.create_store()
     offers = workplace.folder / sqlite.prefix / "store/workers"
     variable = "zone=a, gpu_model=H200"
     running = sqlite.worker("--label", "zone=b", "--node", "one", GRISTMILL_LABELS=variable)

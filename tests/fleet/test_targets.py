@@ -448,7 +448,7 @@ def test_worker_that_is_stopped_twice_ends_at_once_and_says_so(workplace, sqlite
 
 
 def test_second_worker_of_one_name_is_warned(workplace, sqlite):
-    sqlite.command("doctor", "--create", expect=0)
+    sqlite.create_store()
     first = sqlite.worker("--node", "twin")
     wait_until(lambda: sqlite.objects("workers/twin"), "the entry of the worker")
     second = sqlite.worker("--node", "twin")

@@ -91,6 +91,11 @@ class Target:
         assert "ready" in line, f"{line}{running.wait()}"
         return running
 
+    def create_store(self) -> None:
+        """Creates the folder of its store, as the first `enqueue` does: before, no worker is listed."""
+        if self.kind == "sqlite":
+            self.command("doctor", "--create", expect=0)
+
     def worker(self, *arguments: object, **environment: str) -> Running:
         return self.role("worker", *arguments, **environment)
 
