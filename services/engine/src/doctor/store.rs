@@ -31,11 +31,8 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
         return report.failed("store", format!("{error:#}"));
     }
     if let Some(folder) = store.folder().filter(|folder| !is_marked(folder)) {
-        let message = format!(
-            "{} is not the folder of a store; mount it, or create it with: gristmill doctor --create --target {}",
-            folder.display(),
-            target.name
-        );
+        let message =
+            format!("{} is not the folder of a store; mount it, or create it", folder.display());
         return report.failed("store", message);
     }
     report.ok("store", format!("{} answers", store.url()));
