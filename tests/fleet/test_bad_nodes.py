@@ -38,7 +38,8 @@ def test_worker_that_fails_where_another_succeeds_leaves_the_job(workplace, sqli
     assert note in sqlite.command("status", job_id).stdout
 
 
-# Of the runs of a process, the first of each ONE_OF fails. A good node waits in a file until another one has failed.
+# In each process, the first of every ONE_OF runs fails; 0: none. A good node waits in one file until another node has
+# failed.
 FAILS_SOMETIMES = """
     import os
     from recorder import record, recorded, wait_for

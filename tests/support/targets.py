@@ -92,7 +92,7 @@ class Target:
         return running
 
     def create_store(self) -> None:
-        """Creates the folder of its store, as the first `enqueue` does: before, no worker is listed."""
+        """Creates the folder of its store, as the first `enqueue` does. Until then, no worker is listed."""
         if self.kind == "sqlite":
             self.command("doctor", "--create", expect=0)
 

@@ -92,7 +92,7 @@ pub fn hint(hint: &Hint) -> String {
     match blocker {
         Blocker::FirstReducer => format!("{blocker}; {reducer}"),
         Blocker::Reducer(_) => format!(
-            "{blocker}; results wait in the queue; {reducer}, or ask `gristmill doctor{flags}` why one that runs cannot write"
+            "{blocker}; results wait in the queue; {reducer}; if one runs, `gristmill doctor{flags}` says why it cannot write"
         ),
         Blocker::Trouble { .. } | Blocker::Node { .. } | Blocker::Start(_) => blocker.to_string(),
         Blocker::Schedule(WaitsFor::Worker(_)) => format!("{blocker}; {worker}"),
@@ -152,8 +152,8 @@ mod tests {
         let text = hinted(Blocker::Reducer(since), target());
         assert!(
             text.ends_with(
-                "; results wait in the queue; start one with: gristmill reducer --target t, or ask `gristmill doctor --target t` \
-                 why one that runs cannot write"
+                "; results wait in the queue; start one with: gristmill reducer --target t; if one runs, `gristmill doctor --target t` \
+                 says why it cannot write"
             ),
             "{text}"
         );

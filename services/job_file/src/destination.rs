@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ignore::gitignore::GitignoreBuilder;
 use protocol::{Environment, ItemPath, JobSpec, OutputAction};
 use rustix::fs::{Access, access, statvfs};
-use storage::real;
+use storage::real_path;
 use url::Url;
 
 use crate::paths::{glob_folder, without_file_scheme};
@@ -76,7 +76,7 @@ fn is_within(path: &ItemPath, above: &ItemPath) -> bool {
             [Ok(path), Ok(above)] => storage::is_below(&path, &above),
             _ => false,
         },
-        (false, false) => real(path.as_path()).starts_with(real(above.as_path())),
+        (false, false) => real_path(path.as_path()).starts_with(real_path(above.as_path())),
         _ => false,
     }
 }
@@ -112,15 +112,15 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
         }
         return None;
     }
-    let folder = real(folder.as_path());
+    let folder = real_path(folder.as_path());
     for (input, path) in named_paths(spec).filter(|(_, path)| !path.is_url()) {
         if let Some(base) = glob_folder(path.as_path()) {
-            if glob_finds(path.as_path(), &real(&base), &folder, file) {
+            if glob_finds(path.as_path(), &real_path(&base), &folder, file) {
                 return Some(found_by(&input));
             }
             continue;
         }
-        let path = real(path.as_path());
+        let path = real_path(path.as_path());
         let effect = if input.starts_with("input") {
             ", so the next run would read what this one writes"
         } else {
@@ -136,7 +136,7 @@ fn overlap(folder: &ItemPath, file: Option<&str>, spec: &JobSpec) -> Option<Stri
             _ => {}
         }
     }
-    let sources = real(spec.source_directory.as_path());
+    let sources = real_path(spec.source_directory.as_path());
     match sources.strip_prefix(&folder) {
         Ok(below) if below.as_os_str().is_empty() => {
             Some(format!("the output folder is the folder of the script, {}", sources.display()))
@@ -188,8 +188,8 @@ fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -
             named.find(|(_, path)| is_within(&output, path) && is_within(path, &output))?;
         return Some(format!("the output would replace {input}"));
     }
-    let output = real(&folder.as_path().join(file));
-    let is = |path: &Path| real(path) == output;
+    let output = real_path(&folder.as_path().join(file));
+    let is = |path: &Path| real_path(path) == output;
     if let Some((input, _)) = named.find(|(_, path)| !path.is_url() && is(path.as_path())) {
         return Some(format!("the output would replace {input}"));
     }
@@ -200,7 +200,9 @@ fn overwritten(folder: &ItemPath, file: &str, spec: &JobSpec, job_file: &Path) -
         _ if is(&sources.join(&spec.entry_script)) => "the entry script",
         _ if is(job_file) => "the job file",
         Environment::Requirements { file, .. } if is(file.as_path()) => "the requirements file",
-        _ if output.starts_with(real(sources)) && is_module(&output) => "a module of the script",
+        _ if output.starts_with(real_path(sources)) && is_module(&output) => {
+            "a module of the script"
+        }
         _ => return None,
     };
     Some(format!("the output would replace {replaced}"))

@@ -11,7 +11,7 @@ use partitioner::{MissingColumn, PartitionFormat};
 use protocol::{
     HeaderMode, Input, InputKind, ItemPath, JobSpec, TableFormat, TableOptions, TypeRules,
 };
-use storage::real;
+use storage::real_path;
 
 use crate::keys::{INPUT, Read};
 use crate::paths::glob_folder;
@@ -220,7 +220,7 @@ impl Place {
         let path = match glob_folder(path.as_path()) {
             _ if is_url => path.as_path().to_owned(),
             Some(_) => return None,
-            None => real(path.as_path()),
+            None => real_path(path.as_path()),
         };
         Some(Self { path, shown, is_url })
     }

@@ -387,7 +387,7 @@ impl<'py> Builder<'py> {
             } else if package == "numpy" {
                 match value.getattr(intern!(self.py, "dtype")) {
                     Err(_) => Class::Other,
-                    // Its array has numbers where the mask hides them.
+                    // The buffer of a masked array still holds the values that the mask hides.
                     Ok(_) if value.hasattr(intern!(self.py, "mask"))? => Class::Other,
                     Ok(_) if value.cast::<PyUntypedArray>().is_ok() => Class::NumpyArray,
                     Ok(dtype) => {
@@ -868,14 +868,15 @@ fn microseconds(value: &Bound<'_, PyAny>) -> PyResult<i64> {
         .ok_or_else(|| too_long_a_time(value, 106_751_991))
 }
 
-/// Returns whole microseconds and the nanoseconds after them. Alone, the microseconds of the earliest instant do not fit.
+/// Returns microseconds and the nanoseconds after them, in nanoseconds. The microseconds of the earliest instant alone would
+/// overflow.
 fn nanoseconds_of(microseconds: i64, rest: i64) -> Option<i64> {
     i64::try_from(i128::from(microseconds) * 1_000 + i128::from(rest)).ok()
 }
 
 fn beyond_nanoseconds(value: &Bound<'_, PyAny>) -> PyErr {
     PyValueError::new_err(format!(
-        "{value} has nanoseconds and lies outside the years 1678 to 2261, in which a column can hold these"
+        "{value} has nanoseconds, which a column holds only from 1678 to 2261"
     ))
 }
 

@@ -44,8 +44,8 @@ pub trait Broker: Send + Sync + Debug {
     /// Returns how many jobs may have queues at a time.
     fn jobs_max(&self) -> u32;
 
-    /// Waits until every acknowledgement has reached the service, and for the last receive of messages of jobs, which could
-    /// hide some. Ends the leases of this process where leases end with their connection
+    /// Waits until every acknowledgement has reached the service and the last receive from the queues of jobs, which could
+    /// hide messages, has ended. Ends the leases of this process where leases end with their connection
     /// ([`Limits::timed_lease`](crate::Limits::timed_lease) is false). The caller must not use the queues of this broker
     /// afterwards.
     async fn close(&self);

@@ -78,7 +78,7 @@ pub struct SqsQueue {
 
 struct Inner {
     client: Client,
-    /// The receives from all queues of jobs.
+    /// Receives in progress from the queues of all jobs of the broker.
     receives: TaskTracker,
     name: String,
     url: String,
@@ -331,7 +331,7 @@ impl Queue for SqsQueue {
             let claimed = inner.receive(request, || !hand_over.is_closed()).await;
             drop(hand_over.send(claimed));
         };
-        // What the queues of the target itself hide for a while is found without them.
+        // Reducers list jobs as well, so nothing depends on a message that a queue of the target itself hides.
         match self.inner.of_job {
             true => self.inner.receives.spawn(receiving),
             false => tokio::spawn(receiving),

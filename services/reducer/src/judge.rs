@@ -77,7 +77,7 @@ pub(crate) struct Judge {
     began: Timestamp,
     pub job_liveness: JobLiveness,
     pub waits: Waits,
-    /// As in [`Workers`](crate::Workers).
+    /// Some nodes that may run the job, as in [`Workers`](crate::Workers).
     pub able: Option<BTreeSet<String>>,
     /// When a mini-batch was created, the first process started, or an attempt ended, in time attended by workers;
     /// `None` before the first mini-batch.

@@ -116,7 +116,7 @@ impl Nodes {
                 match self.nodes.get_mut(node) {
                     Some(node) => {
                         node.left = cause.is_none();
-                        // The time until a process starts on another node is not one in `init()`.
+                        // The time until another node starts a process does not count as time in `init()`.
                         self.init_failures -= std::mem::take(&mut node.init_failed).len() as u64;
                     }
                     // Without a cause, the job only waited there.

@@ -33,7 +33,7 @@ pub struct Workers {
     pub nodes: BTreeMap<String, Running>,
     /// Mini-batches that all nodes hold. A silent one may still have its own.
     pub held: u64,
-    /// As many nodes that may run the job as a script is tried on; `None`: not known yet.
+    /// Some nodes that may run the job; `None`: not known yet.
     pub able: Option<BTreeSet<String>>,
 }
 

@@ -59,7 +59,7 @@ impl Stall {
 /// Nodes on which a job of a target must fail to start before it fails, as long as others may run it: a node may lack
 /// something that the others have.
 pub const NODES_TRIED: usize = 3;
-/// How often these nodes may stop together: each tries again after a while, and may come before one that has not tried.
+/// How often these nodes may stop in all. Each tries again after a while, perhaps before a node that has not tried yet.
 const STOPS_MAX: usize = 2 * NODES_TRIED;
 
 /// Returns why no process will ever be ready: `init()` failed too often or takes too long, or all

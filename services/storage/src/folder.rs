@@ -23,7 +23,7 @@ use crate::listing::SkippedKeys;
 use crate::snapshot;
 
 /// Returns an absolute path without symbolic links. The end of the path need not exist.
-pub fn real(path: &Path) -> PathBuf {
+pub fn real_path(path: &Path) -> PathBuf {
     for existing in path.ancestors() {
         if let Ok(real) = existing.canonicalize() {
             // Joining an empty path would add a slash, which turns a file into a folder.
@@ -60,7 +60,7 @@ impl Folder {
             return Ok(());
         }
         let source = format!(
-            "the folder {} is not that of a store: it is not mounted, or nothing was enqueued yet",
+            "{} is not the folder of a store: it is not mounted, or nothing was enqueued yet",
             root.display()
         );
         Err(Error::Generic { store: "LocalFileSystem", source: source.into() })

@@ -267,7 +267,7 @@ mod tests {
         assert!(!mount.exists(), "opening it creates nothing");
         let error = target.write("workers/a", Vec::new()).await.expect_err("it is not mounted");
         let text = format!("{error:#}");
-        assert!(text.contains("is not that of a store: it is not mounted"), "{text}");
+        assert!(text.contains("is not the folder of a store: it is not mounted"), "{text}");
         assert!(!mount.exists(), "a file on the disk below it would be hidden later");
         assert_eq!(target.open_ids().await.expect("nothing there"), [""; 0]);
         let job = target.job("job");

@@ -49,7 +49,7 @@ pub struct TargetTable {
     pub pass_environment: Vec<String>,
     /// Environment variables from which the address of the broker is made, which scripts never get.
     pub secret_variables: Vec<String>,
-    /// The first of its variables that is not set, as an error with its line: other targets can be used.
+    /// The error about the first of its variables that is not set. Other targets can be used.
     pub unset: Option<String>,
 }
 

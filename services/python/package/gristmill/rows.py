@@ -206,7 +206,7 @@ class Tables:
                 schema = pyarrow.Schema.from_pandas(frame.iloc[:0], preserve_index=with_index or None)
             except (pyarrow.ArrowException, TypeError, ValueError):
                 return None
-            # Arrow writes a missing label as a number that JSON does not have.
+            # Arrow writes a missing label as NaN, which is not JSON.
             described = schema.metadata[b"pandas"].decode().replace('"name": NaN', '"name": "nan"')
             known = self._known[key] = _with_texts_of_periods(described)
         return known

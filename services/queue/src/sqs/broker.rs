@@ -129,8 +129,8 @@ impl Broker for SqsBroker {
         JOBS_MAX
     }
 
-    /// The service does not notice that a process has ended: it would lease messages to its last receive, and nobody
-    /// could have them until these leases expire. So this waits for that receive, as long as a request may take.
+    /// SQS does not notice that a process has ended. It would deliver messages to the last receive of that process, and
+    /// hide them until the visibility timeout. So `close` waits for this receive, no longer than a request may take.
     async fn close(&self) {
         self.receives.close();
         if !self.receives.is_empty() {

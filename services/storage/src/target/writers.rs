@@ -10,7 +10,7 @@ use object_store::ObjectStore;
 use protocol::{JobSpec, OutputAction, is_job_id};
 
 use super::TargetStore;
-use crate::{Error, Result, real};
+use crate::{Error, Result, real_path};
 
 impl TargetStore {
     /// Records that a job writes its output. Jobs without a final file of rows record nothing.
@@ -56,7 +56,7 @@ fn folders_of(spec: &JobSpec) -> Vec<String> {
         return Vec::new();
     }
     let output = spec.output.path();
-    let real = if spec.output.folder.is_url() { output.clone() } else { real(&output) };
+    let real = if spec.output.folder.is_url() { output.clone() } else { real_path(&output) };
     let folder = |output: &Path| {
         format!("writers/{}", &blake3::hash(output.as_os_str().as_encoded_bytes()).to_hex()[..32])
     };

@@ -120,7 +120,7 @@ async fn renew(
             ),
         }
         sleep(WORKER_PERIOD_AT_WORK).await;
-        // A store that was absent, such as a folder before the first job, makes a job wait for this node.
+        // If the store was absent, as a folder is before the first job, that job waits for this entry.
         if is_written {
             let _ = timeout(period - WORKER_PERIOD_AT_WORK, changed(&mut entries)).await;
         }
