@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -53,8 +53,10 @@ pub(crate) async fn interpreter_for(
     report: impl Fn(&Path, &Path) + Send + 'static,
 ) -> Result<(PathBuf, Option<PinnedEntry>)> {
     let (file, base) = match environment {
-        Environment::Node => return Ok((default, None)),
-        Environment::Interpreter { path } => return Ok((path.as_path().to_owned(), None)),
+        Environment::Node => return Ok((behind_shim(default).await, None)),
+        Environment::Interpreter { path } => {
+            return Ok((behind_shim(path.as_path().to_owned()).await, None));
+        }
         Environment::Requirements { file, base } => (file, base),
     };
     let tools = Tools::new(variables.installers, user);
@@ -71,6 +73,25 @@ pub(crate) async fn interpreter_for(
         ));
     });
     receiver.await.context("making the environment panicked")?
+}
+
+/// Returns the interpreter that a version manager (pyenv, asdf, mise) chooses, if `python` is in its folder of shims;
+/// otherwise `python`. A shim chooses by the working directory, which is another one in the processes, and the one of pyenv
+/// starts ten times as slowly as Python.
+async fn behind_shim(python: PathBuf) -> PathBuf {
+    if python.parent().and_then(Path::file_name) != Some("shims".as_ref()) {
+        return python;
+    }
+    let mut shim = tokio::process::Command::new(&python);
+    shim.args(["-I", "-S", "-c", "import sys; print(sys.executable)"]);
+    let chosen = shim.stdin(Stdio::null()).kill_on_drop(true).output().await;
+    let chosen = chosen.ok().filter(|output| output.status.success());
+    let chosen = chosen.and_then(|output| String::from_utf8(output.stdout).ok());
+    // A shim that fails says why when a process starts.
+    chosen
+        .map(|path| PathBuf::from(path.trim_end()))
+        .filter(|path| path.is_file())
+        .unwrap_or(python)
 }
 
 /// Whether a file describes the project in its folder.
@@ -222,6 +243,8 @@ fn recipe(file: &Path, content: &[u8], base: &Path, tools: &Tools) -> Result<Rec
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -347,6 +370,36 @@ mod tests {
                 before,
                 "nothing is left in its folder"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn shim_of_a_version_manager_is_replaced_by_the_interpreter_that_it_chooses() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let shims = folder.path().join("shims");
+        std::fs::create_dir(&shims).expect("writable");
+        let chosen = folder.path().join("python3.12");
+        std::fs::write(&chosen, "").expect("writable");
+        let write = |path: &Path, text: String| {
+            std::fs::write(path, text).expect("writable");
+            std::fs::set_permissions(path, Permissions::from_mode(0o755)).expect("own file");
+        };
+        let answers = format!("#!/bin/sh\necho {}\n", chosen.display());
+        let (shim, wrapper, broken) =
+            (shims.join("python3"), folder.path().join("python3"), shims.join("python3.9"));
+        write(&shim, answers.clone());
+        write(&wrapper, answers);
+        write(&broken, "#!/bin/sh\nexit 127\n".into());
+        for (python, expected) in [(&shim, &chosen), (&wrapper, &wrapper), (&broken, &broken)] {
+            let cache = Cache::new(folder.path().join("cache"), Limits::default()).guarded();
+            let named = Environment::Interpreter { path: python.clone().into() };
+            for environment in [named, Environment::Node] {
+                let (found, _) =
+                    interpreter(environment, python.clone(), cache.clone(), variables(), |_, _| ())
+                        .await
+                        .expect("nothing to install");
+                assert_eq!(found, *expected);
+            }
         }
     }
 
