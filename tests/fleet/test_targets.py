@@ -239,10 +239,13 @@ def test_unreachable_services_are_reported_in_one_line(workplace, sqs):
     workplace.data(1)
     job = workplace.job(ROWS)
     cases = [
-        ({"store": "s3://no-such-bucket-of-ours/jobs"}, ["there is no such bucket", "no-such-bucket-of-ours"]),
+        ({"store": "s3://no-such-bucket-of-ours/jobs"}, ["s3://no-such-bucket-of-ours/jobs: there is no such bucket"]),
         ({"queue": "amqp://guest:guest@127.0.0.1:1/%2f"}, ["127.0.0.1:1"]),
-        ({"endpoint": "http://127.0.0.1:1"}, ["127.0.0.1:1"]),
-        ({"queue": "sqlite:queues", "endpoint": "http://127.0.0.1:1"}, ["127.0.0.1:1"]),
+        ({"endpoint": "http://127.0.0.1:1"}, [" at http://127.0.0.1:1: ", "no answer from its store yet"]),
+        (
+            {"queue": "sqlite:queues", "endpoint": "http://127.0.0.1:1"},
+            [" at http://127.0.0.1:1: ", "no answer from its store yet"],
+        ),
     ]
     started = []
     for number, (settings, _) in enumerate(cases):
@@ -250,10 +253,13 @@ def test_unreachable_services_are_reported_in_one_line(workplace, sqs):
         (workplace.folder / "gristmill.toml").rename(workplace.folder / f"{number}.toml")
         # All at once, because each tries for a while.
         started.append(sqs.start("enqueue", job.file, GRISTMILL_CONFIG=str(workplace.folder / f"{number}.toml")))
-    for running, (_, parts) in zip(started, cases, strict=True):
+    for running, (_, (part, *notices)) in zip(started, cases, strict=True):
         refused = running.wait()
         assert refused.exit_status == 1, str(refused)
-        assert one_line(refused.stderr, *parts), str(refused)
+        *before, line = refused.stderr.splitlines()
+        assert part in line, str(refused)
+        assert [notice for notice in notices if notice in "\n".join(before)] == notices, str(refused)
+        assert len(before) == len(notices), str(refused)
 
 
 def test_secrets_are_never_printed_or_stored(workplace, rabbitmq, components):

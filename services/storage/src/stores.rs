@@ -154,6 +154,14 @@ impl Stores {
         }
     }
 
+    /// Returns the endpoint of the S3 store of `url`, if it is not that of AWS.
+    pub(crate) async fn endpoint(&self, url: &Url) -> Option<&str> {
+        match url.scheme() {
+            "s3" | "s3a" => self.aws().await.ok()?.endpoint.as_deref(),
+            _ => None,
+        }
+    }
+
     pub(crate) async fn aws(&self) -> Result<&Aws> {
         self.0.aws.get_or_try_init(|| Aws::load(&self.0.options)).await
     }

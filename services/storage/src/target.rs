@@ -36,7 +36,6 @@ use protocol::{Durability, Schedule, is_job_id};
 use url::Url;
 
 use crate::clock::Clock;
-use crate::error::Answer;
 use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores, snapshot};
 
@@ -117,19 +116,27 @@ impl TargetStore {
         self
     }
 
-    /// Explains a failed listing, whose error does not name the cause: requests the bucket itself from S3.
+    /// Explains a failed listing. Requests the bucket itself from S3 if the error does not name the cause.
     async fn explained(&self, url: &Url, error: object_store::Error) -> Error {
-        let no_bucket = || {
-            let message =
-                "there is no such bucket; create it, or correct `store` of the compute target";
-            Error::unavailable(&self.url, message)
-        };
+        let error = Error::from_store(&self.url, error);
+        if error.may_pass() {
+            return match (error, self.stores.endpoint(url).await) {
+                (Error::Unavailable { object, source }, Some(endpoint)) => {
+                    Error::Unavailable { object: format!("{object} at {endpoint}"), source }
+                }
+                (error, _) => error,
+            };
+        }
         match (self.stores.bucket_status(url).await, error) {
-            (Some(404), _) | (None, object_store::Error::NotFound { .. }) => no_bucket(),
-            (Some(401 | 403), error) => {
-                Error::Denied { object: self.url.clone(), source: Answer(error).into() }
+            (Some(404), _) | (None, Error::NotFound { .. }) => {
+                let message =
+                    "there is no such bucket; create it, or correct `store` of the compute target";
+                Error::unavailable(&self.url, message)
             }
-            (_, error) => Error::from_store(&self.url, error),
+            (Some(401 | 403), Error::Unavailable { object, source }) => {
+                Error::Denied { object, source }
+            }
+            (_, error) => error,
         }
     }
 

@@ -23,7 +23,8 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
             Err(error) => return report.failed("store", format!("{error:#}")),
         }
     }
-    let store = match storage::TargetStore::open(url, target.store_options()).await {
+    let opening = TargetStore::open(url, target.store_options());
+    let store = match target.with_notice("its store", opening).await {
         Ok(store) => store,
         Err(error) => return report.failed("store", format!("{error:#}")),
     };

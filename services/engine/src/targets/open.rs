@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
@@ -15,6 +16,9 @@ use url::Url;
 
 use super::{QueueAddress, Target};
 use crate::{Fixable, Remedy, Settings};
+
+/// The time without an answer after which a person wants to know what a command waits for.
+const SILENCE: Duration = Duration::from_secs(4);
 
 /// The queues of a target.
 #[derive(Clone, Debug)]
@@ -132,23 +136,32 @@ impl Broker for Bundling {
 }
 
 fn bundling(queues: JobQueues) -> JobQueues {
-    JobQueues { tasks: Arc::new(Bundles::new(queues.tasks, worker::unspent)), ..queues }
+    JobQueues { tasks: Arc::new(Bundles::new(queues.tasks, worker::body_to_return)), ..queues }
 }
 
 impl Target {
     /// Opens its store, which checks address, bucket and credentials.
     pub async fn open_store(&self) -> Result<TargetStore> {
-        let store = TargetStore::open(self.store()?, self.store_options()).await;
-        store.map_err(|error| {
-            let endpoint = self
-                .endpoint
-                .as_ref()
-                .filter(|_| matches!(error, storage::Error::Unavailable { .. }));
-            let endpoint = endpoint.map_or(String::new(), |endpoint| {
-                format!("; the endpoint of this target is {endpoint}")
-            });
-            anyhow::anyhow!("target {}: its store cannot be used: {error:#}{endpoint}", self.name)
+        let opening = TargetStore::open(self.store()?, self.store_options());
+        self.with_notice("its store", opening).await.map_err(|error| {
+            anyhow::anyhow!("target {}: its store cannot be used: {error:#}", self.name)
         })
+    }
+
+    /// Waits for a service of this target, and warns if it does not answer soon: its requests are retried for up to half a
+    /// minute.
+    pub(crate) async fn with_notice<T>(
+        &self,
+        service: &str,
+        request: impl Future<Output = T>,
+    ) -> T {
+        let mut request = std::pin::pin!(request);
+        tokio::select! {
+            answer = &mut request => return answer,
+            () = tokio::time::sleep(SILENCE) => {}
+        }
+        tracing::warn!("target {}: no answer from {service} yet; still trying", self.name);
+        request.await
     }
 
     /// Returns the options for its store.
@@ -187,7 +200,7 @@ impl Target {
             let are_new = are_new && self.queue()?.prefix().is_some();
             Ok(Queues { control, dead_letters, broker, are_new })
         };
-        open.await.map_err(|error| self.explain(error))
+        self.with_notice("its queues", open).await.map_err(|error| self.explain(error))
     }
 
     async fn broker(&self, create: bool) -> Result<Arc<dyn Broker>> {

@@ -98,7 +98,10 @@ where
                         ),
                     )
                 }
-                None => (false, format!("cannot connect: {}", one_line(&chain(&error)))),
+                None => (
+                    false,
+                    format!("cannot connect: {}", one_line(&deepest_cause(&error).to_string())),
+                ),
             }
         }
         _ => (false, one_line(&chain(&error))),
@@ -221,6 +224,11 @@ fn bare(code: &str) -> &str {
 fn credentials_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a CredentialsError> {
     std::iter::successors(Some(error), |error| (*error).source())
         .find_map(|error| error.downcast_ref())
+}
+
+/// Returns what happened; the layers above only say where.
+fn deepest_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    std::iter::successors(Some(error), |error| (*error).source()).last().expect("the error itself")
 }
 
 /// Returns the error and its causes in one text, without repetition.
