@@ -20,8 +20,9 @@ def target(request: pytest.FixtureRequest, workplace: Workplace, components: Com
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if "target" in metafunc.fixturenames and "target" not in given:
+    marks = metafunc.definition.iter_markers("parametrize")
+    is_given = any("target" in (mark.args[0], *mark.args[0]) for mark in marks)
+    if "target" in metafunc.fixturenames and not is_given:
         metafunc.parametrize("target", getattr(metafunc.module, "TARGETS", KINDS), indirect=True)
 
 

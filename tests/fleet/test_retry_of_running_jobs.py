@@ -1,6 +1,9 @@
 """A retry of a job that runs: what has failed runs again, and what is in flight stays as it is."""
 
+import pytest
+
 from harness import ERROR, file_names, go, wait_until
+from portal_client import Portal
 
 HELD = """
     import os
@@ -47,7 +50,9 @@ def test_retries_of_a_running_job_publish_nothing(workplace, target):
     retry()
     for change in (("--source-directory", "code"), ("--set", "output_format=csv")):
         refused = target.command("retry", job_id, *change, expect=ERROR)
-        assert f"job {job_id} has not ended: cancel it first, or wait" in refused.stderr, str(refused)
+        assert f"job {job_id} has not ended, and its script and format can change only then" in refused.stderr, str(
+            refused
+        )
     target.reducer()
     published(target, COUNT)
     for arguments in ((), ("--json",)):
@@ -71,7 +76,22 @@ def test_retries_of_a_running_job_publish_nothing(workplace, target):
     assert "nothing to do" in target.command("retry", job_id, expect=0).stderr
 
 
-def test_failed_mini_batches_run_again_while_others_run(workplace, target):
+def by_command(target, job_id):
+    retried = target.command("retry", job_id, expect=0)
+    assert f"job {job_id} runs what has failed so far again" in retried.stderr, str(retried)
+
+
+def by_portal(target, job_id):
+    portal = Portal(target.workplace, "--target", target.name)
+    assert portal.post(f"/jobs/{job_id}/retry") == (202, {"message": "the job runs what has failed so far again"})
+
+
+@pytest.mark.parametrize(
+    ("target", "retry"),
+    [("rabbitmq", by_command), ("sqlite", by_command), ("sqs", by_portal)],
+    indirect=["target"],
+)
+def test_failed_mini_batches_run_again_while_others_run(workplace, target, retry):
     """Two reducers serve the job, and one of them publishes it."""
     workplace.data(8)
     script = """
@@ -94,8 +114,7 @@ def test_failed_mini_batches_run_again_while_others_run(workplace, target):
     wait_until(lambda: mini_batches(target, job_id).get("succeeded") == 3, "all but one")
     go(workplace, "mended")
     before = len(runs(workplace))
-    retried = target.command("retry", job_id, expect=0)
-    assert f"job {job_id} runs what has failed so far again" in retried.stderr, str(retried)
+    retry(target, job_id)
     wait_until(lambda: len(runs(workplace)) == before + 2, "both items")
     assert target.status(job_id)["result"] is None, "it goes on"
     go(workplace)

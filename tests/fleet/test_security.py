@@ -122,7 +122,7 @@ def test_poison_messages_go_to_the_dead_letters_and_do_no_harm(workplace, rabbit
         "its place in the plan is not chunk",
         "only a reducer may report that a job has ended",
         "the plan in the store does not have 0 mini-batches",
-        "mini-batch 18446744073709551615 was never published",
+        "mini-batch 18446744073709551615 is not in the plan",
         "is not a part of mini-batch 0",
         "is not a valid job id",
     ]:

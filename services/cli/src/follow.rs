@@ -24,7 +24,7 @@ pub async fn publish(
             show.finish(events).await;
             Ok(report(&result, json, &target.reference()))
         }
-        Retry::InFlight(submission) => {
+        Retry::NothingMissing(submission) | Retry::RoundBegun(submission) => {
             let stopped = CancellationToken::new();
             let _signals = watch_for_stop(stopped.clone());
             let mode = FollowMode { wait, json, stopped };

@@ -1,7 +1,7 @@
 //! The text of notices: one line each, or one line with details below.
 
 use engine::words::counted;
-use engine::{BegunRound, Continuation, InFlight, NewJobReason, Notice};
+use engine::{BegunRound, Continuation, NewJobReason, NothingMissing, Notice};
 use job_file::Difference;
 
 use crate::remedies;
@@ -25,7 +25,7 @@ pub fn is_doubt(notice: &Notice) -> bool {
             | Notice::InputsChanged(_)
             | Notice::NewJob { .. }
             | Notice::NothingToDo { .. }
-            | Notice::InFlight { .. }
+            | Notice::NothingMissing { .. }
             | Notice::Waiting(_)
             | Notice::CancelRequested { .. }
     );
@@ -69,8 +69,8 @@ pub fn sentence(notice: &Notice) -> String {
             "job {job_id} runs what has failed so far again, with the script that its processes have loaded; \
              `gristmill status {job_id} --wait` waits for its end"
         ),
-        Notice::InFlight { job_id, state, unended, failed } => {
-            in_flight(job_id, *state, *unended, *failed)
+        Notice::NothingMissing { job_id, state, unended, failed } => {
+            nothing_missing(job_id, *state, *unended, *failed)
         }
         Notice::DamagedResult => {
             "result.json cannot be read and is removed; the result is determined again".to_owned()
@@ -162,14 +162,19 @@ fn nothing_to_do(job_id: &str, (failed, rejected): (u64, u64), unnamed: u64) -> 
     }
 }
 
-fn in_flight(job_id: &str, state: InFlight, unended: Option<u64>, failed: u64) -> String {
+fn nothing_missing(
+    job_id: &str,
+    state: NothingMissing,
+    unended: Option<u64>,
+    failed: u64,
+) -> String {
     let later = match failed {
         0 => String::new(),
         1 => "; 1 mini-batch has failed so far".to_owned(),
         _ => format!("; {failed} mini-batches have failed so far"),
     };
     match state {
-        InFlight::Published => {
+        NothingMissing::Published => {
             let others = match unended {
                 Some(1) => "1 mini-batch is in its queue or at a worker".to_owned(),
                 Some(unended) => format!("{unended} mini-batches are in its queue or at a worker"),
@@ -178,12 +183,12 @@ fn in_flight(job_id: &str, state: InFlight, unended: Option<u64>, failed: u64) -
             let lost = "; `retry --republish` publishes them again if the queue has lost them";
             format!("job {job_id} has not ended, and there is nothing to do: {others}{later}{lost}")
         }
-        InFlight::BeingPlanned => {
+        NothingMissing::BeingPlanned => {
             format!(
                 "job {job_id} has not ended, and there is nothing to do: another process plans it{later}"
             )
         }
-        InFlight::Ending => {
+        NothingMissing::Ending => {
             format!(
                 "job {job_id} is ending, and there is nothing to do until a reducer has written its result{later}"
             )

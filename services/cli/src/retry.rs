@@ -106,9 +106,10 @@ pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exi
     if let Some(target) = target {
         let (events, show) = Show::start();
         let retried = match separate_run {
-            Some(separate_run) => {
-                engine.run_separately_on(job, separate_run, folder, &target, &events).await
-            }
+            Some(separate_run) => engine
+                .run_separately_on(job, separate_run, folder, &target, &events)
+                .await
+                .map(Retry::Submission),
             None => engine.retry_on(job, &options, &target, &events).await,
         };
         return publish(retried, &arguments, &target, events, show).await;

@@ -8,7 +8,7 @@ use protocol::{Progress, Unfit};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use crate::{Continuation, Hint, InFlight};
+use crate::{Continuation, Hint, NothingMissing};
 
 /// An event of a request.
 #[derive(Debug)]
@@ -97,11 +97,11 @@ pub enum Notice {
     /// This job runs, and starts a round for its failures so far.
     RoundRequested(String),
     /// This job has not ended, and no message of it is missing.
-    InFlight {
+    NothingMissing {
         /// The job.
         job_id: String,
         /// Why no message is missing.
-        state: InFlight,
+        state: NothingMissing,
         /// Mini-batches that have not ended, if all are planned.
         unended: Option<u64>,
         /// Mini-batches that have failed so far.

@@ -19,15 +19,15 @@ use anyhow::{Context, Result};
 use partitioner::{Inputs, Partitioner};
 use protocol::{Activity, Durability, JobResult, JobSpec, JobState, Running};
 use queue::{MemoryOptions, MemoryQueue};
-use reducer::{FailJob, Reducer, RoundScript, Selection, Workers};
-use storage::{JobStore, disk};
+use reducer::{FailJob, Reducer, RoundScript, Workers};
+use storage::{JobStore, RoundRequest, disk};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, PinnedEntry, Stop, StopSender, Variables, VisibleGpus};
 
-use crate::round::begin_round;
+use crate::round::{begin_round, delete_checkpoints};
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job, source};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
@@ -47,7 +47,7 @@ pub struct Execution<'a> {
     pub has_ended: bool,
     /// Ended mini-batches that run again. `None`: all that failed if the job had ended, none if it
     /// was interrupted. An interrupted job begins a new round only if the selection is not empty.
-    pub round: Option<Selection>,
+    pub round: Option<RoundRequest>,
     /// Whether its script counts as changed since the last round, even if the files are equal.
     pub has_other_script: bool,
     pub home: &'a Home,
@@ -150,11 +150,7 @@ impl Execution<'_> {
         if let Some(notice) = changed {
             events.notice(notice);
             self.forget_fingerprint().await?;
-            // Another script would have handed back other results.
-            self.store
-                .delete_checkpoints()
-                .await
-                .context("remove results of the earlier script")?;
+            delete_checkpoints(&self.store).await?;
         }
         if let Some(check) = self.check.take() {
             tokio::select! {
@@ -338,7 +334,7 @@ impl Execution<'_> {
     fn script(&self) -> RoundScript {
         let mut now = self.spec.clone();
         job_file::renew_script(&mut now);
-        RoundScript { digest: now.snapshot_digest, is_other: self.has_other_script }
+        RoundScript { digest: now.snapshot_digest, has_other_script: self.has_other_script }
     }
 
     /// Prevents a later run from continuing or reusing a job that has mixed two versions of its
@@ -370,11 +366,11 @@ impl Execution<'_> {
         // It may have ended without a result.
         let has_ended = self.has_ended || reducer.tally().ended_as().is_some();
         let round =
-            self.round.unwrap_or(if has_ended { Selection::ALL } else { Selection::NOTHING });
+            self.round.unwrap_or(if has_ended { RoundRequest::ALL } else { RoundRequest::NOTHING });
         // An engine that died while it wrote the output has to complete that output first. A different one would look like
         // a file that somebody has edited.
         let begun = match has_ended || !reducer.tally().is_complete() && reducer.lacks(round) {
-            true => Some(begin_round(reducer, round, &self.script(), [false, true]).await?),
+            true => Some(begin_round(reducer, round, &self.script(), false, true).await?),
             false => {
                 reducer.go_on(&self.script()).await.context("continue the job")?;
                 None

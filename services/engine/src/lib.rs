@@ -116,7 +116,7 @@ pub use priority::Reprioritised;
 pub use reducer::BegunRound;
 pub use rejects::RejectSummary;
 pub use remedy::{Fixable, Remedy};
-pub use retry::{InFlight, Retry, RetryOptions, RetryScope};
+pub use retry::{NothingMissing, Retry, RetryOptions, RetryScope};
 pub use roles::{NAME_LENGTH_MAX, NodeFolders, ReducingOptions, is_node_name, new_node_name};
 pub use separate_run::{SeparateRun, can_run_alone};
 pub use settings::{PREFETCH_BYTES, Settings};

@@ -10,13 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use partitioner::{Inputs, plan_is_damaged};
 use protocol::{JobResult, JobSpec, JobState, OutputAction, OutputFormat};
-use reducer::{Reducer, RoundScript, Selection, Tally};
+use reducer::{Reducer, RoundScript, Tally};
 use storage::{JobStore, RoundRequest, TargetStore};
 use tokio::time::sleep;
 
 use crate::ended::written_here;
 use crate::execute::Execution;
-use crate::round::{begin_round, check_script_is_there, take_script};
+use crate::round::{begin_round, check_script_is_there, delete_checkpoints, take_script};
 use crate::run::{Locks, lock_output};
 use crate::submit::{SIGN_EVERY, check_writers, enter, full, send_snapshots};
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
     Unfinished,
 };
 
-/// Most reads of a job that is about to end, one each second.
+/// Further reads of a job that is about to end, one a second.
 const LOOKS_MAX: usize = 5;
 /// Time between two checks whether a request has been taken.
 const REQUEST_LOOK: Duration = Duration::from_millis(100);
@@ -54,12 +54,12 @@ pub enum RetryScope {
 }
 
 impl RetryOptions {
-    fn selection(&self) -> Selection {
+    fn request(&self) -> RoundRequest {
         match self.only {
-            None => Selection::ALL,
-            Some(RetryScope::Failed) => Selection { failed: true, rejects: false },
-            Some(RetryScope::Rejects) => Selection { failed: false, rejects: true },
-            Some(RetryScope::Unfinished) => Selection::NOTHING,
+            None => RoundRequest::ALL,
+            Some(RetryScope::Failed) => RoundRequest { failed: true, rejects: false },
+            Some(RetryScope::Rejects) => RoundRequest { failed: false, rejects: true },
+            Some(RetryScope::Unfinished) => RoundRequest::NOTHING,
         }
     }
 
@@ -71,7 +71,7 @@ impl RetryOptions {
     /// Returns the result of a completed job that has nothing for this retry, with a notice.
     fn nothing_to_do<'a>(&self, job: &'a FoundJob) -> Option<(&'a JobResult, Notice)> {
         let result = job.result.as_ref().filter(|result| result.state == JobState::Completed)?;
-        let Selection { failed, rejects } = self.selection();
+        let RoundRequest { failed, rejects } = self.request();
         let left = (result.mini_batches.failed, result.rejects_of_successes());
         if failed && left.0 > 0 || rejects && left.1 > 0 {
             return None;
@@ -86,15 +86,17 @@ impl RetryOptions {
 pub enum Retry {
     /// The job is completed, and has nothing that the retry could run.
     NothingToDo(Box<JobResult>),
-    /// The job has not ended, and its reducers publish its mini-batches.
-    InFlight(Box<Submission>),
-    /// The mini-batches that run again.
+    /// The job has not ended, and no message of it is missing.
+    NothingMissing(Box<Submission>),
+    /// The job has not ended, and its reducers publish what has failed so far.
+    RoundBegun(Box<Submission>),
+    /// The mini-batches to publish.
     Submission(Box<Submission>),
 }
 
-/// Why a retry has nothing to do for a job that has not ended.
+/// Why no message of a job that has not ended is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InFlight {
+pub enum NothingMissing {
     /// Its mini-batches are in its queue, or at a worker, or about to be published.
     Published,
     /// Another process plans it.
@@ -124,10 +126,7 @@ impl Engine {
         // It may have ended, or have been continued, before it was locked.
         let mut job = jobs.known_job(job_id).await?;
         // First, because a folder without the script is always a mistake.
-        options
-            .source_directory
-            .iter()
-            .try_for_each(|folder| take_script(&mut job.spec, folder))?;
+        take_script(&mut job.spec, options.source_directory.as_deref())?;
         change_format(&mut job, options.format)?;
         if let Some((result, notice)) = options.nothing_to_do(&job) {
             check_output_is_there(&job)?;
@@ -149,7 +148,7 @@ impl Engine {
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
         drop(home_lock);
         let (round, has_other_script) =
-            (Some(options.selection()), options.source_directory.is_some());
+            (Some(options.request()), options.source_directory.is_some());
         let resumed = Execution::resume(job, home, self.settings());
         let execution = Execution { round, has_other_script, ..resumed };
         self.execute(execution, locks, stop, events).await
@@ -164,14 +163,15 @@ impl Engine {
         events: &Events,
     ) -> crate::Result<JobResult> {
         let job_id = &job.spec.job_id;
-        let Selection { failed, rejects } = options.selection();
+        let request = options.request();
+        let RoundRequest { failed, rejects } = request;
         let progress = job.store.progress().await?.unwrap_or_else(Reducer::no_progress);
         let has_failed =
             failed && progress.mini_batches.failed > 0 || rejects && progress.items.failed > 0;
         if !has_failed || options.changes_job() {
             return Err(Busy::Running(job_id.clone()).into());
         }
-        job.store.request_round(&RoundRequest { failed, rejects }).await?;
+        job.store.request_round(&request).await?;
         while job.store.round_requested().await?.is_some() {
             sleep(REQUEST_LOOK).await;
             if let Some(ended) = self.home().try_lock_job(job_id)? {
@@ -204,10 +204,7 @@ impl Engine {
         let mut looks = 0;
         let (mut found, mut reducer, is_ending) = loop {
             let mut found = jobs.find(wanted, Purpose::Change).await?;
-            options
-                .source_directory
-                .iter()
-                .try_for_each(|folder| take_script(&mut found.spec, folder))?;
+            take_script(&mut found.spec, options.source_directory.as_deref())?;
             if let Some((result, notice)) = options.nothing_to_do(&found) {
                 check_output_is_there(&found)?;
                 events.notice(notice);
@@ -227,18 +224,25 @@ impl Engine {
             return Err(has_not_ended(&job_id).into());
         }
         let failed = reducer.tally().mini_batches().failed;
-        let in_flight = |state, unended| {
-            events.notice(Notice::InFlight { job_id: job_id.clone(), state, unended, failed });
+        let nothing_missing = |state, unended| {
+            events.notice(Notice::NothingMissing {
+                job_id: job_id.clone(),
+                state,
+                unended,
+                failed,
+            });
         };
         if is_ending && is_served(&jobs, &found.store, &job_id).await? {
-            in_flight(InFlight::Ending, None);
-            return Ok(Retry::InFlight(submission(found.store, found.spec, store, target).await?));
+            nothing_missing(NothingMissing::Ending, None);
+            return Ok(Retry::NothingMissing(
+                submission(found.store, found.spec, store, target).await?,
+            ));
         }
         // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
         let has_ended =
             found.result.is_some() || is_ending || found.store.cancel_requested().await?.is_some();
-        let selection = options.selection();
-        let begins = has_ended || reducer.lacks(selection);
+        let request = options.request();
+        let begins = has_ended || reducer.lacks(request);
         if found.result.is_some() {
             change_format(&mut found, options.format)?;
             self.renew_script_on(&mut found, options, &store, target, events).await?;
@@ -247,17 +251,11 @@ impl Engine {
         Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
         let begun = match begins {
             true => {
-                let (digest, is_other) =
-                    (found.spec.snapshot_digest.clone(), options.source_directory.is_some());
-                Some(
-                    begin_round(
-                        &mut reducer,
-                        selection,
-                        &RoundScript { digest, is_other },
-                        [!has_ended, false],
-                    )
-                    .await?,
-                )
+                let script = RoundScript {
+                    digest: found.spec.snapshot_digest.clone(),
+                    has_other_script: options.source_directory.is_some(),
+                };
+                Some(begin_round(&mut reducer, request, &script, !has_ended, false).await?)
             }
             false => None,
         };
@@ -266,13 +264,13 @@ impl Engine {
         if begun.is_none() && !options.republish && lost.is_empty() {
             let is_planned = job.plan_complete().await?.is_some() && !plan_is_damaged(&job).await?;
             let state = match is_planned {
-                true => Some(InFlight::Published),
-                false if is_being_planned(&job).await? => Some(InFlight::BeingPlanned),
+                true => Some(NothingMissing::Published),
+                false if is_being_planned(&job).await? => Some(NothingMissing::BeingPlanned),
                 false => None,
             };
             if let Some(state) = state {
-                in_flight(state, unfinished.count());
-                return Ok(Retry::InFlight(submission(job, spec, store, target).await?));
+                nothing_missing(state, unfinished.count());
+                return Ok(Retry::NothingMissing(submission(job, spec, store, target).await?));
             }
         }
         if begun.as_ref().is_some_and(|begun| begun.is_live)
@@ -280,7 +278,7 @@ impl Engine {
             && lost.is_empty()
         {
             events.notice(Notice::RoundRequested(job_id.clone()));
-            return Ok(Retry::InFlight(submission(job, spec, store, target).await?));
+            return Ok(Retry::RoundBegun(submission(job, spec, store, target).await?));
         }
         job.forget_published().await?;
         events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &spec, begun)));
@@ -289,7 +287,7 @@ impl Engine {
             store.mark_ended(&job_id).await?;
             return Err(Error::BeingRemoved { job_id });
         }
-        opened(job, spec, store, target, events).await
+        Ok(Retry::Submission(opened(job, spec, store, target, events).await?))
     }
 
     /// Sends the script as it is now, if its folder is here and it has changed.
@@ -323,7 +321,7 @@ impl Engine {
         store: TargetStore,
         target: &Target,
         events: &Events,
-    ) -> crate::Result<Retry> {
+    ) -> crate::Result<Box<Submission>> {
         let mut unfinished = Unfinished::all();
         job.plan_complete().await?.iter().for_each(|plan| unfinished.expect(plan.mini_batches));
         events.notice(Notice::Continuing(unfinished.explain(&Tally::default(), &spec, None)));
@@ -336,8 +334,7 @@ impl Engine {
 async fn forget_script(job: &mut FoundJob) -> Result<()> {
     // No later job reuses the rows of two scripts.
     job.spec.fingerprint.clear();
-    // Another script would have handed back other results.
-    job.store.delete_checkpoints().await.context("remove results of the earlier script")
+    delete_checkpoints(&job.store).await
 }
 
 /// Fails if the output of a completed job is missing: the rows of the job are removed.
@@ -352,7 +349,9 @@ fn check_output_is_there(job: &FoundJob) -> crate::Result<()> {
 
 /// Returns why a retry cannot change a job.
 fn has_not_ended(job_id: &str) -> anyhow::Error {
-    anyhow!("job {job_id} has not ended: cancel it first, or wait")
+    anyhow!(
+        "job {job_id} has not ended, and its script and format can change only then: cancel it first, or wait"
+    )
 }
 
 /// Lets an ended job write its output in another format; the file gets the extension of the format. The rows of the native
@@ -364,7 +363,7 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
         OutputFormat::Csv => "csv",
         OutputFormat::Jsonl => "jsonl",
         OutputFormat::Parquet => "parquet",
-        OutputFormat::Text => bail!("an output of text is written as the rows come in"),
+        OutputFormat::Text => bail!("a retry can set csv, jsonl or parquet"),
     };
     match &job.result {
         None => return Err(has_not_ended(job_id)),
@@ -393,11 +392,11 @@ async fn opened(
     store: TargetStore,
     target: &Target,
     events: &Events,
-) -> crate::Result<Retry> {
+) -> crate::Result<Box<Submission>> {
     let (full, _) = full(&store, &spec).await?;
     let submission = Submission { full, ..*submission(job, spec, store, target).await? };
     submission.warn(true, events).await;
-    Ok(Retry::Submission(Box::new(submission)))
+    Ok(Box::new(submission))
 }
 
 async fn submission(

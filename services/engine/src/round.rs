@@ -5,15 +5,18 @@ use std::path::Path;
 
 use anyhow::Context;
 use protocol::{Descriptor, FileVersion, ItemPath, JobSpec, Work};
-use reducer::{BegunRound, Reducer, RoundScript, Selection};
+use reducer::{BegunRound, Reducer, RoundScript};
+use storage::{JobStore, RoundRequest};
 
 use crate::Error;
 use crate::error::Change;
 
-const REMAINS: &str = "its rejected items cannot run again";
+const REJECTS_CANNOT_RUN: &str =
+    "its rejected items cannot run again: restore the file, or run the whole job again";
 
-/// Replaces the folder of a job's entry script.
-pub(crate) fn take_script(spec: &mut JobSpec, folder: &Path) -> crate::Result<()> {
+/// Replaces the folder of a job's entry script, if there is another.
+pub(crate) fn take_script(spec: &mut JobSpec, folder: Option<&Path>) -> crate::Result<()> {
+    let Some(folder) = folder else { return Ok(()) };
     if spec.has_built_in_script() {
         return Err(Error::NoScript { job_id: spec.job_id.clone() });
     }
@@ -32,17 +35,23 @@ pub(crate) fn check_script_is_there(spec: &JobSpec) -> crate::Result<()> {
     Err(Error::ScriptMissing { job_id, folder, entry_script })
 }
 
+/// Removes what the script of a job has handed back: another script would have handed back other results.
+pub(crate) async fn delete_checkpoints(job: &JobStore) -> anyhow::Result<()> {
+    job.delete_checkpoints().await.context("remove results of the earlier script")
+}
+
 /// Begins a round of a job. `is_running`: the job has neither ended nor been canceled. `is_here`:
 /// its workers are on this machine.
 pub(crate) async fn begin_round(
     reducer: &mut Reducer,
-    selection: Selection,
+    request: RoundRequest,
     script: &RoundScript,
-    [is_running, is_here]: [bool; 2],
+    is_running: bool,
+    is_here: bool,
 ) -> crate::Result<BegunRound> {
     let job_id = reducer.spec().job_id.clone();
     let check = move |planned: &Descriptor| Ok(check_input(planned, &job_id, is_here)?);
-    Ok(reducer.begin_round(selection, script, is_running, check).await?)
+    Ok(reducer.begin_round(request, script, is_running, check).await?)
 }
 
 /// Checks that the local tables of a mini-batch are those that were planned: a range of their rows runs again. Nodes check
@@ -61,7 +70,7 @@ pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> 
         let path = &block.path;
         match std::fs::metadata(path.as_path()) {
             Ok(metadata) if metadata.is_dir() => {
-                return Err(changed(path, Change::IsFolder, REMAINS));
+                return Err(changed(path, Change::IsFolder, REJECTS_CANNOT_RUN));
             }
             Ok(metadata) => {
                 let found = FileVersion::of_file(&metadata);
@@ -72,7 +81,7 @@ pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> 
             }
             Err(error) if error.kind() == ErrorKind::NotFound && !is_here => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(changed(path, Change::Removed, REMAINS));
+                return Err(changed(path, Change::Removed, REJECTS_CANNOT_RUN));
             }
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display()))?,
         }

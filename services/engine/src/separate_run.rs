@@ -21,13 +21,14 @@ use crate::run::{Locks, lock_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
 use crate::{
-    Engine, Error, Events, FoundJob, Jobs, Lock, Purpose, Retry, StopRequest, name_with, new_job_id,
+    Engine, Error, Events, FoundJob, Jobs, Lock, Purpose, StopRequest, Submission, name_with,
+    new_job_id,
 };
 
 /// Maximum number of ids to try where machines share a store.
 const IDS_MAX: usize = 5;
 /// The part of the names of the objects that list the items to run.
-const OBJECT: &str = "aside";
+const OBJECT: &str = "separate";
 /// End of the names of jobs that run rejected items.
 const SUFFIX: &str = "-rejects";
 
@@ -76,7 +77,7 @@ struct SeparateJob {
     spec: JobSpec,
     store: JobStore,
     schemas: Vec<Option<TableSchema>>,
-    part: PlanExcerpt,
+    excerpt: PlanExcerpt,
     items: Option<u64>,
     /// Held until the job is written, so that no clean-up removes it.
     home_lock: Option<Lock>,
@@ -97,12 +98,12 @@ impl Engine {
         let job = jobs.with_script(wanted, source_directory).await?;
         self.check_script(&job.spec, false, events)?;
         self.check_gpus(&job.spec)?;
-        let described = jobs.described(job, separate_run).await?;
+        let prepared = jobs.prepared(job, separate_run).await?;
         let lock =
-            home.try_lock_job(&described.spec.job_id)?.context("a new job is already locked")?;
-        let output = lock_output(&described.spec, home)?;
-        jobs.write(&described).await?;
-        let SeparateJob { spec, store, home_lock, .. } = described;
+            home.try_lock_job(&prepared.spec.job_id)?.context("a new job is already locked")?;
+        let output = lock_output(&prepared.spec, home)?;
+        jobs.write(&prepared).await?;
+        let SeparateJob { spec, store, home_lock, .. } = prepared;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
         drop(home_lock);
         let execution = Execution::new(FoundJob::new(store, spec), home, self.settings());
@@ -118,20 +119,20 @@ impl Engine {
         source_directory: Option<&Path>,
         target: &Target,
         events: &Events,
-    ) -> crate::Result<Retry> {
+    ) -> crate::Result<Box<Submission>> {
         let store = target.open_store().await?;
         let jobs = target.jobs(store.clone());
         let job = jobs.with_script(wanted, source_directory).await?;
         if source_directory.is_some() {
             self.check_script(&job.spec, true, events)?;
         }
-        let mut described = jobs.described(job, separate_run).await?;
+        let mut prepared = jobs.prepared(job, separate_run).await?;
         if source_directory.is_some() {
-            send_snapshots(&mut described.spec, &store, self.home(), target.queue()?, events)
+            send_snapshots(&mut prepared.spec, &store, self.home(), target.queue()?, events)
                 .await?;
         }
-        jobs.write(&described).await?;
-        let SeparateJob { spec, store: job, .. } = described;
+        jobs.write(&prepared).await?;
+        let SeparateJob { spec, store: job, .. } = prepared;
         self.open_planned(job, spec, store, target, events).await
     }
 }
@@ -168,9 +169,9 @@ impl Jobs {
         wanted: &str,
         separate_run: SeparateRun,
     ) -> crate::Result<String> {
-        let described = self.described(self.with_script(wanted, None).await?, separate_run).await?;
-        self.write(&described).await?;
-        Ok(described.spec.job_id)
+        let prepared = self.prepared(self.with_script(wanted, None).await?, separate_run).await?;
+        self.write(&prepared).await?;
+        Ok(prepared.spec.job_id)
     }
 
     /// Finds a job, with its current script, or that of another folder.
@@ -180,9 +181,7 @@ impl Jobs {
         source_directory: Option<&Path>,
     ) -> crate::Result<FoundJob> {
         let mut job = self.find(wanted, Purpose::Look).await?;
-        if let Some(folder) = source_directory {
-            take_script(&mut job.spec, folder)?;
-        }
+        take_script(&mut job.spec, source_directory)?;
         // A target has packed the script, unless another replaces it.
         if matches!(self, Self::Here(_)) || source_directory.is_some() {
             check_script_is_there(&job.spec)?;
@@ -191,13 +190,14 @@ impl Jobs {
         Ok(job)
     }
 
-    async fn described(
+    /// Makes a separate job: its folder and its place in the index, but not its specification.
+    async fn prepared(
         &self,
         job: FoundJob,
         separate_run: SeparateRun,
     ) -> crate::Result<SeparateJob> {
         let from = job.spec.job_id.clone();
-        let mut part = match separate_run {
+        let (mut excerpt, name, description) = match separate_run {
             SeparateRun::MiniBatch(mini_batch) => {
                 let planned = job.planned(mini_batch).await?;
                 if !can_run_alone(&planned) {
@@ -206,55 +206,49 @@ impl Jobs {
                 let note = format!(
                     "runs mini-batch {mini_batch} of job {from} again; that job does not change"
                 );
-                let mut part =
+                let mut excerpt =
                     PlanExcerpt { plan: Vec::new(), kept: BTreeMap::new(), notes: vec![note] };
                 let kept = planned_items(&job, &planned).await?;
-                part.add(planned, kept);
-                part
+                excerpt.add(planned, kept);
+                let name = name_with(&job.spec.name, &format!("-{mini_batch}"));
+                (excerpt, name, format!("Mini-batch {mini_batch} of job {from}, run again alone."))
             }
-            SeparateRun::Rejects => self.rejects_of(&job).await?,
-        };
-        let name = match separate_run {
-            SeparateRun::MiniBatch(mini_batch) => {
-                name_with(&job.spec.name, &format!("-{mini_batch}"))
+            SeparateRun::Rejects => {
+                let name = name_with(job.spec.name.trim_end_matches(SUFFIX), SUFFIX);
+                let description = format!("The rejected items of job {from}, run again.");
+                (self.rejects_of(&job).await?, name, description)
             }
-            SeparateRun::Rejects => name_with(job.spec.name.trim_end_matches(SUFFIX), SUFFIX),
         };
         let (id, store, home_lock) = self.create(&name, "", job.spec.durability).await?;
-        part.plan.iter_mut().for_each(|descriptor| descriptor.job_id.clone_from(&id));
+        excerpt.plan.iter_mut().for_each(|descriptor| descriptor.job_id.clone_from(&id));
         let schemas = job.store.schemas().await.context("read the plan")?;
-        let items = part.items();
+        let items = excerpt.items();
         let mut spec = job.spec.clone();
         move_outputs(&mut spec, &store)?;
         (spec.job_id, spec.name) = (id, name);
         // No later run continues or reuses it.
         spec.fingerprint.clear();
         spec.allow_reuse = false;
-        spec.description = match separate_run {
-            SeparateRun::MiniBatch(mini_batch) => {
-                format!("Mini-batch {mini_batch} of job {from}, run again alone.")
-            }
-            SeparateRun::Rejects => format!("The rejected items of job {from}, run again."),
-        };
-        spec.notes.clone_from(&part.notes);
+        spec.description = description;
+        spec.notes.clone_from(&excerpt.notes);
         if let SeparateRun::MiniBatch(_) = separate_run {
             spec.run_max_try = 1;
             spec.thresholds = ErrorThresholds { error_threshold: 0, ..ErrorThresholds::default() };
             (spec.node_count, spec.process_count_per_node) = (Some(1), Some(1));
         }
-        Ok(SeparateJob { from, spec, store, schemas, part, items, home_lock })
+        Ok(SeparateJob { from, spec, store, schemas, excerpt, items, home_lock })
     }
 
-    async fn write(&self, described: &SeparateJob) -> crate::Result<()> {
-        let SeparateJob { from, spec, store, schemas, part, items, .. } = described;
-        for (number, kept) in &part.kept {
+    async fn write(&self, job: &SeparateJob) -> crate::Result<()> {
+        let SeparateJob { from, spec, store, schemas, excerpt, items, .. } = job;
+        for (number, kept) in &excerpt.kept {
             let name = Kept::name(*number, OBJECT);
             store
                 .put_part(&name, kept.encode(b"").into())
                 .await
                 .context("write what runs again")?;
         }
-        describe(store, spec, schemas, &part.plan, *items).await?;
+        describe(store, spec, schemas, &excerpt.plan, *items).await?;
         self.check_has_script(spec, from).await
     }
 
@@ -266,7 +260,8 @@ impl Jobs {
         }
         let read = || format!("read job {job_id}");
         let mut rejects = Rejects::find(&job.store, &job_id).await.with_context(read)?;
-        let mut part = PlanExcerpt { plan: Vec::new(), kept: BTreeMap::new(), notes: Vec::new() };
+        let mut excerpt =
+            PlanExcerpt { plan: Vec::new(), kept: BTreeMap::new(), notes: Vec::new() };
         let (mut items, mut unread, mut unnamed) = (0, 0, 0);
         loop {
             let mini_batches = rejects.next().await.with_context(read)?;
@@ -291,22 +286,23 @@ impl Jobs {
                     true => planned_items(job, planned).await?,
                     false => Some(Kept {
                         ranges: rejected.rejected_ranges(),
-                        aside: true,
+                        is_separate: true,
                         ..Kept::default()
                     }),
                 };
                 items += kept.as_ref().map_or((*total).max(1), Kept::items);
-                part.add(planned.clone(), kept);
+                excerpt.add(planned.clone(), kept);
             }
         }
         let left = left_out(unread, unnamed);
-        if part.plan.is_empty() {
+        if excerpt.plan.is_empty() {
             return Err(Error::NothingRejected { job_id, left_out: left });
         }
         let items = counted(items, "rejected item");
-        part.notes = vec![format!("runs {items} of job {job_id} again; that job does not change")];
-        part.notes.extend(left.into_iter().map(|left| format!("does not run {left}")));
-        Ok(part)
+        excerpt.notes =
+            vec![format!("runs {items} of job {job_id} again; that job does not change")];
+        excerpt.notes.extend(left.into_iter().map(|left| format!("does not run {left}")));
+        Ok(excerpt)
     }
 
     /// Creates the objects of a new job. Returns its id, its objects, and the lock of the home
@@ -347,15 +343,14 @@ impl Jobs {
     async fn unused_id(&self, name: &str) -> Result<String> {
         for _ in 0..IDS_MAX {
             let id = new_job_id(name);
-            if matches!(self.store(&id)?.spec().await, Err(storage::Error::NotFound { .. })) {
-                return Ok(id);
+            match self.store(&id)?.spec().await {
+                Err(storage::Error::NotFound { .. }) => return Ok(id),
+                Err(error) => return Err(error.into()),
+                Ok(_) => {}
             }
         }
-        Err(Error::TryAgain(format!(
-            "the store of {} does not answer; try again later",
-            self.place()
-        ))
-        .into())
+        Err(Error::TryAgain(format!("{IDS_MAX} new ids are taken in {}; try again", self.place()))
+            .into())
     }
 }
 

@@ -14,7 +14,7 @@ pub struct Unfinished {
     /// Mini-batches that need no message.
     ended: MiniBatches,
     /// Others that have used tries or lost deliveries, or run again.
-    spent: BTreeMap<u64, Pending>,
+    pending: BTreeMap<u64, Pending>,
     interrupted: u64,
     retrying: u64,
     /// Mini-batches of the whole job; `None`: not all are known.
@@ -24,8 +24,8 @@ pub struct Unfinished {
 impl Unfinished {
     /// Returns everything, for a new job.
     pub fn all() -> Self {
-        let (ended, spent) = (MiniBatches::default(), BTreeMap::new());
-        Self { ended, spent, interrupted: 0, retrying: 0, planned: None }
+        let (ended, pending) = (MiniBatches::default(), BTreeMap::new());
+        Self { ended, pending, interrupted: 0, retrying: 0, planned: None }
     }
 
     /// Sets the number of all mini-batches, which the reducer may not know yet.
@@ -47,20 +47,20 @@ impl Unfinished {
         for mini_batch in 0..seen {
             match tally.state(mini_batch).has_ended() {
                 true => unfinished.ended.insert(mini_batch),
-                false => unfinished.spend(tally, mini_batch, interrupted.get(&mini_batch).copied()),
+                false => unfinished.add(tally, mini_batch, interrupted.get(&mini_batch).copied()),
             }
         }
         for (mini_batch, lost) in
             interrupted.into_iter().filter(|(mini_batch, _)| *mini_batch >= seen)
         {
-            unfinished.spend(tally, mini_batch, Some(lost));
+            unfinished.add(tally, mini_batch, Some(lost));
         }
         unfinished
     }
 
-    /// Adds a mini-batch that has not ended, unless it has used no try. `lost`: its lost deliveries
-    /// if a lost node was running it.
-    fn spend(&mut self, tally: &Tally, mini_batch: u64, lost: Option<u32>) {
+    /// Adds a mini-batch that has not ended, unless it is as planned. `lost`: its lost deliveries if a lost node was running
+    /// it.
+    fn add(&mut self, tally: &Tally, mini_batch: u64, lost: Option<u32>) {
         let pending = Pending {
             tries_spent: tally.tries_spent(mini_batch),
             deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(mini_batch)),
@@ -71,14 +71,14 @@ impl Unfinished {
             self.retrying += u64::from(lost.is_none());
         }
         if pending != Pending::default() {
-            self.spent.insert(mini_batch, pending);
+            self.pending.insert(mini_batch, pending);
         }
     }
 
-    /// Returns the tries and lost deliveries of a mini-batch; `None`: it needs no message.
+    /// Returns what the message of a mini-batch adds to its plan; `None`: it needs no message.
     pub fn pending(&self, mini_batch: u64) -> Option<Pending> {
         let needs_message = !self.ended.contains(mini_batch);
-        needs_message.then(|| self.spent.get(&mini_batch).cloned().unwrap_or_default())
+        needs_message.then(|| self.pending.get(&mini_batch).cloned().unwrap_or_default())
     }
 
     /// Counts the mini-batches of an earlier run that are kept, and those that run again. `round`: the failed ones and rejected
@@ -89,7 +89,7 @@ impl Unfinished {
         spec: &JobSpec,
         round: Option<BegunRound>,
     ) -> Continuation {
-        let named = self.ended.len() + self.spent.len() as u64;
+        let named = self.ended.len() + self.pending.len() as u64;
         let mini_batches = tally.mini_batches();
         Continuation {
             job_id: spec.job_id.clone(),

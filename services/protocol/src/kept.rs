@@ -18,7 +18,7 @@ pub struct Kept {
     pub pieces: Vec<(u64, u64)>,
     /// Whether only these items count as items of the mini-batch: the others belong to another job.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub aside: bool,
+    pub is_separate: bool,
 }
 
 /// The bytes of an object are not kept rows of a round.
@@ -73,7 +73,7 @@ mod tests {
             succeeded: 3,
             columns,
             pieces: vec![(0, 2), (2, 4)],
-            aside: false,
+            is_separate: false,
         }
     }
 

@@ -545,7 +545,7 @@ def test_output_without_its_schema_is_not_guessed(home, form):
     assert gristmill.read(job.output).to_pylist() == [{"id": "007"}]
     pathlib.Path(job.output).with_name(f".ids.{form}.schema.json").unlink()
     with pytest.raises(
-        gristmill.GristmillError, match=rf"has no schema: the job has written it to .*\.ids\.{form}\.schema\.json"
+        gristmill.GristmillError, match=rf"has no schema\. If .*\.ids\.{form}\.schema\.json is missing"
     ):
         gristmill.read(job.output)
     with pytest.raises(FileNotFoundError):

@@ -309,7 +309,7 @@ impl Batch {
     }
 
     /// Removes and returns the records for which `rejected` has a reason.
-    pub fn take_rejected(
+    pub fn take_refused(
         &mut self,
         rejected: impl Fn(RecordView<'_>) -> Option<String>,
     ) -> Vec<Unreadable> {

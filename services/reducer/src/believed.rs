@@ -13,23 +13,23 @@ use crate::batch::{Batch, Event, RecordView, Unreadable};
 /// overflow.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
-/// Returns why an event from the queue is rejected on its content alone.
-pub(crate) fn rejected(record: RecordView<'_>) -> Option<String> {
+/// Returns why an event from the queue is refused on its content alone.
+pub(crate) fn refused(record: RecordView<'_>) -> Option<String> {
     match record.event {
         Event::Success(success) => {
-            rejected_attempt(success.mini_batch, success.total, record.rows(success))
+            refused_attempt(success.mini_batch, success.total, record.rows(success))
         }
-        Event::Other(event) => rejected_event(event),
+        Event::Other(event) => refused_event(event),
     }
 }
 
-fn rejected_event(event: &ResultEvent) -> Option<String> {
+fn refused_event(event: &ResultEvent) -> Option<String> {
     let only_reducers = |what: &str| Some(format!("only a reducer may report that {what}"));
     match event {
         ResultEvent::Attempt(attempt) => {
             let count = attempt.total.max(attempt.warnings_total).max(attempt.items_kept);
-            let reason = rejected_attempt(attempt.mini_batch, count, attempt.core().rows);
-            reason.or_else(|| rejected_items(attempt))
+            let reason = refused_attempt(attempt.mini_batch, count, attempt.core().rows);
+            reason.or_else(|| refused_rejects(attempt))
         }
         ResultEvent::Round(_) => only_reducers("a round begins"),
         ResultEvent::Ended { .. } => only_reducers("a job has ended"),
@@ -49,7 +49,7 @@ fn rejected_event(event: &ResultEvent) -> Option<String> {
     }
 }
 
-fn rejected_attempt(mini_batch: u64, count: u64, rows: Rows<&str>) -> Option<String> {
+fn refused_attempt(mini_batch: u64, count: u64, rows: Rows<&str>) -> Option<String> {
     if count > COUNT_MAX {
         return Some(format!(
             "mini-batch {mini_batch} claims more than {COUNT_MAX} items or warnings"
@@ -64,7 +64,7 @@ fn rejected_attempt(mini_batch: u64, count: u64, rows: Rows<&str>) -> Option<Str
 }
 
 /// Rejected items must be among the items that have no result, and those of a failure all its items.
-fn rejected_items(attempt: &Attempt) -> Option<String> {
+fn refused_rejects(attempt: &Attempt) -> Option<String> {
     let Attempt { mini_batch, rejected, rejected_part, .. } = attempt;
     let items = attempt.items_rejected();
     let names_none = rejected.is_empty() && rejected_part.is_none();
@@ -85,24 +85,24 @@ fn rejected_items(attempt: &Attempt) -> Option<String> {
         .then(|| format!("{:?} is not a part of mini-batch {mini_batch}", part.name))
 }
 
-/// The published mini-batches according to the store, which holds a chunk of the plan before its first mini-batch is
-/// sent, and the totals of the plan before they are announced.
+/// What is known of the plan in the store, which holds a chunk before its first mini-batch is sent, and the totals before
+/// they are announced.
 #[derive(Debug, Default)]
-pub(crate) struct Published {
-    /// Number of mini-batches known to be published.
+pub(crate) struct KnownPlan {
+    /// Number of mini-batches of the chunks that are known to exist.
     mini_batches: u64,
     totals: Option<Planned>,
 }
 
-impl Published {
-    /// Removes the events of a batch that name unpublished mini-batches or another plan.
-    pub async fn take_rejected(
+impl KnownPlan {
+    /// Removes the events of a batch that name mini-batches outside the plan, or another plan.
+    pub async fn take_refused(
         &mut self,
         batch: &mut Batch,
         store: &JobStore,
     ) -> Result<Vec<Unreadable>> {
         self.learn(batch.events(), store).await?;
-        Ok(batch.take_rejected(|record| self.rejected(record.event)))
+        Ok(batch.take_refused(|record| self.refused(record.event)))
     }
 
     /// Returns why the first invalid event of a segment contradicts the plan: somebody has changed
@@ -113,13 +113,13 @@ impl Published {
         store: &JobStore,
     ) -> Result<Option<String>> {
         self.learn(segment.events(), store).await?;
-        Ok(segment.events().find_map(|event| self.rejected(event)))
+        Ok(segment.events().find_map(|event| self.refused(event)))
     }
 
-    fn rejected(&self, event: &Event) -> Option<String> {
+    fn refused(&self, event: &Event) -> Option<String> {
         match (event.attempted(), event.other()) {
             (Some(mini_batch), _) if mini_batch >= self.mini_batches => {
-                Some(format!("mini-batch {mini_batch} was never published"))
+                Some(format!("mini-batch {mini_batch} is not in the plan"))
             }
             (_, Some(ResultEvent::Planned(planned))) if self.totals.as_ref() != Some(planned) => {
                 Some(format!(
@@ -203,11 +203,11 @@ mod tests {
         let read = batch(std::slice::from_ref(event));
         let record = read.records().next().expect("one");
         assert!(matches!(record.event, Event::Success(_)));
-        [rejected(record), rejected_event(event)]
+        [refused(record), refused_event(event)]
     }
 
     #[test]
-    fn event_that_only_reducers_write_is_rejected() {
+    fn event_that_only_reducers_write_is_refused() {
         for event in [
             ResultEvent::Ended { state: JobState::Completed, cause: None, error: None },
             ResultEvent::Round(protocol::Round { failed: true, ..Default::default() }),
@@ -215,14 +215,14 @@ mod tests {
             ResultEvent::CutShort,
             ResultEvent::Duplicates { count: u64::MAX },
         ] {
-            let reason = rejected_event(&event).expect("rejected");
+            let reason = refused_event(&event).expect("refused");
             assert!(reason.starts_with("only a reducer"), "{reason}");
         }
         assert_eq!(reasons(&attempt(7)), [None, None]);
     }
 
     #[test]
-    fn part_of_another_mini_batch_is_rejected() {
+    fn part_of_another_mini_batch_is_refused() {
         assert_eq!(reasons(&part(7, "0000000007-1-0-node-17")), [None, None]);
         for name in [
             "0000000008-1-0-node-17",
@@ -232,7 +232,7 @@ mod tests {
         ] {
             for reason in reasons(&part(7, name)) {
                 assert!(
-                    reason.expect("rejected").ends_with("is not a part of mini-batch 7"),
+                    reason.expect("refused").ends_with("is not a part of mini-batch 7"),
                     "{name}"
                 );
             }
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn more_rejected_items_than_failed_ones_are_rejected() {
+    fn more_rejected_items_than_failed_ones_are_refused() {
         let claim = |attempt: Attempt, items| {
             let (detail, status, error) =
                 (String::new(), AttemptStatus::RunRaised, ErrorReport::default());
             let values = String::new();
             let rejected =
                 vec![Rejected { item: 0, items, detail, values, status, error, run: None }];
-            rejected_event(&ResultEvent::Attempt(Box::new(Attempt { rejected, ..attempt })))
+            refused_event(&ResultEvent::Attempt(Box::new(Attempt { rejected, ..attempt })))
                 .is_some()
         };
         assert!(!claim(succeeded(7, 1, 10, 8), 2));
@@ -266,12 +266,12 @@ mod tests {
             let part =
                 RejectedPart { name: name.into(), bytes: 1, items, has_failed_runs: true, others };
             let attempt = Attempt { rejected_part: Some(Box::new(part)), ..attempt };
-            rejected_event(&ResultEvent::Attempt(Box::new(attempt)))
+            refused_event(&ResultEvent::Attempt(Box::new(attempt)))
         };
         let success = || succeeded(7, 1, 1000, 300);
         assert_eq!(claim(success(), "0000000007-1-0-node-17-rejected", 700, 444), None);
         let foreign =
-            claim(success(), "0000000008-1-0-node-17-rejected", 700, 444).expect("rejected");
+            claim(success(), "0000000008-1-0-node-17-rejected", 700, 444).expect("refused");
         assert!(foreign.ends_with("is not a part of mini-batch 7"), "{foreign}");
         assert!(claim(success(), "../../spec.json", 700, 444).is_some());
         assert!(claim(success(), "7-1", 701, 444).is_some(), "more than have no result");
@@ -283,37 +283,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unpublished_mini_batch_is_rejected() {
+    async fn mini_batch_outside_the_plan_is_refused() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
         for chunk in 0..2 {
             store.create_plan_chunk(chunk, Bytes::from_static(b"{}\n")).await.expect("writable");
         }
-        let mut published = Published::default();
+        let mut plan = KnownPlan::default();
         let mut batch_of = batch(&[attempt(1024), attempt(0), attempt(1023), attempt(u64::MAX)]);
-        let rejected = published.take_rejected(&mut batch_of, &store).await.expect("readable");
-        let reasons: Vec<&str> = rejected.iter().map(|rejected| rejected.reason.as_str()).collect();
+        let refused = plan.take_refused(&mut batch_of, &store).await.expect("readable");
+        let reasons: Vec<&str> = refused.iter().map(|refused| refused.reason.as_str()).collect();
         assert_eq!(
             reasons,
             [
-                "mini-batch 1024 was never published",
-                "mini-batch 18446744073709551615 was never published"
+                "mini-batch 1024 is not in the plan",
+                "mini-batch 18446744073709551615 is not in the plan"
             ]
         );
         assert_eq!(batch_of.events().count(), 2);
 
         store.create_plan_chunk(2, Bytes::from_static(b"{}\n")).await.expect("writable");
-        let rejected =
-            published.take_rejected(&mut batch(&[attempt(1024)]), &store).await.expect("readable");
-        assert!(rejected.is_empty(), "chunk 2 is published now");
+        let refused =
+            plan.take_refused(&mut batch(&[attempt(1024)]), &store).await.expect("readable");
+        assert!(refused.is_empty(), "chunk 2 exists now");
     }
 
     #[tokio::test]
     async fn plan_totals_must_match_the_store() {
         let store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
-        let mut published = Published::default();
+        let mut plan = KnownPlan::default();
         let planned = |mini_batches| ResultEvent::Planned(Planned { mini_batches, items: None });
-        let early =
-            published.take_rejected(&mut batch(&[planned(0)]), &store).await.expect("readable");
+        let early = plan.take_refused(&mut batch(&[planned(0)]), &store).await.expect("readable");
         assert_eq!(early[0].reason, "the plan in the store does not have 0 mini-batches");
         let complete = PlanComplete {
             mini_batches: 3,
@@ -324,8 +323,8 @@ mod tests {
         };
         store.put_plan_complete(&complete).await.expect("writable");
         let mut events = batch(&[planned(3), planned(2), attempt(2), attempt(3)]);
-        let rejected = published.take_rejected(&mut events, &store).await.expect("readable");
-        assert_eq!(rejected.len(), 2, "{rejected:?}");
+        let refused = plan.take_refused(&mut events, &store).await.expect("readable");
+        assert_eq!(refused.len(), 2, "{refused:?}");
         assert_eq!(events.events().count(), 2);
     }
 }

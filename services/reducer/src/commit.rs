@@ -96,7 +96,7 @@ impl Reducer {
                     messages.next()
             {
                 unreadable.extend(
-                    self.take_rejected(&mut records)
+                    self.take_refused(&mut records)
                         .await
                         .context("compare results with the plan")?,
                 );

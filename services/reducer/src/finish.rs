@@ -179,12 +179,12 @@ impl Reducer {
             command: self.spec.is_command(),
         };
         self.write_progress().await;
-        // These help only with a failed job.
         // The cause of a failed job names them.
         if state != JobState::Failed {
             self.log_failed_starts(true);
         }
         let waits = self.waiting();
+        // These help only with a failed job.
         for waiting in waits.iter().filter(|_| state == JobState::Failed) {
             tracing::warn!("the job failed while waiting for {waiting}");
         }

@@ -7,15 +7,15 @@ use protocol::{
     Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Phases, Record, ResultEvent, Rows,
     decode_records, encode_record,
 };
-use storage::{JobStore, PlanComplete};
+use storage::{JobStore, PlanComplete, RoundRequest};
 
 use crate::batch::Batch;
-use crate::{BegunRound, Reducer, RoundScript, Selection, Tally};
+use crate::{BegunRound, Reducer, RoundScript, Tally};
 
 /// Begins another round of a job, with everything that its output lacks.
 pub(crate) async fn reopen(reducer: &mut Reducer) -> BegunRound {
     reducer
-        .begin_round(Selection::ALL, &RoundScript::default(), false, |_| Ok(()))
+        .begin_round(RoundRequest::ALL, &RoundScript::default(), false, |_| Ok(()))
         .await
         .expect("writable")
 }

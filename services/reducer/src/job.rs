@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use crate::believed::Published;
+use crate::believed::KnownPlan;
 use crate::commit::Appended;
 use crate::job_liveness::Timestamp;
 use crate::judge::{End, Judge};
@@ -48,7 +48,7 @@ pub struct Reducer {
     pub(crate) peers: Peers,
     pub(crate) ledger: Ledger,
     pub(crate) rejects: RejectIndex,
-    pub(crate) published: Published,
+    pub(crate) known_plan: KnownPlan,
     pub(crate) tally: Tally,
     /// The last round whose mini-batches have been published.
     pub(crate) rounds_published: u64,
@@ -141,7 +141,7 @@ impl Reducer {
             spec,
             options,
             peers,
-            published: Published::default(),
+            known_plan: KnownPlan::default(),
             tally: Tally::default(),
             rounds_published: 0,
             progress: watch::Sender::new(Self::no_progress()),
@@ -492,8 +492,8 @@ impl Reducer {
                 tracing::warn!(error = %format!("{error:#}"), "cannot check for a request to cancel, trying again")
             }
         }
-        if self.judge.is_without_tasks() && self.is_planning_visible().await {
-            self.judge.task_created();
+        if self.judge.has_no_mini_batch() && self.is_planning_visible().await {
+            self.judge.mini_batch_exists();
         }
         Ok(self.judge.stalled(&self.tally, Timestamp::now()).map(Exit::Ends))
     }

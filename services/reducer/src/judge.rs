@@ -28,7 +28,7 @@ impl From<Stall> for End {
 
 impl End {
     /// Reads an end from the ledger.
-    pub fn committed(
+    pub fn from_ledger(
         (state, cause, error): (JobState, Option<&str>, Option<&ErrorReport>),
     ) -> Self {
         let cause = cause.map(str::to_owned);
@@ -136,7 +136,7 @@ impl Judge {
     }
 
     /// Whether no mini-batch has been created yet.
-    pub fn is_without_tasks(&self) -> bool {
+    pub fn has_no_mini_batch(&self) -> bool {
         self.progressed.is_none()
     }
 
@@ -147,7 +147,7 @@ impl Judge {
     }
 
     /// Records that a mini-batch exists.
-    pub fn task_created(&mut self) {
+    pub fn mini_batch_exists(&mut self) {
         self.progressed = Some(self.job_liveness.attended());
     }
 
@@ -160,7 +160,7 @@ impl Judge {
     /// another try count as failed.
     pub fn end(&self, tally: &Tally, polled: bool, now: Timestamp) -> Option<End> {
         if let Some(committed) = tally.ended_as() {
-            return Some(End::committed(committed));
+            return Some(End::from_ledger(committed));
         }
         if let Some(cause) = tally.plan_failure() {
             return Some(End::Failed(cause.to_owned()));
@@ -340,7 +340,7 @@ mod tests {
             let reported = waiting(phase);
             let event = ResultEvent::Waiting(Box::new(reported.clone()));
             let tally = tally([started("0", "process000"), event]);
-            judge.task_created();
+            judge.mini_batch_exists();
             judge.committed(PROGRESSED, &tally, true, now);
             judge.waits.note(&reported, tally.nodes());
             for _ in 0..looks {
@@ -378,7 +378,7 @@ mod tests {
             matches!(judge.stalled(&tally, now), Some(End::Stalled(stall)) if stall.cause.contains("60 seconds"))
         );
         judge.resume();
-        judge.task_created();
+        judge.mini_batch_exists();
         assert_eq!(judge.stalled(&tally, now), None, "the limit restarts");
     }
 }

@@ -80,7 +80,7 @@ pub use nodes::Nodes;
 pub use options::{Backlog, CrashPoint, Options, Workers};
 pub use peers::Peers;
 pub use rejects::{FirstReject, Reject, RejectGroup, RejectGroups, RejectedMiniBatch, Rejects};
-pub use rounds::{BegunRound, RoundScript, Selection};
+pub use rounds::{BegunRound, RoundScript};
 pub use stalls::Elapsed;
 pub use tally::{Effect, Effort, MiniBatchState, Tally, Unimproved, Warnings};
 pub use thresholds::Limits;

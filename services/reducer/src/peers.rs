@@ -147,20 +147,20 @@ impl Reducer {
     }
 
     /// Removes the records of a message that contradict the plan.
-    pub(crate) async fn take_rejected(
+    pub(crate) async fn take_refused(
         &mut self,
         records: &mut Batch,
     ) -> storage::Result<Vec<Unreadable>> {
         match self.peers {
             Peers::Alone => Ok(Vec::new()),
-            Peers::Many => self.published.take_rejected(records, &self.store).await,
+            Peers::Many => self.known_plan.take_refused(records, &self.store).await,
         }
     }
 
     /// Fails if plan and ledger contradict each other, because somebody has changed one of them.
     pub(crate) async fn compare_with_plan(&mut self, segment: &Batch) -> anyhow::Result<()> {
         if self.peers == Peers::Many
-            && let Some(reason) = self.published.contradicted(segment, &self.store).await?
+            && let Some(reason) = self.known_plan.contradicted(segment, &self.store).await?
         {
             bail!(
                 "the ledger and the plan of job {} contradict each other: {reason}",
@@ -248,7 +248,7 @@ impl Reducer {
             return Ok(Agreement::EndedElsewhere(Box::new(result)));
         }
         Ok(match self.tally.ended_as() {
-            Some(committed) => Agreement::Ends(End::committed(committed)),
+            Some(committed) => Agreement::Ends(End::from_ledger(committed)),
             None => Agreement::Reopened,
         })
     }

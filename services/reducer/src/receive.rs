@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::batch::{Batch, Unreadable};
-use crate::believed::rejected;
+use crate::believed::refused;
 
 /// The first pause between receives is shorter by this factor, so that a job soon shows its first progress.
 const FIRST_PAUSE_PART: u32 = 16;
@@ -47,7 +47,7 @@ impl Received {
     pub fn read(delivery: Delivery) -> Self {
         let mut records = Batch::default();
         let mut unreadable = Vec::from_iter(records.add(&delivery.body));
-        unreadable.extend(records.take_rejected(rejected));
+        unreadable.extend(records.take_refused(refused));
         let ended = records.events().filter(|event| event.is_final()).count() as u64;
         Self { delivery, records, ended, unreadable }
     }

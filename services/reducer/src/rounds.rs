@@ -14,14 +14,14 @@
 use std::io::Read;
 
 use anyhow::Context;
+use futures::{StreamExt, TryStreamExt, stream};
 use protocol::{
     Descriptor, ErrorThresholds, Kept, OutputAction, PlanPosition, ResultEvent, Round, Work,
     milliseconds_since_epoch,
 };
 use queue::Message;
-use storage::JobStore;
+use storage::{JobStore, RoundRequest};
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
 
 use crate::batch::Batch;
 use crate::commit::Appended;
@@ -34,29 +34,13 @@ use crate::{CrashPoint, MiniBatchState, Peers, Reducer, Tally};
 /// Objects that are written at once.
 const WRITES_AT_ONCE: usize = 16;
 
-/// The ended work that a round runs besides the unfinished mini-batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Selection {
-    /// Failed mini-batches.
-    pub failed: bool,
-    /// Rejected items.
-    pub rejects: bool,
-}
-
-impl Selection {
-    /// All failed mini-batches and rejected items.
-    pub const ALL: Self = Self { failed: true, rejects: true };
-    /// Only the mini-batches that have not ended.
-    pub const NOTHING: Self = Self { failed: false, rejects: false };
-}
-
 /// The script that a round runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoundScript {
     /// Digest of its files.
     pub digest: String,
     /// Whether it counts as changed since the round before, even if the files are equal.
-    pub is_other: bool,
+    pub has_other_script: bool,
 }
 
 /// A round that has begun.
@@ -74,7 +58,7 @@ pub struct BegunRound {
 
 /// The rejects that a round runs.
 #[derive(Default)]
-struct Rejected {
+struct RejectsToRun {
     kept: Vec<u64>,
     /// Items of these.
     items: u64,
@@ -92,7 +76,7 @@ impl Reducer {
 
     /// Returns a round that runs nothing again.
     async fn round(&self, script: &RoundScript) -> anyhow::Result<Round> {
-        let RoundScript { digest, is_other } = script;
+        let RoundScript { digest, has_other_script } = script;
         let before = self.tally.script().unwrap_or(&self.spec.snapshot_digest);
         let result = self.store.result().await.context("read the last result")?;
         Ok(Round {
@@ -100,34 +84,32 @@ impl Reducer {
             id: format!("{:x}-{}", milliseconds_since_epoch(), self.options.writer),
             output: result.and_then(|result| result.output_version),
             script: digest.clone(),
-            has_other_script: *is_other || before != digest,
+            has_other_script: *has_other_script || before != digest,
             ..Round::default()
         })
     }
 
     /// Begins a round, and returns the ended work that it runs. Unless the job runs, that removes
-    /// `result.json` and a request to cancel. `is_running`: no process has ended or canceled the
-    /// job. `check` fails if the rejected items of a mini-batch cannot run again, and then no round
+    /// `result.json` and a request to cancel. `is_running`: the job has neither ended nor been canceled. `check` fails if the rejected items of a mini-batch cannot run again, and then no round
     /// begins.
     pub async fn begin_round(
         &mut self,
-        selection: Selection,
+        request: RoundRequest,
         script: &RoundScript,
         is_running: bool,
         check: impl Fn(&Descriptor) -> anyhow::Result<()>,
     ) -> anyhow::Result<BegunRound> {
         let (begun, round) = loop {
             let is_live = is_running && self.tally.ended_as().is_none();
-            let mut round =
-                Round { failed: selection.failed, is_live, ..self.round(script).await? };
-            let failed = if selection.failed { self.tally.mini_batches().failed } else { 0 };
+            let mut round = Round { failed: request.failed, is_live, ..self.round(script).await? };
+            let failed = if request.failed { self.tally.mini_batches().failed } else { 0 };
             let collects_rows = self.spec.output.action == OutputAction::AppendRow;
             let fail_again = |round: &Round| {
                 that_fail_again(&self.tally, round, &self.spec.thresholds, collects_rows)
             };
             let mut items = 0;
-            // Rejects that would fail the job at once run even if the selection leaves them out.
-            if selection.rejects || !fail_again(&round).is_empty() {
+            // Rejects that would fail the job at once run even if the request leaves them out.
+            if request.rejects || !fail_again(&round).is_empty() {
                 let rejected = self.keep_rejected(&round.id, &check).await?;
                 items = rejected.items + rejected.whole_items;
                 (round.rejects, round.items, round.whole) =
@@ -157,10 +139,10 @@ impl Reducer {
     }
 
     /// Whether a round would run ended work again.
-    pub fn lacks(&self, selection: Selection) -> bool {
+    pub fn lacks(&self, request: RoundRequest) -> bool {
         let is_of_success = |mini_batch| self.tally.state(mini_batch) == MiniBatchState::Succeeded;
         let named = || self.rejects.named(&self.tally).any(is_of_success);
-        selection.failed && self.tally.mini_batches().failed > 0 || selection.rejects && named()
+        request.failed && self.tally.mini_batches().failed > 0 || request.rejects && named()
     }
 
     /// Publishes the mini-batches of rounds that have begun while the job runs. After an error, the
@@ -194,9 +176,9 @@ impl Reducer {
     /// Begins the round that another process has requested of a job of this machine.
     pub(crate) async fn take_round_request(&mut self) -> anyhow::Result<()> {
         if let Some(request) = self.store.round_requested().await? {
-            let selection = Selection { failed: request.failed, rejects: request.rejects };
-            let script = RoundScript { digest: self.spec.snapshot_digest.clone(), is_other: false };
-            self.begin_round(selection, &script, true, |_| Ok(())).await?;
+            let digest = self.spec.snapshot_digest.clone();
+            let script = RoundScript { digest, has_other_script: false };
+            self.begin_round(request, &script, true, |_| Ok(())).await?;
             self.store.forget_round_request().await?;
         }
         Ok(())
@@ -207,12 +189,12 @@ impl Reducer {
         &self,
         round: &str,
         check: &impl Fn(&Descriptor) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Rejected> {
+    ) -> anyhow::Result<RejectsToRun> {
         let records = self.rejects.records(&self.tally).into_iter();
         let records = records
             .filter(|record| self.tally.state(record.mini_batch) == MiniBatchState::Succeeded);
         let mut rejects = Rejects::of(&self.store, records.collect());
-        let mut all = Rejected::default();
+        let mut all = RejectsToRun::default();
         loop {
             let mini_batches = rejects.next().await.context("read the rejects of the job")?;
             if mini_batches.is_empty() {
@@ -263,7 +245,10 @@ impl Reducer {
             succeeded: attempt.succeeded,
             columns: attempt.columns.clone(),
             pieces: attempt.pieces.clone(),
-            aside: rejected.descriptor.as_ref().is_some_and(|planned| planned.again.is_some()),
+            is_separate: rejected
+                .descriptor
+                .as_ref()
+                .is_some_and(|planned| planned.again.is_some()),
         };
         let content = kept.encode(&rows);
         // A worker could not use unreadable rows.
@@ -307,20 +292,10 @@ fn that_fail_again(
 
 /// Writes parts, several at a time.
 async fn write(store: &JobStore, parts: Vec<(String, Vec<u8>)>) -> storage::Result<()> {
-    let mut writes = JoinSet::new();
-    for (name, content) in parts {
-        if writes.len() == WRITES_AT_ONCE
-            && let Some(written) = writes.join_next().await
-        {
-            written.expect("writing does not panic")?;
-        }
-        let store = store.clone();
-        writes.spawn(async move { store.put_part(&name, content.into()).await });
-    }
-    while let Some(written) = writes.join_next().await {
-        written.expect("writing does not panic")?;
-    }
-    Ok(())
+    let writes = parts
+        .into_iter()
+        .map(|(name, content)| async move { store.put_part(&name, content.into()).await });
+    stream::iter(writes).buffer_unordered(WRITES_AT_ONCE).try_collect().await
 }
 
 #[cfg(test)]

@@ -58,13 +58,20 @@ pub struct JobStore {
     pub(crate) job_id: Option<String>,
 }
 
-/// A request for another round: the work that it runs again.
+/// A request for another round: the ended work that it runs besides the mini-batches that have not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundRequest {
     /// Whether the round runs failed mini-batches again.
     pub failed: bool,
     /// Whether the round runs rejected items again.
     pub rejects: bool,
+}
+
+impl RoundRequest {
+    /// All failed mini-batches and rejected items.
+    pub const ALL: Self = Self { failed: true, rejects: true };
+    /// Only the mini-batches that have not ended.
+    pub const NOTHING: Self = Self { failed: false, rejects: false };
 }
 
 impl JobStore {

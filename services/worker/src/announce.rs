@@ -1,7 +1,7 @@
 //! Write, announce, acknowledge: outcomes leave the node only here, in the order that loses nothing.
 //!
 //! 1. *Write*: rows and lists of rejected items that are too large for a message become parts in the store. For jobs with
-//!    full durability, all parts of a round are forced to disk together.
+//!    full durability, all parts of a batch are forced to disk together.
 //! 2. *Announce*: the attempt goes to the result queue; the next try, if one follows, goes to the task queue.
 //! 3. *Acknowledge*: only now the task queue deletes the delivery.
 //!
@@ -9,14 +9,13 @@
 //! neither a try nor a lost delivery, although the queue counts deliveries.
 //!
 //! A crash between two steps repeats work, and the reducer counts the repeated announcement once. Outcomes that
-//! accumulate during one round travel together in the next, so rounds grow with the load. Small rounds pause before the
+//! accumulate during one batch travel together in the next, so batches grow with the load. Small batches pause before the
 //! next one: otherwise a quick queue would get one outcome at a time, and take processor time from the processes.
 //!
 //! While the queue or the store is away, the announcer retries and the agent never waits for it, so
 //! that timeouts and stops go on. While much waits to be announced, processes get no mini-batches.
 //!
-//! Batch sizes are no options: what accumulates during one round travels in the next, and small
-//! rounds are a few milliseconds apart. The agent never inspects rows.
+//! The agent never inspects rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,22 +45,22 @@ use crate::retry::while_unavailable;
 use crate::scheduler::{Announcement, Outcome, deliveries_lost};
 use crate::{Crash, CrashPoint};
 
-/// Shortest time from the start of a small round to the next round.
-const ROUND_PERIOD: Duration = Duration::from_millis(10);
-/// A round of at least this many outcomes is not small.
-const ROUND_ENOUGH: usize = 64;
-const ROUND_MAX: usize = 4096;
+/// Shortest time from the start of a small batch to the next batch.
+const BATCH_PERIOD: Duration = Duration::from_millis(10);
+/// A batch of at least this many outcomes is not small.
+const BATCH_ENOUGH: usize = 64;
+const BATCH_MAX: usize = 4096;
 /// While more announcements or bytes of rows than these wait, processes get no new work.
 const WAITING_MAX: usize = 8192;
 const ROWS_BYTES_MAX: usize = 32 << 20;
 
-/// Parts of a round that are written at once.
+/// Parts of a batch that are written at once.
 const PARTS_AT_ONCE: usize = 16;
 
 /// Sends announcements to the announcer.
 #[derive(Clone, Debug)]
 pub struct Announcements {
-    sender: mpsc::UnboundedSender<(Announcement, BacklogSlot)>,
+    sender: mpsc::UnboundedSender<(Announcement, BacklogEntry)>,
     backlog: Arc<Backlog>,
 }
 
@@ -74,7 +73,7 @@ struct Backlog {
 
 /// One announcement of the backlog, until it is dropped.
 #[derive(Debug)]
-struct BacklogSlot {
+struct BacklogEntry {
     backlog: Arc<Backlog>,
     rows_bytes: usize,
 }
@@ -89,7 +88,7 @@ impl Announcements {
         };
         self.backlog.announcements.fetch_add(1, Ordering::Relaxed);
         self.backlog.rows_bytes.fetch_add(rows_bytes, Ordering::Relaxed);
-        let waiting = BacklogSlot { backlog: self.backlog.clone(), rows_bytes };
+        let waiting = BacklogEntry { backlog: self.backlog.clone(), rows_bytes };
         // Fails only after an error of the announcer, which its task returns.
         let _ = self.sender.send((announcement, waiting));
     }
@@ -103,7 +102,7 @@ impl Announcements {
     }
 }
 
-impl Drop for BacklogSlot {
+impl Drop for BacklogEntry {
     fn drop(&mut self) {
         self.backlog.announcements.fetch_sub(1, Ordering::Relaxed);
         self.backlog.rows_bytes.fetch_sub(self.rows_bytes, Ordering::Relaxed);
@@ -144,14 +143,14 @@ impl Announcer {
 
     async fn run(
         self,
-        mut receiver: mpsc::UnboundedReceiver<(Announcement, BacklogSlot)>,
+        mut receiver: mpsc::UnboundedReceiver<(Announcement, BacklogEntry)>,
     ) -> Result<()> {
-        let mut round = Vec::new();
+        let mut batch = Vec::new();
         let (superfluous, removing) = self.checkpoints.start_removing();
-        while receiver.recv_many(&mut round, ROUND_MAX).await > 0 {
-            let next = Instant::now() + ROUND_PERIOD;
-            let is_small = round.len() < ROUND_ENOUGH;
-            let has_parts = self.announce(round.drain(..), &superfluous).await?;
+        while receiver.recv_many(&mut batch, BATCH_MAX).await > 0 {
+            let next = Instant::now() + BATCH_PERIOD;
+            let is_small = batch.len() < BATCH_ENOUGH;
+            let has_parts = self.announce(batch.drain(..), &superfluous).await?;
             // After large rows there is no pause, because the next ones occupy memory.
             if is_small && !has_parts {
                 sleep_until(next).await;
@@ -162,32 +161,31 @@ impl Announcer {
         Ok(())
     }
 
-    /// Announces one round. Returns whether it had a part to write. `superfluous` takes the mini-batches whose checkpoints
+    /// Announces one batch. Returns whether it had a part to write. `superfluous` takes the mini-batches whose checkpoints
     /// no attempt needs any more.
     async fn announce(
         &self,
-        round: impl Iterator<Item = (Announcement, BacklogSlot)>,
+        batch: impl Iterator<Item = (Announcement, BacklogEntry)>,
         superfluous: &mpsc::UnboundedSender<u64>,
     ) -> Result<bool> {
-        let writing: Vec<_> = round
+        let writing: Vec<_> = batch
             .map(async |(announcement, waits)| {
                 anyhow::Ok((self.written(announcement).await?, waits))
             })
             .collect();
         let written: Vec<_> = stream::iter(writing).buffered(PARTS_AT_ONCE).try_collect().await?;
-        let has_parts = written.iter().any(|(announcement, _)| match announcement {
-            Announcement::Outcome(outcome) => has_part(&outcome.attempt),
-            _ => false,
+        let has_parts = written.iter().any(|(announcement, _)| {
+            matches!(announcement, Announcement::Outcome(outcome) if has_part(&outcome.attempt))
         });
         if has_parts {
             self.store.commit_parts().await.context("write rows to disk")?;
         }
         let mut messages = Messages::new(&self.job_id, self.results.limits().message_bytes_max);
         let task_bytes_max = self.tasks.limits().message_bytes_max;
-        let mut next_tries = Vec::new();
+        let mut republished = Vec::new();
         let mut announced = Vec::new();
         let mut waiting = Vec::new();
-        let mut succeeded = Vec::new();
+        let mut superfluous_checkpoints = Vec::new();
         let mut counts = Counts::default();
         // Writing may take long, so the leases are looked at only now. If one is lost, another node has the mini-batch and will
         // announce its outcome.
@@ -201,9 +199,9 @@ impl Announcer {
                     counts.add(&attempt, rows.len() as u64);
                     let is_superfluous =
                         has_checkpoints && attempt.status == AttemptStatus::Succeeded;
-                    succeeded.extend(is_superfluous.then_some(attempt.mini_batch));
+                    superfluous_checkpoints.extend(is_superfluous.then_some(attempt.mini_batch));
                     messages.push(&ResultEvent::Attempt(Box::new(attempt)), &rows);
-                    next_tries
+                    republished
                         .extend(next_try.map(|next_try| task_message(next_try, task_bytes_max)));
                     announced.push((lease, receipt));
                 }
@@ -213,7 +211,7 @@ impl Announcer {
                 }
                 Announcement::Return { lease, descriptor } => {
                     let Some(receipt) = self.leases.receipt(lease) else { continue };
-                    next_tries.push(task_message(*descriptor, task_bytes_max));
+                    republished.push(task_message(*descriptor, task_bytes_max));
                     announced.push((lease, receipt));
                 }
             }
@@ -226,12 +224,12 @@ impl Announcer {
             counts.record();
         }
         // The attempts are announced, so another one would be a duplicate.
-        for mini_batch in succeeded {
+        for mini_batch in superfluous_checkpoints {
             let _ = superfluous.send(mini_batch);
         }
         drop(waiting);
-        if !next_tries.is_empty() {
-            let send = || self.tasks.send(next_tries.clone());
+        if !republished.is_empty() {
+            let send = || self.tasks.send(republished.clone());
             while_unavailable("publish to the task queue", Some(self.patience), send).await?;
             (self.crash)(CrashPoint::AfterRepublish);
         }
@@ -359,9 +357,9 @@ pub async fn return_mini_batches(
     Ok(())
 }
 
-/// Returns the message for a descriptor that returns to the queue. It is a new message, so it
-/// carries the count of deliveries that the queue kept for the old one.
-pub fn unspent(delivery: &Delivery) -> Bytes {
+/// Returns the body of the message for a descriptor that returns to the queue. It is a new message, so it carries the count
+/// of deliveries that the queue kept for the old one.
+pub fn body_to_return(delivery: &Delivery) -> Bytes {
     match serde_json::from_slice::<Descriptor>(&delivery.body) {
         Ok(descriptor) if delivery.receive_count > 1 => {
             let deliveries_lost = deliveries_lost(&descriptor, delivery.receive_count);
@@ -759,7 +757,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn parts_of_a_round_are_written_together() {
+    async fn parts_of_a_batch_are_written_together() {
         let node = node_over(10_000, slow(Duration::from_millis(100)));
         let rows = Bytes::from(vec![b'x'; 100_000]);
         let began = tokio::time::Instant::now();

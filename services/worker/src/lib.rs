@@ -80,7 +80,7 @@ mod variables;
 
 pub use agent::{Agent, Timing, report_provisioning};
 pub use allocator::keep_freed_memory;
-pub use announce::unspent;
+pub use announce::body_to_return;
 pub use cache::{Cache, Limits as CacheLimits, PinnedEntry};
 pub use environment::interpreter;
 pub use gpu::{VisibleGpus, default_process_count, process_count};

@@ -273,7 +273,7 @@ pub async fn with_kept(
     }
     // The round that first read the mini-batch has reported them.
     (prepared.warnings, prepared.warnings_of_pandas) = Default::default();
-    if kept.aside {
+    if kept.is_separate {
         prepared.passed = kept.items().saturating_add(kept.succeeded);
         prepared.total = prepared.passed;
         prepared.unread.clear();

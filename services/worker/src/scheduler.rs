@@ -24,7 +24,7 @@
 //! |---|---|
 //! | `deliveries` | receiving, preparing, handing over; lost leases |
 //! | `answers` | reactions to frames and to the end of a process; starts |
-//! | `isolate` | which mini-batches are isolated |
+//! | `isolations` | which mini-batches are isolated |
 //! | `copies` | speculative runs of slow mini-batches, and the end of the slower run |
 //! | `peer_nodes` | which mini-batches the node leaves to other nodes after failures here |
 //! | `quarantine` | mini-batches that may kill the node run alone on it |
@@ -46,8 +46,8 @@ mod deliveries;
 mod gaps;
 mod gpu_fault;
 mod gpus;
-mod isolate;
 mod isolation;
+mod isolations;
 mod mini_batch;
 mod mini_batches;
 mod notices;
@@ -91,7 +91,7 @@ use attempt::PreviousTries;
 pub(crate) use attempt::{EndedAttempt, conclude};
 pub use deadlines::{NOTICE_AFTER_MAX, NOTICE_AGAIN, wait_of_node};
 use gpus::Gpus;
-use isolate::Isolations;
+use isolations::Isolations;
 pub use mini_batch::{deliveries_lost, lost_too_often};
 use mini_batches::MiniBatches;
 use notices::Notices;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use queue::{Broker, Bundles, Error, JobQueues, MemoryBroker, MemoryQueue, Queue, TargetQueues};
 use tokio::time::sleep;
-use worker::unspent;
+use worker::body_to_return;
 
 use crate::actor::Actor;
 use crate::counts::{CountedQueue, Counts};
@@ -51,7 +51,7 @@ impl BrokerLayer {
             let counted =
                 Arc::new(CountedQueue { inner: service.clone(), counts: self.counts.clone() });
             let inner: Arc<dyn Queue> = if side == self.sides[0] {
-                Arc::new(Bundles::new(counted, unspent))
+                Arc::new(Bundles::new(counted, body_to_return))
             } else {
                 counted
             };

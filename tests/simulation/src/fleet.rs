@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use protocol::{JobResult, JobSpec, JobState, Offer};
 use queue::{Broker, Depth, MemoryBroker, MemoryOptions, MemoryQueue, Message, Queue};
-use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer, RoundScript, Selection};
-use storage::TargetStore;
+use reducer::{CrashPoint, Fleet, FleetOptions, Options, Reducer, RoundScript};
+use storage::{RoundRequest, TargetStore};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -207,7 +207,7 @@ impl World {
         for job in jobs {
             let mut reducer = self.reducer(&job.spec, &user).await.expect("it is calm");
             reducer
-                .begin_round(Selection::ALL, &RoundScript::default(), false, |_| Ok(()))
+                .begin_round(RoundRequest::ALL, &RoundScript::default(), false, |_| Ok(()))
                 .await
                 .expect("it is calm");
             let target = self.target(&user);

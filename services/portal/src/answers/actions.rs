@@ -114,14 +114,10 @@ async fn run_again_on(shared: &Shared, job_id: &str, number: u64) -> Answer<Stri
             .run_separately_on(&job_id, SeparateRun::MiniBatch(number), None, target, events)
             .await
     });
-    match opened.await? {
-        Retry::Submission(submission) | Retry::InFlight(submission) => {
-            let job_id = submission.job_id().to_owned();
-            plan(submission);
-            Ok(job_id)
-        }
-        Retry::NothingToDo(_) => Err(conflict("the new job has ended already")),
-    }
+    let submission = opened.await?;
+    let job_id = submission.job_id().to_owned();
+    plan(submission);
+    Ok(job_id)
 }
 
 /// Retries a job of a compute target: publishes the missing mini-batches. Workers and reducers do
@@ -135,9 +131,10 @@ async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
         Retry::NothingToDo(_) => {
             Err(conflict("the job is completed, and has nothing that could run again"))
         }
-        Retry::InFlight(_) => {
+        Retry::NothingMissing(_) => {
             Err(conflict("the job has not ended: its mini-batches are in its queue or at a worker"))
         }
+        Retry::RoundBegun(_) => Ok("the job runs what has failed so far again"),
         Retry::Submission(submission) => {
             plan(submission);
             Ok("the job continues: what its output lacks is being published")
@@ -146,10 +143,10 @@ async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
 }
 
 /// Opens a job of the compute target.
-async fn on_target(
+async fn on_target<T: Send + 'static>(
     shared: &Shared,
-    open: impl AsyncFnOnce(&Engine, &Target, &Events) -> engine::Result<Retry> + Send + 'static,
-) -> Answer<Retry> {
+    open: impl AsyncFnOnce(&Engine, &Target, &Events) -> engine::Result<T> + Send + 'static,
+) -> Answer<T> {
     let options = &shared.options;
     let target = options.target.clone().context("a compute target")?;
     let (engine, runtime) = (options.engine.clone(), Handle::current());

@@ -58,7 +58,7 @@ def to_pandas(table, path):
         if pyarrow.types.is_integer(kind):
             if frame.dtypes.iloc[position] == "float64" and (integers := _exact_integers(column)) is not None:
                 frame.isetitem(position, integers.set_axis(frame.index))
-        elif path.endswith(".jsonl") and _is_json(table.schema.field(place)):
+        elif path.endswith(".jsonl") and _has_extension(table.schema.field(place), JSON_EXTENSION):
             texts = _storage(column).to_pylist()
             values = [None if text is None else json.loads(text) for text in texts]
             frame.isetitem(position, _objects(values, frame.index))
@@ -100,7 +100,7 @@ def _frame_of(table):
         # Arrow reads every text as true.
         truths = [label == "True" for label in table.column_names if label not in index]
         frame.columns = frame.columns.__class__(truths, name=frame.columns.name)
-    _restore_labels(frame, table, index, dtypes)
+    _restore_index(frame, table, index, dtypes)
     places = [place for place, name in enumerate(table.column_names) if name not in index]
     for position, place in enumerate(places):
         column = of_arrow.get(table.column_names[place])
@@ -178,7 +178,7 @@ def _numbers_of_periods(texts, dtype):
     return pyarrow.array(periods.asi8, pyarrow.int64(), mask=periods.isna())
 
 
-def _restore_labels(frame, table, index, dtypes):
+def _restore_index(frame, table, index, dtypes):
     """Replaces levels of the index that pandas does not read as it wrote them: periods, intervals, and whole numbers
     that it rounds because others are missing."""
     import pandas
@@ -252,7 +252,9 @@ def _opened(path):
     if path.endswith(".jsonl"):
         schema, shape = _schema_of(path)
         return schema, _json_batches(path, schema, shape)
-    raise GristmillError(f"{path} is text without columns: read it with open(), or set output_format")
+    raise GristmillError(
+        f"{path} is text without columns: read it with open(), or run the job with `output_format: native`"
+    )
 
 
 def _open(path):
@@ -278,8 +280,8 @@ def _schema_of(path):
         with _open(path):  # The error names the output if that is missing.
             pass
         raise GristmillError(
-            f"{path} has no schema: the job has written it to {beside}, which is not there. Without it types can only "
-            "be guessed, as pandas.read_csv and pandas.read_json do"
+            f"{path} has no schema. If the job had `output_format: native`, {beside} is missing; else it is text "
+            "without types, which pandas.read_csv and pandas.read_json guess"
         ) from None
     stream = base64.b64decode(described["arrow"])
     return pyarrow.ipc.open_stream(stream).schema, described["rows"]
@@ -339,8 +341,8 @@ def _converted(convert, values, field, path):
         kind = getattr(field.type, "extension_name", field.type)
         reader = "read_csv" if path.endswith(".csv") else "read_json"
         raise GristmillError(
-            f"{path}: a value of column {field.name!r} is not of the type {kind} ({error}), as it was when the job "
-            f"wrote the file: it has changed since. Run the job again, or read the file with pandas.{reader}"
+            f"{path}: a value of column {field.name!r} is not of the type {kind} ({error}): the file has changed since "
+            f"the job wrote it. Run the job again, or read the file with pandas.{reader}"
         ) from None
 
 
@@ -357,7 +359,7 @@ def _of_texts(texts, field):
     import pyarrow.compute
 
     kind = _storage_type(field.type)
-    if _is_json(field) or pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
+    if _has_extension(field, JSON_EXTENSION) or pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind):
         return _as_extension(texts.cast(kind), field)
     if not (pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)):
         # In a file with one column, a missing value is in quotes.
@@ -418,7 +420,7 @@ def _of_json(values, field):
     import pyarrow
 
     kind = _storage_type(field.type)
-    if _is_json(field):
+    if _has_extension(field, JSON_EXTENSION):
         # In a table, a value that is null and one that is absent look the same.
         texts = [
             None if value is ABSENT or value is None else json.dumps(value, ensure_ascii=False) for value in values
@@ -452,7 +454,7 @@ def _of_json(values, field):
         empty = [None] * kind.list_size
         items = _of_json([item for value in values for item in (empty if value is None else value)], kind.value_field)
         return pyarrow.FixedSizeListArray.from_arrays(items, type=kind, mask=mask)
-    if types.is_floating(kind) and kind == pyarrow.float16():
+    if kind == pyarrow.float16():
         return pyarrow.array(values, pyarrow.float32()).cast(kind)
     if types.is_integer(kind) and float in {*map(type, values)}:
         # Arrow would cut off their fractions.
@@ -487,28 +489,34 @@ def _of_words(words, kind, field):
 
     types = pyarrow.types
     if types.is_decimal(kind):
-        return pyarrow.array([None if word is None else Decimal(word) for word in words], kind)
+        return _array(words, Decimal, kind)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        if (field.metadata and field.metadata.get(EXTENSION_NAME) == b"arrow.uuid") or _is_uuid(field.type):
-            return pyarrow.array(
-                [None if word is None else bytes.fromhex(word.replace("-", "")) for word in words], kind
-            )
-        return pyarrow.array([None if word is None else base64.b64decode(word) for word in words], kind)
+        is_uuid = _has_extension(field, "arrow.uuid")
+        return _array(
+            words, lambda word: bytes.fromhex(word.replace("-", "")) if is_uuid else base64.b64decode(word), kind
+        )
     if types.is_duration(kind):
-        return pyarrow.array([None if word is None else _ticks(word, kind.unit) for word in words], kind)
+        return _array(words, lambda word: _ticks(word, kind.unit), kind)
     if types.is_date(kind) or types.is_timestamp(kind):
         return (
-            pyarrow.array([None if word is None else _instant(word, kind) for word in words], pyarrow.int64())
+            _array(words, lambda word: _instant(word, kind), pyarrow.int64())
             .cast(pyarrow.timestamp("ms" if types.is_date64(kind) else "s" if types.is_date(kind) else kind.unit))
-            .cast(kind if not types.is_timestamp(kind) else pyarrow.timestamp(kind.unit, kind.tz), safe=False)
+            .cast(kind, safe=False)
         )
     if types.is_time(kind):
         return (
-            pyarrow.array([None if word is None else _time_of_day(word, kind.unit) for word in words], pyarrow.int64())
+            _array(words, lambda word: _time_of_day(word, kind.unit), pyarrow.int64())
             .cast(pyarrow.int32() if types.is_time32(kind) else pyarrow.int64())
             .cast(kind)
         )
     return pyarrow.array(words, pyarrow.string()).cast(kind)
+
+
+def _array(words, read, kind):
+    """Returns the values of texts, of which some are missing."""
+    import pyarrow
+
+    return pyarrow.array([None if word is None else read(word) for word in words], kind)
 
 
 def _time_of_day(word, unit):
@@ -557,15 +565,10 @@ def _instant(word, kind):
     return total * per_second + int((match[7] or "").ljust(9, "0")) * per_second // 10**9
 
 
-def _is_json(field):
-    name = getattr(field.type, "extension_name", None)
-    return name == JSON_EXTENSION or bool(
-        field.metadata and field.metadata.get(EXTENSION_NAME) == JSON_EXTENSION.encode()
-    )
-
-
-def _is_uuid(kind):
-    return getattr(kind, "extension_name", None) == "arrow.uuid"
+def _has_extension(field, name):
+    """Returns whether a field has an extension type, which interpreters without that type have only in its metadata."""
+    of_metadata = (field.metadata or {}).get(EXTENSION_NAME, b"").decode()
+    return name in (getattr(field.type, "extension_name", None), of_metadata)
 
 
 def _storage_type(kind):

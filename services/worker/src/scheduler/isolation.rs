@@ -12,7 +12,7 @@
 //! without a run if it must contain a bad item, because the range that contains it has failed and
 //! the items before it have not. It is also split if it probably contains one, by the distances
 //! between the last bad items (`gaps`) and the cost of runs (`run_cost`). The remainders of ranges
-//! behind their bad items are joined to ranges of that length. Isolation ends early if it is
+//! behind their bad items are joined to ranges of the length that the gaps suggest. Isolation ends early if it is
 //! hopeless or takes too long. It is hopeless if the first items fail alone, and so do probes from
 //! the middle of the largest remaining ranges: the first items may be the only bad ones.
 //!
@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use protocol::words::counted;
 use protocol::{
     AttemptStatus, Ending, ErrorReport, FailedItems, FailedRun, Isolate, Kept, Rejected, WaitTimes,
     Warning,
@@ -63,7 +64,7 @@ pub(super) struct Isolation {
     ended: Timestamp,
     /// The process that has run the last range, or the mini-batch: it has the items at hand. `None`: none has yet.
     pub(super) process: Option<ProcessId>,
-    /// When ranges that have not been run are rejected: later by each wait for a service, or for the limits of the job.
+    /// When the remaining ranges are rejected without a run. Each wait for a service or a limit postpones it.
     until: Instant,
     /// Ranges to run, in reverse order.
     pending: Vec<Pending>,
@@ -165,7 +166,7 @@ impl Isolation {
         isolation.ranges_of_round = u32::try_from(ranges.len()).unwrap_or(u32::MAX);
         isolation.pending =
             ranges.into_iter().rev().map(|items| Pending::again(items, &cause, tries)).collect();
-        if kept.aside {
+        if kept.is_separate {
             isolation.all_items.clone_from(&kept.ranges);
         }
         isolation.good = SuccessfulRows::kept(kept, rows);
@@ -220,12 +221,12 @@ impl Isolation {
         (!self.is_hopeless()).then(|| next.items.clone())
     }
 
-    /// Whether only those results of the next range count that the script has handed back: `run` is not called.
+    /// Whether the next range only collects results that the script has handed back: `run` is not called.
     pub(super) fn next_is_kept(&self) -> bool {
         self.position().is_some_and(|position| self.pending[position].kind == RangeKind::Kept)
     }
 
-    /// Records the start of the range to run next, which has ended, and its waits for a service or
+    /// Records the start of the range that has just ended, and its waits for a service or
     /// for the limits of the job, for which no item is at fault.
     pub(super) fn handed(&mut self, handed: &PipedMiniBatch) {
         if self.process.is_none() {
@@ -245,7 +246,7 @@ impl Isolation {
     /// Handles the result of the range that was to run next, and the run that produced it.
     pub(super) fn ended(&mut self, ending: Ending, rows: Bytes, run: FailedRun, now: Instant) {
         let Some(position) = self.position() else { return };
-        let Pending { items, kind, cause: kept, tries_left, .. } = self.pending.remove(position);
+        let Pending { items, kind, cause: earlier, tries_left, .. } = self.pending.remove(position);
         self.probe = None;
         self.runs = self.runs.saturating_add(u32::from(kind != RangeKind::Kept));
         self.load_seconds += known(ending.load_seconds);
@@ -261,14 +262,14 @@ impl Isolation {
             if kind == RangeKind::Suspect {
                 self.suspects = Suspects::Wrong;
             }
-            let kept = (kind == RangeKind::Kept).then_some(kept);
-            self.succeeded(&items, ending, rows, &run, kept);
+            let earlier = (kind == RangeKind::Kept).then_some(earlier);
+            self.succeeded(&items, ending, rows, &run, earlier);
         } else if kind == RangeKind::Kept {
-            self.reject(items, kept);
+            self.reject(items, earlier);
         } else {
             let cause = Cause::of(&ending, run);
             let count = items.end - items.start;
-            if self.ranges_of_round > 0 && self.good.ranges == 0 {
+            if self.ranges_of_round > 0 && self.has_no_success() {
                 self.whole = ending.clone();
             }
             if tries_left > 0 {
@@ -293,7 +294,7 @@ impl Isolation {
         }
         self.divide_next();
         if now > self.until && self.next().is_some() {
-            self.abandon("it took too long");
+            self.abandon("isolation took too long");
         }
     }
 
@@ -412,14 +413,14 @@ impl Isolation {
         self.pending.splice(position..position, pieces);
     }
 
-    /// Takes the result of a range. `kept`: why the range has failed, if the result is what it had handed back.
+    /// Takes the result of a range. `earlier`: why the range has failed, if the result is what it had handed back.
     fn succeeded(
         &mut self,
         items: &Range<u64>,
         mut ending: Ending,
         rows: Bytes,
         run: &FailedRun,
-        kept: Option<Arc<Cause>>,
+        earlier: Option<Arc<Cause>>,
     ) {
         self.good.add(items, &mut ending, rows);
         ending.warnings.into_iter().for_each(|warning| self.warn(warning));
@@ -433,14 +434,15 @@ impl Isolation {
                 continue;
             }
             // The others do not fit the schema of the job.
-            if let Some(cause) = kept.as_ref().filter(|_| status != AttemptStatus::IllegalResult) {
+            if let Some(cause) = earlier.as_ref().filter(|_| status != AttemptStatus::IllegalResult)
+            {
                 self.reject(failed, cause.clone());
             } else {
                 shorten_error(&mut error);
                 self.reject(failed, Arc::new(Cause { status, error, run: run.clone() }));
             }
         }
-        if kept.is_none() && without_result == items.end - items.start {
+        if earlier.is_none() && without_result == items.end - items.start {
             self.reject(items.clone(), Cause::no_result(run.clone()));
         }
     }
@@ -500,10 +502,11 @@ impl Isolation {
 
     /// Rejects the ranges that have not been run, each with the failure of the range that it is a part of.
     pub(super) fn abandon(&mut self, reason: &str) {
-        let left: u64 =
-            self.pending.iter().map(|pending| pending.items.end - pending.items.start).sum();
+        let left: u64 = self.pending.iter().map(Pending::count).sum();
+        let were = if left == 1 { "was" } else { "were" };
+        let left = counted(left, "item");
         let message =
-            format!("{left} items were rejected without a run of their own, because {reason}");
+            format!("{left} {were} rejected without a run of their own, because {reason}");
         self.warn(Warning { message });
         self.probe = None;
         let rest = self.pending.drain(..).map(|Pending { items, cause, kind, .. }| {
@@ -519,7 +522,7 @@ impl Isolation {
             &self.whole,
             FailedRun { process: "".into(), started_at: self.began.milliseconds },
         );
-        for (first, end) in std::mem::take(&mut self.all_items).iter().copied() {
+        for (first, end) in std::mem::take(&mut self.all_items) {
             let mut next = first;
             let known: Vec<_> =
                 self.rejected.range(first..end).map(|(_, failed)| failed.items.clone()).collect();
@@ -545,7 +548,7 @@ impl Isolation {
     }
 
     fn is_hopeless(&self) -> bool {
-        self.good.ranges == 0 && self.items_failed >= HOPELESS_ITEMS
+        self.has_no_success() && self.items_failed >= HOPELESS_ITEMS
     }
 
     /// Returns the outcome. `detail` names an item for people; `by_position`: columns have no names in the output.
@@ -577,11 +580,15 @@ impl Isolation {
             }
             self.give_up();
         }
-        if self.good.ranges == 0 {
+        if self.has_no_success() {
             // Otherwise the failure of the mini-batch says that all its items are rejected.
-            let names = !self.all_items.is_empty();
-            self.reject_the_rest();
-            let rejected = if names { rejected(self.rejected, detail) } else { Vec::new() };
+            let rejected = match self.all_items.is_empty() {
+                true => Vec::new(),
+                false => {
+                    self.reject_the_rest();
+                    rejected(self.rejected, detail)
+                }
+            };
             let (ending, ended) = (self.whole, self.ended);
             return IsolationOutcome {
                 warnings_total: ending.warnings.len() as u64,

@@ -36,7 +36,7 @@ impl Pending {
         }
     }
 
-    /// A range that an earlier round has rejected.
+    /// A range that runs again as a whole, with this many tries.
     pub(super) fn again(items: Range<u64>, cause: &Arc<Cause>, tries: u32) -> Self {
         Self {
             tries_left: tries.saturating_sub(1),

@@ -2,7 +2,7 @@
 
 use protocol::Isolate;
 
-use super::isolate::{announced, isolating, of_files, with_isolation};
+use super::isolations::{announced, isolating, of_files, with_isolation};
 use super::*;
 
 #[test]

@@ -2,7 +2,7 @@
 
 use protocol::{Attempt, FailedItems, Isolate, JobSpec, OutputAction};
 
-use super::isolate::{announced, of_files, with_isolation};
+use super::isolations::{announced, of_files, with_isolation};
 use super::*;
 
 /// Returns a failure after which results of some of its items are kept.
