@@ -380,6 +380,11 @@ def test_default_folder_of_an_output_is_empty_when_a_job_begins_anew(workplace):
     (models / "of the first run").touch()
     reused = run(workplace, "doc.yml")
     assert (models / "of the first run").exists() and "models.before" not in reused.stdout + reused.stderr
+    workplace.write({"code/train.py": "def run(files:"})
+    refused = workplace.command("run", "doc.yml", "--fresh")
+    assert refused.exit_status == 2 and "train.py" in refused.stderr, str(refused)
+    assert (models / "of the first run").exists(), "a script that cannot run moves nothing"
+    workplace.write({"code/train.py": WRITES_A_MODEL})
     ended = run(workplace, "doc.yml", "--fresh")
     assert f"the files of an earlier run in {models} are now in {models}.before" in ended.stdout + ended.stderr
     assert sorted(path.name for path in models.iterdir()) == ["1.csv", "2.csv"]

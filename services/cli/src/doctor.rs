@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use engine::doctor::{Check, CheckState, Report};
 use engine::words::counted;
 use protocol::Environment;
 use serde_json::{Value, json};
 
-use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies};
+use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, remedies, usage};
 
 #[derive(Debug, clap::Args)]
 pub struct DoctorArguments {
@@ -50,7 +50,8 @@ pub async fn doctor(arguments: DoctorArguments, settings: &Settings) -> Result<E
             target.check(spec, length, arguments.create, crate::BUILD, &mut report).await;
         }
         None if arguments.create => {
-            bail!("--create creates the queues of a compute target; name one with --target")
+            let message = "--create creates the queues of a compute target; name one with --target";
+            return Err(usage(anyhow!(message)));
         }
         None => {
             let python = parsed.and_then(|parsed| match parsed.spec.environment {

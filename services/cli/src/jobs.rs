@@ -33,7 +33,7 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
     let unfinished = jobs.unfinished(&open).await?;
     let of_target = matches!(jobs, Jobs::There { .. });
     let mut shown = Vec::new();
-    let mut looked_at = 0;
+    let (mut looked_at, mut hidden) = (0, 0);
     for chunk in ids.chunks(READS_AT_ONCE.min(limit)) {
         for row in read(jobs, chunk, &unfinished, &open)
             .await
@@ -44,7 +44,8 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
                 say!(out, "{}", header(width, of_target));
             }
             if shown.len() == limit {
-                break;
+                hidden += 1;
+                continue;
             }
             if !json {
                 say!(out, "{}", line(&row, width, of_target));
@@ -64,8 +65,8 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
             false => say!(err, "these flags select no job in {}", jobs.place()),
         }
     }
-    if looked_at < ids.len() {
-        let hidden = ids.len() - looked_at;
+    hidden += ids.len() - looked_at;
+    if hidden > 0 {
         let are = if hidden == 1 { "job is" } else { "jobs are" };
         say!(err, "{hidden} older {are} not shown; --limit 0 shows all");
     }

@@ -151,6 +151,7 @@ pub fn serve(
 /// The file with the address of the running portal, for other programs of this user: a card in a notebook links to it.
 struct PortalFile {
     path: PathBuf,
+    content: String,
 }
 
 impl PortalFile {
@@ -164,13 +165,16 @@ impl PortalFile {
         if let Err(error) = file.and_then(|mut file| file.write_all(content.as_bytes())) {
             tracing::debug!("{} cannot be written: {error}", path.display());
         }
-        Self { path }
+        Self { path, content }
     }
 }
 
 impl Drop for PortalFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        // Another portal may have replaced it.
+        if std::fs::read(&self.path).is_ok_and(|content| content == self.content.as_bytes()) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

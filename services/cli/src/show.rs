@@ -44,6 +44,12 @@ impl Show {
                     () = finished.cancelled() => None,
                 };
                 let Some(event) = event else { return };
+                if let Event::Job(job_id) | Event::Reused(job_id) = &event {
+                    jobs.add(job_id);
+                }
+                if let Event::Notice(Notice::Continuing(continuation)) = &event {
+                    jobs.add(&continuation.job_id);
+                }
                 if printed::streams_events() {
                     event_lines::objects(&event).iter().for_each(printed::event);
                     continue;
@@ -52,11 +58,8 @@ impl Show {
                     Event::Step { name, number, count } => {
                         say!(note, "step {name} ({number} of {count})")
                     }
-                    Event::Job(job_id) => {
-                        say!(note, "job {job_id}");
-                        jobs.add(&job_id);
-                    }
-                    Event::Reused(job_id) => jobs.add(&job_id),
+                    Event::Job(job_id) => say!(note, "job {job_id}"),
+                    Event::Reused(_) => {}
                     Event::Progress { latest, hint } => {
                         progress = Some(AbortOnDropHandle::new(progress::show(latest, hint)));
                     }
@@ -66,15 +69,10 @@ impl Show {
                             let _ = progress.await;
                         }
                     }
-                    Event::Notice(notice) => {
-                        if let Notice::Continuing(continuation) = &notice {
-                            jobs.add(&continuation.job_id);
-                        }
-                        match notice.is_warning() {
-                            true => say!(err, "{}", notices::text(&notice)),
-                            false => say!(note, "{}", notices::text(&notice)),
-                        }
-                    }
+                    Event::Notice(notice) => match notice.is_warning() {
+                        true => say!(err, "{}", notices::text(&notice)),
+                        false => say!(note, "{}", notices::text(&notice)),
+                    },
                 }
             }
         });

@@ -52,7 +52,8 @@ async fn watch(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
     let redraws = !arguments.json && std::io::stdout().is_terminal();
     let mut look = jobs.look(&arguments.job).await?;
     loop {
-        let text = shown(&look.status(jobs).await?, jobs, arguments.json);
+        let status = look.status(jobs).await?;
+        let text = shown(&status, jobs, arguments.json);
         // A terminal shows only the latest status. Other outputs keep all of them.
         if redraws {
             printed::clear_screen();
@@ -60,6 +61,7 @@ async fn watch(jobs: &Jobs, arguments: &StatusArguments) -> Result<Exit> {
         let has_reader = printed::out(&text);
         match look.result() {
             Some(result) => return Ok(Exit::of(result.state)),
+            None if status.state == State::Interrupted => return Ok(Exit::NotEnded),
             None if has_reader => {}
             None => return Ok(Exit::Done),
         }

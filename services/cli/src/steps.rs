@@ -98,12 +98,13 @@ impl CompletedSteps {
             say!(out, "outputs of the steps: {}", self.outputs.display());
             let left = self.count - self.results.len();
             if left > 0 {
-                say!(
-                    err,
-                    "step {} did not complete; {left} of {} steps have not run",
-                    last.step,
-                    self.count
-                );
+                let stopped = match last.result.state {
+                    JobState::Completed => {
+                        format!("the command was stopped after step {}", last.step)
+                    }
+                    _ => format!("step {} did not complete", last.step),
+                };
+                say!(err, "{stopped}; {left} of {} steps have not run", self.count);
             }
         }
         match last.result.state == JobState::Completed && self.results.len() < self.count {

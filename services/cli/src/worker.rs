@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use engine::{NAME_LENGTH_MAX, is_node_name, new_node_name};
 use protocol::{LABEL_ALLOWED, is_label};
 use storage::WORKER_ENTRY_LASTS;
@@ -76,9 +76,9 @@ pub async fn worker(arguments: WorkerArguments, settings: &Settings) -> Result<E
     if let Some(name) = &arguments.node
         && !is_node_name(name)
     {
-        bail!(
+        return Err(usage(anyhow!(
             "--node {name:?}: a name must have 1 to {NAME_LENGTH_MAX} letters, digits, `-`, `_` and `.`, and not begin with `.`"
-        );
+        )));
     }
     let mut watched = ObservedRole::start(Role::Worker, &target, &arguments.listen, settings)?;
     let (store, mut queues) = tokio::try_join!(target.open_store(), target.open_queues_to_work())?;

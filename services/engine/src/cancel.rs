@@ -65,6 +65,10 @@ impl Jobs {
 /// runs.
 async fn cancel_interrupted(home: &Home, job: &FoundJob) -> Result<Option<JobResult>> {
     let Some(_lock) = home.try_lock_job(&job.spec.job_id)? else { return Ok(None) };
+    // It may have ended before it was locked.
+    if let Some(result) = job.store.result().await? {
+        return Ok(Some(result));
+    }
     let progress = job.store.progress().await?;
     let (mini_batches, items) = job.counts(progress.as_ref(), State::Interrupted).await;
     let times = progress.map(|progress| (progress.elapsed_seconds, progress.worked_seconds));

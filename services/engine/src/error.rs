@@ -108,13 +108,15 @@ pub enum Error {
     },
     /// The plan has no such mini-batch.
     #[error(
-        "the plan of job {job_id} has no mini-batch {mini_batch}: the number of the first one is 0"
+        "the plan of job {job_id} has no mini-batch {mini_batch}: it has {}", mini_batches(*count)
     )]
     NoSuchMiniBatch {
         /// The job.
         job_id: String,
         /// The request of the caller.
         mini_batch: u64,
+        /// Number of mini-batches; `None`: the job is being planned.
+        count: Option<u64>,
     },
     /// The plan has been removed, or is not written yet.
     #[error(
@@ -297,6 +299,16 @@ impl From<Fixable> for Error {
 impl From<storage::Error> for Error {
     fn from(error: storage::Error) -> Self {
         Self::Other(error.into())
+    }
+}
+
+/// Returns the numbers of the mini-batches of a plan.
+fn mini_batches(count: Option<u64>) -> String {
+    match count {
+        None => "an incomplete plan so far".to_owned(),
+        Some(0) => "none".to_owned(),
+        Some(1) => "only mini-batch 0".to_owned(),
+        Some(count) => format!("mini-batches 0 to {}", count - 1),
     }
 }
 

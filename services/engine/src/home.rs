@@ -3,14 +3,15 @@
 //! The folder (`~/.gristmill` by default) holds:
 //!
 //! ```text
-//! jobs/<job_id>/                one folder for each job, with its objects, queues and logs open/,
-//! index/                 the index of the jobs: `Index` outputs/<digest>              names the
-//! job that writes this output file, and is locked by it removed/                      folders that
-//! are being removed assets/                       what jobs have registered: `job_file::Register`
-//! environments/, side-inputs/   caches document-files/               conda files that documents
-//! contain inline, named by a digest of their content functions/                    functions and
-//! tables of calls from Python: `functions.rs` fleet/, fleet.lock            caches of the nodes of
-//! compute targets; locked by the processes that use them
+//! jobs/<job_id>/                one folder for each job, with its objects and logs
+//! open/, index/                 the index of the jobs: `Index`
+//! outputs/<digest>              names the job that writes this output file, and is locked by it
+//! removed/                      folders that are being removed
+//! assets/                       what jobs have registered: `job_file::Register`
+//! environments/, side-inputs/   caches
+//! document-files/               conda files that documents contain inline, named by a digest of their content
+//! functions/                    functions and tables of calls from Python: `functions.rs`
+//! fleet/, fleet.lock            caches of the nodes of compute targets; locked by the processes that use them
 //! ```
 //!
 //! The process that runs a job holds its lock, so an unlocked job that has not ended has lost its process.

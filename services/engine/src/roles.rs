@@ -93,7 +93,9 @@ impl Engine {
                 () = cancel.cancelled(), if !is_canceled => {
                     is_canceled = true;
                     stop.raise(Stop::Drain);
-                    submission.job.request_cancel("canceled by the user").await?;
+                    if let Err(error) = submission.job.request_cancel("canceled by the user").await {
+                        break Err(error.into());
+                    }
                 }
                 Some(ended) = nodes.join_next(), if !is_canceled => {
                     let ended = ended.context("a node panicked")?;

@@ -44,10 +44,15 @@ impl Jobs {
             with_lines: false,
         });
         check_versions(&descriptor, &job_id)?;
-        let file = File::create_new(to).with_context(|| format!("write {}", to.display()))?;
         let decoded = decoded.map_err(anyhow::Error::from)?;
-        Ok(write_parquet(&decoded.batch, file)
-            .with_context(|| format!("write {}", to.display()))?)
+        let write = || format!("write {}", to.display());
+        let file = File::create_new(to).with_context(write)?;
+        let written = write_parquet(&decoded.batch, file).with_context(write);
+        if written.is_err() {
+            // Otherwise the next call would find a file.
+            let _ = std::fs::remove_file(to);
+        }
+        Ok(written?)
     }
 }
 

@@ -10,7 +10,7 @@ use protocol::{JobResult, JobSpec, JobState, OutputAction};
 
 use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};
-use crate::own_paths::{own_paths, set_aside};
+use crate::own_paths::own_paths;
 use crate::reuse::note_reuse;
 use crate::{
     Busy, Check, Engine, Error, Event, Events, FoundJob, Home, Index, Lock, NewJobReason, Notice,
@@ -135,7 +135,6 @@ impl Engine {
         };
         spec.job_id = new_job_id(&spec.name);
         own_paths(&mut spec);
-        set_aside(&own_folders, events)?;
         index.add(&spec.fingerprint, &spec.name, &spec.job_id, spec.durability)?;
         let store = home.create_job(&spec.job_id, spec.durability)?;
         if spec.output.folder.as_bytes().is_empty() {
@@ -148,7 +147,7 @@ impl Engine {
         store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
         let new = Execution::new(FoundJob::new(store, spec), home, self.settings());
-        let execution = Execution { listings, new_job: new_job.map(Box::new), ..new };
+        let execution = Execution { listings, new_job: new_job.map(Box::new), own_folders, ..new };
         Ok(RunDecision::Run(Box::new(execution), locks))
     }
 

@@ -153,7 +153,10 @@ impl FoundJob {
         }
         let job_id = self.spec.job_id.clone();
         match self.descriptor(0).await {
-            Some(_) => Err(Error::NoSuchMiniBatch { job_id, mini_batch }),
+            Some(_) => {
+                let count = self.store.plan_complete().await?.map(|plan| plan.mini_batches);
+                Err(Error::NoSuchMiniBatch { job_id, mini_batch, count })
+            }
             None => Err(Error::NoPlan { job_id }),
         }
     }

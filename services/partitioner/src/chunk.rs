@@ -11,9 +11,8 @@ use crate::Pending;
 use crate::error::Result;
 use crate::plan::Plan;
 
-/// Largest descriptor in a message; SQS allows 256 KiB, overhead included. A larger descriptor stays in the plan, and
-/// the message contains its position.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 200 * 1024;
+/// Largest descriptor in a message, even if the queue allows more: thousands of messages wait in memory.
+pub(crate) const DESCRIPTOR_BYTES_MAX: usize = 200 * 1024;
 
 /// Up to [`PLAN_CHUNK_MINI_BATCHES`] descriptors.
 #[derive(Clone, Debug)]
@@ -65,10 +64,12 @@ impl Chunk {
         PlanPosition::first_of(self.number)
     }
 
-    /// Returns the messages for the pending mini-batches. Fails if a stored line is not a descriptor.
+    /// Returns the messages for the pending mini-batches. A descriptor of more than `bytes_max` stays in the plan, and the
+    /// message contains its position. Fails if a stored line is not a descriptor.
     pub(crate) fn messages(
         &self,
         job_id: &str,
+        bytes_max: usize,
         pending: impl Fn(u64) -> Option<Pending>,
     ) -> serde_json::Result<Vec<Message>> {
         let mut messages = Vec::with_capacity(self.ends.len());
@@ -76,7 +77,7 @@ impl Chunk {
             let mini_batch = self.first() + index as u64;
             let Some(pending) = pending(mini_batch) else { continue };
             let line = self.line(index).expect("the index is below the number of lines");
-            messages.push(Message::new(self.body(job_id, mini_batch, index, line, pending)?));
+            messages.push(Message::new(self.body(job_id, bytes_max, index, line, pending)?));
         }
         Ok(messages)
     }
@@ -84,28 +85,38 @@ impl Chunk {
     fn body(
         &self,
         job_id: &str,
-        mini_batch: u64,
+        bytes_max: usize,
         index: usize,
         line: Bytes,
         pending: Pending,
     ) -> serde_json::Result<Bytes> {
-        let is_large = line.len() > MESSAGE_BYTES_MAX;
+        let mini_batch = self.first() + index as u64;
+        let is_large = line.len() > bytes_max;
         let traceparent = trace::begin(|| created(job_id, mini_batch));
         if pending == Pending::default() && !is_large && traceparent.is_none() {
             return Ok(line);
         }
-        let planned = match is_large {
-            true => Descriptor::new(
-                job_id,
-                mini_batch,
-                Work::Planned { chunk: self.number, line: index as u64 },
-            ),
-            false => serde_json::from_slice(&line)?,
+        let in_plan = || {
+            let work = Work::Planned { chunk: self.number, line: index as u64 };
+            Descriptor::new(job_id, mini_batch, work)
         };
-        let Pending { tries_spent, deliveries_lost, again } = pending;
-        let descriptor =
-            Descriptor { tries_spent, deliveries_lost, traceparent, ..planned.run_again(again) };
-        serde_json::to_vec(&descriptor).map(Bytes::from)
+        let message = |planned: Descriptor| {
+            let Pending { tries_spent, deliveries_lost, again } = pending.clone();
+            let descriptor = Descriptor {
+                tries_spent,
+                deliveries_lost,
+                traceparent,
+                ..planned.run_again(again)
+            };
+            serde_json::to_vec(&descriptor).map(Bytes::from)
+        };
+        if !is_large {
+            let body = message(serde_json::from_slice(&line)?)?;
+            if body.len() <= bytes_max {
+                return Ok(body);
+            }
+        }
+        message(in_plan())
     }
 }
 
@@ -119,5 +130,35 @@ fn created(job_id: &str, mini_batch: u64) -> Step {
         took: Duration::ZERO,
         fields: vec![("job.id", job_id.into()), ("mini_batch.id", mini_batch.into())],
         error: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_that_would_exceed_the_limit_of_the_queue_names_the_place_in_the_plan() {
+        let descriptor = Descriptor::new("job", 1024, Work::Rank);
+        let mut line = serde_json::to_vec(&descriptor).expect("plain data");
+        let bytes = line.len();
+        line.push(b'\n');
+        let chunk = Chunk::stored(2, line.into());
+        let again = Pending { tries_spent: 1, ..Pending::default() };
+        for (pending, bytes_max, is_planned) in [
+            (Pending::default(), bytes, false),
+            (Pending::default(), bytes - 1, true),
+            (again.clone(), 2 * bytes, false),
+            (again, bytes + 1, true),
+        ] {
+            let messages = chunk.messages("job", bytes_max, |_| Some(pending.clone()));
+            let body = &messages.expect("descriptors")[0].body;
+            let descriptor: Descriptor = serde_json::from_slice(body).expect("a descriptor");
+            assert_eq!(descriptor.work == Work::Planned { chunk: 2, line: 0 }, is_planned);
+            assert_eq!(
+                (descriptor.mini_batch, descriptor.tries_spent),
+                (1024, pending.tries_spent)
+            );
+        }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use protocol::{Input, InputKind, ItemPath, JobSpec};
 use storage::{LeftOut, StoreOptions};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::listing::{Listed, Listing, Tally};
 use crate::remote::Remote;
 use crate::walk::Outputs;
@@ -147,11 +147,21 @@ impl Files {
         }
     }
 
-    /// Lists the input again, after the files that it has returned.
-    fn list_again(&self) -> Listing {
+    /// Lists the input again, after the files that this reader has returned. Fails if they are others now: then some would be
+    /// planned twice, or not at all.
+    fn list_again(&self, returned: &[Listed]) -> Result<Listing> {
         let mut listing = Listing::new(&self.input, Arc::clone(&self.remote), self.outputs.clone());
-        listing.by_ref().take(self.next).for_each(drop);
-        listing
+        for before in returned {
+            let now = listing.next().transpose()?;
+            if now.is_none_or(|now| now.path != before.path) {
+                let message = format!(
+                    "files have come or gone while they were listed, one of them beside {}; run the job again",
+                    before.path.display()
+                );
+                return Err(Error::bad_input(&self.input.name, message));
+            }
+        }
+        Ok(listing)
     }
 }
 
@@ -168,7 +178,14 @@ impl Iterator for Files {
             if state.end.is_some() {
                 return None;
             }
-            let mut listing = state.rest.take().unwrap_or_else(|| self.list_again());
+            let rest = state.rest.take().map_or_else(|| self.list_again(&state.kept), Ok);
+            let mut listing = match rest {
+                Ok(listing) => listing,
+                Err(error) => {
+                    self.shared = None;
+                    return Some(Err(error));
+                }
+            };
             if state.kept.len() < FILES_KEPT && self.next == state.kept.len() {
                 match listing.next() {
                     Some(Ok(listed)) => {
@@ -285,5 +302,23 @@ mod tests {
         let rest: Vec<_> = first.map(|listed| listed.expect("listable").path).collect();
         assert_eq!(rest, expected[1..]);
         assert_eq!(second.count(), keys.len() - 1);
+    }
+
+    #[test]
+    fn files_that_come_or_go_between_two_listings_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = |number: usize| folder.path().join(format!("{number:05}"));
+        (0..FILES_KEPT + 3).for_each(|number| std::fs::write(name(number), "").expect("writable"));
+        let inputs = Inputs::default();
+        let spec = job(folder.path().to_owned().into(), InputKind::File);
+        assert_eq!(inputs.files(&spec, &spec.inputs[0]).count(), FILES_KEPT + 3);
+        std::fs::remove_file(name(7)).expect("it is there");
+        let mut listed = inputs.files(&spec, &spec.inputs[0]).skip(FILES_KEPT);
+        let error = listed.next().expect("not the end").expect_err("a file is missing");
+        assert!(error.to_string().contains("files have come or gone"), "{error}");
+        assert!(listed.next().is_none());
+        std::fs::remove_dir_all(folder.path()).expect("it is there");
+        let mut listed = inputs.files(&spec, &spec.inputs[0]).skip(FILES_KEPT);
+        listed.next().expect("not the end").expect_err("the folder is missing");
     }
 }

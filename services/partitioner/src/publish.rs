@@ -24,8 +24,8 @@ use anyhow::Context;
 use backon::Retryable;
 use bytes::Bytes;
 use protocol::{
-    Descriptor, JobSpec, PlanPosition, Planned, ResultEvent, TableSchema, Work, begin_message,
-    encode_record,
+    Descriptor, JobSpec, PLAN_CHUNK_MINI_BATCHES, PlanPosition, Planned, ResultEvent, TableSchema,
+    Work, begin_message, encode_record,
 };
 use queue::pauses::UNTIL_IT_ANSWERS;
 use queue::{MemoryOptions, MemoryQueue, Message, Queue};
@@ -35,7 +35,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, DESCRIPTOR_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::inputs::Inputs;
 use crate::pace::Pace;
@@ -230,13 +230,19 @@ impl Partitioner {
             if let Some(complete) = self.store.plan_complete().await.context("read the plan")? {
                 break complete;
             }
-            match self.store.plan_chunk(number).await {
-                Ok(lines) => {
-                    let chunk = Chunk::stored(number, lines);
+            // One that is not full is the last, or truncated and about to be written again.
+            let full = match self.store.plan_chunk(number).await {
+                Ok(lines) => Some(Chunk::stored(number, lines))
+                    .filter(|chunk| chunk.len() == PLAN_CHUNK_MINI_BATCHES),
+                Err(storage::Error::NotFound { .. }) => None,
+                Err(error) => return Err(error).context("read the plan"),
+            };
+            match full {
+                Some(chunk) => {
                     self.publish(&chunk, &pending, &mut pace).await?;
                     (number, pause) = (number + 1, FIRST_LOOK);
                 }
-                Err(storage::Error::NotFound { .. }) => {
+                None => {
                     if let Some(cause) = self.store.plan_failure().await.context("read the plan")? {
                         self.send_to_reducer(&ResultEvent::PlanFailed { cause }).await?;
                         return Ok(None);
@@ -244,7 +250,6 @@ impl Partitioner {
                     sleep(pause).await;
                     pause = (pause * 2).min(LOOKS_APART);
                 }
-                Err(error) => return Err(error).context("read the plan"),
             }
         };
         self.announce(&complete).await?;
@@ -375,7 +380,7 @@ impl Partitioner {
                     warn!(
                         job.id = job,
                         plan.chunk = number,
-                        "the plan is truncated and is made again: {held} mini-batches instead of {planned}"
+                        "the plan is truncated: {held} mini-batches instead of {planned}"
                     );
                     return Ok((first, false));
                 }
@@ -491,8 +496,9 @@ impl Partitioner {
         pending: &impl Fn(u64) -> Option<Pending>,
         pace: &mut Pace,
     ) -> anyhow::Result<u64> {
+        let bytes_max = self.tasks.limits().message_bytes_max.min(DESCRIPTOR_BYTES_MAX);
         let mut messages = chunk
-            .messages(&self.spec.job_id, pending)
+            .messages(&self.spec.job_id, bytes_max, pending)
             .with_context(|| format!("plan chunk {} is damaged", chunk.number))?;
         let count = messages.len() as u64;
         let bundle_max = pace.together(&self.store).await;

@@ -22,7 +22,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long answers may take when the server stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// ServerLimits of a server.
+/// The limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
     /// Concurrent connections; others wait.

@@ -24,6 +24,9 @@ pub enum NameError {
     /// Not the name of an output file.
     #[error("{0:?} is not a valid name of an output file")]
     OutputFile(String),
+    /// Not the name of a model.
+    #[error("{0:?} is not a valid name of a model")]
+    Model(String),
 }
 
 /// Checks the id of a job.

@@ -281,9 +281,12 @@ impl JobSpec {
     /// Checks the names that become part of a path. No role may work on a job that fails this.
     pub fn check_names(&self) -> Result<(), NameError> {
         check_job_id(&self.job_id)?;
-        match is_file_name(&self.output.file_name) {
+        if !is_file_name(&self.output.file_name) {
+            return Err(NameError::OutputFile(self.output.file_name.clone()));
+        }
+        match self.model.is_empty() || is_file_name(&self.model) {
             true => Ok(()),
-            false => Err(NameError::OutputFile(self.output.file_name.clone())),
+            false => Err(NameError::Model(self.model.clone())),
         }
     }
 

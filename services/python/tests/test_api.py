@@ -105,6 +105,34 @@ def test_function_that_cannot_be_called_is_rejected(function, init, said):
         run(function, [1], init=init)
 
 
+@pytest.mark.parametrize("inputs", ["", ["a.txt", ""]])
+def test_empty_path_is_not_the_working_folder(inputs):
+    with pytest.raises(TypeError, match="inputs: a path is empty"):
+        run(len, inputs)
+
+
+def test_map_needs_a_function():
+    with pytest.raises(TypeError, match=r"^map needs a function, not 7$"):
+        gristmill.map(7, [1])
+    with pytest.raises(TypeError, match=r"score\.py: an entry script has its own run\(\)"):
+        gristmill.map("score.py", [1])
+
+
+def test_frame_whose_columns_were_used_is_the_same():
+    """pandas notes in a dtype what it has computed from it."""
+    values = pd.array([1, None, 3], dtype="Int64")
+    frame = pd.DataFrame({"n": values, "x": pd.array([0.5, None, 1.5], dtype="Float64")}, index=pd.Index(values))
+
+    def count(frame):
+        return [len(frame)]
+
+    first = run(count, frame, name="used-frame")
+    pd.testing.assert_frame_equal(frame, frame.copy())
+    assert frame["n"].astype(float).sum() == 4
+    again = run(count, frame, name="used-frame")
+    assert (again.reused, again.id) == (True, first.id)
+
+
 def test_object_that_cannot_travel_is_named():
     lock = threading.Lock()
 

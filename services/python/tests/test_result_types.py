@@ -544,9 +544,7 @@ def test_output_without_its_schema_is_not_guessed(home, form):
     job = gristmill.run(lambda numbers: [{"id": "007"} for _ in numbers], [1], output=f"ids.{form}", progress=False)
     assert gristmill.read(job.output).to_pylist() == [{"id": "007"}]
     pathlib.Path(job.output).with_name(f".ids.{form}.schema.json").unlink()
-    with pytest.raises(
-        gristmill.GristmillError, match=rf"has no schema\. If .*\.ids\.{form}\.schema\.json is missing"
-    ):
+    with pytest.raises(gristmill.GristmillError, match=rf"has no schema\. If .*\.ids\.{form}\.schema\.json is missing"):
         gristmill.read(job.output)
     with pytest.raises(FileNotFoundError):
         gristmill.read(f"absent.{form}")

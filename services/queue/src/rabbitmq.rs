@@ -265,7 +265,11 @@ impl RabbitQueue {
                 continue;
             }
             // The deadline has passed, but a message may still be on its way.
-            let Ok(ready) = self.answer(session.subscription.ready()).await else { continue };
+            let ready = match self.answer(session.subscription.ready()).await {
+                Ok(ready) => ready,
+                Err(error) if session.is_alive() => return Err(error),
+                Err(_) => continue,
+            };
             let deliveries = leases.take(messages_max);
             let arrival_by = *arrival_by.get_or_insert_with(|| Instant::now() + ARRIVAL_MAX);
             if !deliveries.is_empty() || ready == 0 || Instant::now() >= arrival_by {

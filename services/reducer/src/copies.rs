@@ -83,7 +83,8 @@ impl Reducer {
         };
         let mini_batches = planned.mini_batches;
         let open = mini_batches.saturating_sub(self.tally.ended());
-        let processes = self.tally.nodes().processes_up() as u64;
+        // A killed node has reported no end of its processes.
+        let (processes, _) = self.at_work(&(self.options.workers)());
         let now = Instant::now();
         let Some(idle_for) = self.speculation.idle_for(open, processes, now) else { return Ok(()) };
         let until = now + self.copy_time();

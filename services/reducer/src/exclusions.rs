@@ -138,7 +138,7 @@ impl Exclusions {
         excluded.filter_map(|(node, streak)| {
             let (other, ended) = streak.evidence()?;
             let failed = match streak.failed.len() {
-                FAILURES_MAX => format!("more than {FAILURES_MAX}"),
+                FAILURES_MAX => format!("at least {FAILURES_MAX}"),
                 failed => failed.to_string(),
             };
             let succeeded = ended.succeeded;

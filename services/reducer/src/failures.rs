@@ -1,7 +1,7 @@
 //! The failures of a job, grouped so that a million failures of one kind are one line.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use protocol::{Attempt, AttemptStatus, ErrorReport, FailureCause, one_line};
 
@@ -223,9 +223,18 @@ impl Failures {
         self.ended_by.iter().chain(groups).collect()
     }
 
-    /// Returns the error of the first mini-batch for each reason, the most frequent reason first.
+    /// Returns the error of the first mini-batch for each reason of failed mini-batches and rejected items, the most frequent
+    /// reason first. A failed attempt that another try has made good is none.
     pub(crate) fn kinds(&self) -> Vec<String> {
-        Self::by_frequency(self.groups()).into_iter().map(|(_, first)| first.error()).collect()
+        let given_up: BTreeSet<_> =
+            self.given_up.values().map(|given_up| reason(&given_up.error)).collect();
+        let lasts = |(key, group): &(&String, &FailureGroup)| {
+            group.count > group.attempts || group.mini_batches.is_empty() || given_up.contains(*key)
+        };
+        let lasting: Vec<_> = self.groups.iter().filter(lasts).map(|(_, group)| group).collect();
+        // Beyond a limit, failures are known by their category alone.
+        let groups = if lasting.is_empty() { self.groups() } else { lasting };
+        Self::by_frequency(groups).into_iter().map(|(_, first)| first.error()).collect()
     }
 
     /// Returns the most frequent reason of failed attempts and rejected items, by its first error, and their number.

@@ -1,6 +1,5 @@
 //! Handles other processes that work on the job: reads the commits of other reducers, agrees with
-//! them on the end of the job, and waits for the reducer that ends it. No other file distinguishes
-//! the two cases.
+//! them on the end of the job, and waits for the reducer that ends it.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -139,7 +139,7 @@ impl Reducer {
     /// Returns the number of Python processes, and of nodes that have any. On a target, the entries
     /// of nodes have it: a killed node has reported no end of its processes. Their first results
     /// may come before their first entries.
-    fn at_work(&self, workers: &Workers) -> (u64, u64) {
+    pub(crate) fn at_work(&self, workers: &Workers) -> (u64, u64) {
         match self.peers {
             Peers::Many if self.has_entries => {
                 let processes =

@@ -45,8 +45,8 @@ impl Clock {
         let last = *self.0.last.lock().expect("no panic while it was held");
         if let Some(folder) = &self.0.folder
             && last.is_none_or(|(_, at)| at.elapsed() >= READ_INTERVAL)
+            && let Some(date) = date_of_new_file(folder)
         {
-            let date = date_of_new_file(folder)?;
             self.record(date);
             return Some(date);
         }

@@ -57,9 +57,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Removes a folder with everything in it, if it exists.
+/// Works like [`remove_all`], without blocking.
 pub(crate) async fn remove_folder(folder: PathBuf) -> Result<()> {
-    blocking(move || unless_absent(std::fs::remove_dir_all(&folder), &folder)).await
+    blocking(move || unless_absent(remove_all(&folder), &folder)).await
 }
 
 /// Converts the result of a removal. Ignores an error that says that nothing exists at the path.

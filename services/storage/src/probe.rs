@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 use futures::TryStreamExt;
 use object_store::path::Path as ObjectPath;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt};
-use url::Url;
 
 use crate::error::Answer;
+use crate::remote::parsed;
 use crate::stores::shown;
 use crate::{Error, Result, StoreOptions, Stores, TargetStore, random_name};
 
@@ -54,7 +54,7 @@ impl Stores {
     /// Stores that begin an upload without a request always pass. [`Error::NotFound`] means that the bucket does not
     /// exist.
     pub async fn can_write(&self, url: &str) -> Result<()> {
-        let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
+        let parsed = parsed(url)?;
         let (store, path) = self.open(&parsed).await?;
         let upload = store.put_multipart(&path.join(".gristmill-probe")).await;
         // If the abort fails, the upload that remains is empty.
@@ -123,7 +123,7 @@ fn ahead(written: SystemTime, before: SystemTime, after: SystemTime) -> f64 {
 /// Creates the bucket of an `s3://` URL unless it exists. Returns whether it created it. Does so only at another
 /// endpoint than that of AWS (for emulators): elsewhere an administrator creates the bucket with a policy.
 pub async fn create_bucket(url: &str, options: StoreOptions) -> Result<bool> {
-    let parsed = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
+    let parsed = parsed(url)?;
     let stores = Stores::new(options);
     let (Some(bucket), true) = (parsed.host_str(), parsed.scheme() == "s3") else {
         return Ok(false);
@@ -160,7 +160,7 @@ mod tests {
     #[tokio::test]
     async fn probe_of_a_folder_passes_and_leaves_nothing() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let url = Url::from_file_path(folder.path()).expect("absolute");
+        let url = url::Url::from_file_path(folder.path()).expect("absolute");
         let target =
             TargetStore::open(url.as_str(), StoreOptions::default()).await.expect("it is there");
         target.create().expect("writable");

@@ -23,6 +23,7 @@ mod snapshots;
 mod workers;
 mod writers;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +37,7 @@ use protocol::{Durability, Schedule, is_job_id};
 use url::Url;
 
 use crate::clock::Clock;
+use crate::error::deepest_cause;
 use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores, snapshot};
 
@@ -66,8 +68,8 @@ impl TargetStore {
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let parsed = Url::parse(url).map_err(|error| {
             Error::unavailable(
-                url,
-                format!("it is not the URL of a store such as s3://bucket/prefix: {error}"),
+                "the store",
+                format!("it is not a URL such as s3://bucket/prefix: {error}"),
             )
         })?;
         let stores = Stores::new(options);
@@ -116,18 +118,12 @@ impl TargetStore {
         self
     }
 
-    /// Explains a failed listing. Requests the bucket itself from S3 if the error does not name the cause.
+    /// Explains a failed listing. Requests the bucket itself from S3, because the error does not name the cause.
     async fn explained(&self, url: &Url, error: object_store::Error) -> Error {
-        let error = Error::from_store(&self.url, error);
-        if error.may_pass() {
-            return match (error, self.stores.endpoint(url).await) {
-                (Error::Unavailable { object, source }, Some(endpoint)) => {
-                    Error::Unavailable { object: format!("{object} at {endpoint}"), source }
-                }
-                (error, _) => error,
-            };
-        }
-        match (self.stores.bucket_status(url).await, error) {
+        let system: Option<&std::io::Error> = deepest_cause(&error).downcast_ref();
+        let is_refused = system.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        let status = if is_refused { None } else { self.stores.bucket_status(url).await };
+        match (status, Error::from_store(&self.url, error)) {
             (Some(404), _) | (None, Error::NotFound { .. }) => {
                 let message =
                     "there is no such bucket; create it, or correct `store` of the compute target";
@@ -135,6 +131,11 @@ impl TargetStore {
             }
             (Some(401 | 403), Error::Unavailable { object, source }) => {
                 Error::Denied { object, source }
+            }
+            (_, Error::Unavailable { object, source }) => {
+                let endpoint = self.stores.endpoint(url).await;
+                let at = endpoint.map_or(String::new(), |endpoint| format!(" at {endpoint}"));
+                Error::Unavailable { object: format!("{object}{at}"), source }
             }
             (_, error) => error,
         }

@@ -12,8 +12,8 @@ use bytes::{Bytes, BytesMut};
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::io::AsyncReadExt;
-use url::Url;
 
+use crate::remote::parsed;
 use crate::stores::shown;
 use crate::{Error, Result, Stores};
 use any::AnyUpload;
@@ -53,7 +53,7 @@ impl Stores {
     /// Begins an upload of an object of about `bytes_expected`. It may fail if the object becomes more than 12 times as
     /// large, and larger than 480 GiB.
     pub async fn upload(&self, url: &str, bytes_expected: u64) -> Result<Upload> {
-        let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
+        let url = parsed(url)?;
         let name = shown(&url);
         if let Some(object) = S3Object::of(&url) {
             let upload =
@@ -66,7 +66,7 @@ impl Stores {
 
     /// Returns whether an object exists.
     pub async fn exists(&self, url: &str) -> Result<bool> {
-        let url = Url::parse(url).map_err(|error| Error::unavailable(url, error))?;
+        let url = parsed(url)?;
         let (store, path) = self.open(&url).await?;
         match store.head(&path).await {
             Ok(_) => Ok(true),

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use protocol::{CondaFile, Environment};
@@ -22,6 +23,9 @@ use crate::variables::Variables;
 /// The remedy for an environment that cannot be created, as is frequent for old ones.
 const ANOTHER: &str =
     "a new job with --set environment=PATH, an interpreter or a requirements file, replaces it";
+
+/// How long a shim may take; one that takes longer, or fails, shows why when a process starts.
+const SHIM_TIME: Duration = Duration::from_secs(10);
 
 /// The environment, in its entry: some tools create only folders that do not exist yet.
 const PREFIX: &str = "env";
@@ -39,10 +43,12 @@ pub async fn interpreter(
     variables: Variables,
     report: impl Fn(&Path, &Path) + Send + 'static,
 ) -> Result<(PathBuf, Option<PinnedEntry>)> {
-    interpreter_for(None, environment, default, cache, variables, report).await
+    let (python, entry) =
+        interpreter_for(None, environment, default, cache, variables, report).await?;
+    Ok((behind_shim(python).await, entry))
 }
 
-/// Like [`interpreter`]. `user`: the user that creates the environment, if it is not that of this
+/// Like [`interpreter`], for a job that may be of somebody else: runs nothing of it. `user`: the user that creates the environment, if it is not that of this
 /// process.
 pub(crate) async fn interpreter_for(
     user: Option<Arc<JobUser>>,
@@ -53,10 +59,8 @@ pub(crate) async fn interpreter_for(
     report: impl Fn(&Path, &Path) + Send + 'static,
 ) -> Result<(PathBuf, Option<PinnedEntry>)> {
     let (file, base) = match environment {
-        Environment::Node => return Ok((behind_shim(default).await, None)),
-        Environment::Interpreter { path } => {
-            return Ok((behind_shim(path.as_path().to_owned()).await, None));
-        }
+        Environment::Node => return Ok((default, None)),
+        Environment::Interpreter { path } => return Ok((path.as_path().to_owned(), None)),
         Environment::Requirements { file, base } => (file, base),
     };
     let tools = Tools::new(variables.installers, user);
@@ -84,10 +88,10 @@ async fn behind_shim(python: PathBuf) -> PathBuf {
     }
     let mut shim = tokio::process::Command::new(&python);
     shim.args(["-I", "-S", "-c", "import sys; print(sys.executable)"]);
-    let chosen = shim.stdin(Stdio::null()).kill_on_drop(true).output().await;
-    let chosen = chosen.ok().filter(|output| output.status.success());
+    let chosen = shim.stdin(Stdio::null()).kill_on_drop(true).output();
+    let chosen = tokio::time::timeout(SHIM_TIME, chosen).await.ok();
+    let chosen = chosen.and_then(Result::ok).filter(|output| output.status.success());
     let chosen = chosen.and_then(|output| String::from_utf8(output.stdout).ok());
-    // A shim that fails says why when a process starts.
     chosen
         .map(|path| PathBuf::from(path.trim_end()))
         .filter(|path| path.is_file())

@@ -15,7 +15,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{
-    DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown,
+    DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown, lchown,
 };
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -145,14 +145,14 @@ impl JobUsers {
 impl JobUser {
     /// Makes a folder of the job, in which the user may only read.
     pub(crate) fn admit(&self, folder: &Path) -> io::Result<()> {
-        make_folder(folder, 0o750)?;
-        chown(folder, Some(0), Some(self.id))
+        let folder = make_folder(folder, 0o750)?;
+        fchown(folder, Some(0), Some(self.id))
     }
 
     /// Makes a folder for this user alone.
     pub(crate) fn own(&self, folder: &Path) -> io::Result<()> {
-        make_folder(folder, 0o700)?;
-        chown(folder, Some(self.id), Some(self.id))
+        let folder = make_folder(folder, 0o700)?;
+        fchown(folder, Some(self.id), Some(self.id))
     }
 
     /// Gives a folder, and everything in it, to this user alone.
@@ -245,20 +245,20 @@ pub(crate) fn close(folder: &Path) -> io::Result<()> {
     std::fs::set_permissions(folder, Permissions::from_mode(0o700))
 }
 
-/// Makes a folder, or changes the mode of one.
-fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
+/// Makes a folder, or changes the mode of one. The result is the open folder, which no link replaces, even where a script may
+/// write beside it.
+fn make_folder(folder: &Path, mode: u32) -> io::Result<File> {
     if let Some(parent) = folder.parent() {
         std::fs::create_dir_all(parent)?;
     }
     match DirBuilder::new().mode(mode).create(folder) {
-        Err(error)
-            if error.kind() != io::ErrorKind::AlreadyExists
-                || !folder.symlink_metadata()?.is_dir() =>
-        {
-            Err(error)
-        }
-        _ => std::fs::set_permissions(folder, Permissions::from_mode(mode)),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
     }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let folder = File::from(rustix::fs::openat(CWD, folder, flags, Mode::empty())?);
+    folder.set_permissions(Permissions::from_mode(mode))?;
+    Ok(folder)
 }
 
 /// Opens a file that scripts may have written, without following links, which could lead to files of other jobs or of the

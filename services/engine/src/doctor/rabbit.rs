@@ -171,7 +171,7 @@ fn judge_timeout(
         let message = format!("{} {source}", duration(timeout.as_secs_f64()));
         return report.add(check, CheckState::Ok, message, Remedy::CheckForJob);
     };
-    if held < timeout {
+    if held <= timeout {
         return report.ok(
             check,
             format!(

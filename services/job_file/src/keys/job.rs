@@ -92,7 +92,8 @@ const WORK: &[Key] = &[
         .meaning(
             "At least 1. Files: a number (`10`). Tables: bytes (`100`, `10kb`, `1MB`, `1GB`; \
              units of 1024) or rows (`500 rows`). In Parquet, a size in bytes has no effect: each \
-             row group is a mini-batch.",
+             row group is a mini-batch. A mini-batch has files of one folder, unless a pattern or \
+             a list names them.",
         )
         .argument(2, |job, _| match job.mini_batch_size {
             MiniBatchSize::Files(count)
@@ -227,7 +228,8 @@ const LIMITS: &[Key] = &[
         })
         .setting("thresholds.fail_fast"),
     key_with_default("run_invocation_timeout", "seconds, 1 to 259200", "60")
-        .meaning("Limit of one call of `run`.")
+        .meaning("Limit of one call of `run`, which ends it together with `--task_overhead_timeout`: after \
+             60 + 30 seconds, unless one of them is set.")
         .job(|job, node| {
             integer(node, 1, TIMEOUT_SECONDS_MAX as i64)
                 .map(|seconds| job.run_invocation_timeout_seconds = seconds)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use engine::targets::Target;
+use engine::targets::{LOCAL, Target};
 use engine::{Canceled, Engine, Events, Retry, RetryOptions, SeparateRun, Submission};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
@@ -175,7 +175,7 @@ async fn start_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
     let home = shared.options.engine.settings().home.clone();
     let mut errors = tempfile::tempfile().context("keep what the command says")?;
     let mut command = Command::new(executable);
-    command.args(["retry", job_id]).env("GRISTMILL_HOME", home).env_remove("GRISTMILL_TARGET");
+    command.args(["retry", job_id, "--target", LOCAL]).env("GRISTMILL_HOME", home);
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

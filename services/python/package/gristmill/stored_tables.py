@@ -211,9 +211,11 @@ def table_of_frame(frame: Any) -> Any:
         _add(columns, missing, level, f"level {position} of the index")
     described = {
         "columns": frame.columns,
-        "dtypes": [_dense(dtype) for dtype in frame.dtypes],
+        "dtypes": [_plain(dtype) for dtype in frame.dtypes],
         "range": (index.start, index.step, index.name) if is_range else None,
-        "levels": [] if is_range else [(level.dtype, name) for level, name in zip(levels, index.names, strict=True)],
+        "levels": []
+        if is_range
+        else [(_plain(level.dtype), name) for level, name in zip(levels, index.names, strict=True)],
         "is_multiple": isinstance(index, pandas.MultiIndex),
         "missing": missing,
         "attrs": frame.attrs,
@@ -287,10 +289,17 @@ def _pickled(described):
     return sink.getvalue()
 
 
-def _dense(dtype):
+def _plain(dtype):
+    """Returns the dtype of dense values, as new: pandas notes in a dtype what it computes when a column is used, and
+    the pickles of equal frames would differ."""
     import pandas
 
-    return dtype.subtype if isinstance(dtype, pandas.SparseDtype) else dtype
+    if isinstance(dtype, pandas.SparseDtype):
+        return _plain(dtype.subtype)
+    if "_cache" in getattr(dtype, "__dict__", ()):
+        dtype = copy.copy(dtype)
+        dtype.__dict__.pop("_cache", None)
+    return dtype
 
 
 def _add(columns, missing, series, name):

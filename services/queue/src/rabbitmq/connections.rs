@@ -205,7 +205,7 @@ impl Connections {
         let is_transient =
             |error: &Error| matches!(error, Error::Unavailable { .. }) && !self.has_ended();
         let link = (|| self.connect(address, until))
-            .retry(while_others_wait(None))
+            .retry(while_others_wait(Some(until.saturating_duration_since(Instant::now()))))
             .when(|error| is_patient && is_transient(error) && Instant::now() < until)
             .await
             .inspect_err(|error| *failed = Some((Instant::now(), error.clone())))?;

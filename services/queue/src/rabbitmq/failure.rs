@@ -41,15 +41,11 @@ pub(super) fn is_refusal(error: &lapin::Error) -> bool {
     matches!(reply(error), Some(AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)))
 }
 
-/// Returns whether the queue does not exist, or is down for a while.
-pub(super) fn is_absence(error: &lapin::Error) -> bool {
-    matches!(reply(error), Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)))
-}
-
 /// Returns whether a queue was deleted or never created. The broker sends the same code for a queue that is down for a
 /// while, but another text.
 pub(super) fn is_gone(error: &lapin::Error) -> bool {
-    is_absence(error) && message(error).contains("no queue '")
+    matches!(reply(error), Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)))
+        && message(error).contains("no queue '")
 }
 
 /// Translates an error of the broker or the connection.
@@ -77,7 +73,7 @@ pub(super) fn explain(address: &Address, during: Operation, error: lapin::Error)
                 "a different kind of queue has this name; delete that when it is empty, or choose another prefix ({said})"
             ),
         ),
-        (Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)), Operation::Opening) => (
+        (_, Operation::Opening) if is_gone(&error) => (
             true,
             format!("it was deleted with its messages; restart this command to create it ({said})"),
         ),

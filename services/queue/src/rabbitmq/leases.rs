@@ -146,6 +146,9 @@ impl Leases {
     /// Records the arrival of a message for a consumer of this set.
     pub fn arrive(&self, tag: u64, set: ConsumerSet, message: Incoming) {
         let mut state = self.state();
+        if state.ended.is_some() {
+            return;
+        }
         state.consumers.unsettled += usize::from(set == state.consumers.set);
         state.arrived.insert(tag, UnsettledDelivery { message, set });
         if state.requested == 0 {

@@ -11,7 +11,7 @@ use lapin::{BasicProperties, Channel, Confirmation};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connections::{OwnChannel, SessionPermit};
-use super::failure::{Operation, explain, is_absence, reply};
+use super::failure::{Operation, explain, is_gone, reply};
 use super::frames::{Frame, queued};
 use super::leases::Leases;
 use super::subscription::{self, PERSISTENT, Subscription, milliseconds};
@@ -223,7 +223,7 @@ async fn is_absent(permit: &SessionPermit, name: &str) -> lapin::Result<bool> {
     let channel = permit.create_channel().await?;
     match declare_queue(&channel, name, false, FieldTable::default()).await {
         Ok(()) => channel.close(200, "looked".into()).await.map(|()| false),
-        Err(error) if is_absence(&error) => Ok(true),
+        Err(error) if is_gone(&error) => Ok(true),
         Err(error) => Err(error),
     }
 }

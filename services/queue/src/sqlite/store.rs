@@ -103,7 +103,7 @@ impl Store {
             }
             FileKind::Empty | FileKind::Other => Err(misconfigured(
                 path,
-                "it is another application's database; choose another path".into(),
+                "it is another application's database, or a queue of another build; choose another path".into(),
             )),
         }
     }

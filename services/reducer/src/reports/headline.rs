@@ -92,6 +92,30 @@ mod tests {
     }
 
     #[test]
+    fn error_that_another_try_has_made_good_is_no_cause() {
+        let mut passing = failed(0, 1, false, 1);
+        passing.error.as_mut().expect("failed").message = "the service is away".into();
+        let again = succeeded(0, 2, 1, 1);
+        let text = headline(&tally([passing.clone(), again, failed(1, 1, true, 1)], 2), &OFF);
+        assert!(text.expect("one failed").contains("(ValueError: bad value)"));
+        let mut partly = succeeded(1, 1, 10, 9);
+        partly.rejected = vec![protocol::Rejected {
+            item: 3,
+            items: 1,
+            detail: String::new(),
+            values: String::new(),
+            status: protocol::AttemptStatus::RunRaised,
+            error: protocol::ErrorReport {
+                category: "KeyError".into(),
+                ..protocol::ErrorReport::default()
+            },
+            run: None,
+        }];
+        let text = headline(&tally([passing, succeeded(0, 2, 1, 1), partly], 2), &OFF);
+        assert!(text.expect("one item failed").contains("1 of 11 items failed (KeyError)"));
+    }
+
+    #[test]
     fn errors_that_differ_in_numbers_are_one_cause() {
         let of_row = |mini_batch, row| {
             let mut attempt = failed(mini_batch, 1, true, 1);

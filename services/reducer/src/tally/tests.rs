@@ -54,6 +54,24 @@ fn warning_kinds_are_counted_and_quote_the_lowest_mini_batch() {
 }
 
 #[test]
+fn records_that_cannot_be_read_count_once_in_all_rounds() {
+    let kind = WarningKind {
+        column: Some("a".to_owned()),
+        problem: "not a number".to_owned(),
+        count: 3,
+        first: "line 7".to_owned(),
+        remedy: String::new(),
+        column_type: None,
+    };
+    let attempt =
+        Attempt { warning_kinds: vec![kind.clone()], warnings_total: 3, ..succeeded(0, 1, 10, 7) };
+    let mut tally = fold(&[event(attempt.clone())]);
+    tally.apply(&round(false, &[], &[0]));
+    tally.apply(&of_round(1, attempt));
+    assert_eq!((tally.warnings().count(), tally.warnings().kinds()), (3, vec![kind]));
+}
+
+#[test]
 fn warnings_of_a_mini_batch_that_fails_count_once_until_it_runs_again() {
     let warned = |attempt: Attempt| {
         let kind = WarningKind {

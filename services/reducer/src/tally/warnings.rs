@@ -17,19 +17,24 @@ pub struct Warnings {
     of_failures: Counted,
     /// Mini-batches that have failed, and had warnings.
     failed: HashSet<u64>,
+    /// Mini-batches that have succeeded with warnings: a later round that runs one again reads the same records.
+    succeeded: HashSet<u64>,
 }
 
 impl Warnings {
-    /// Adds the warnings of a success that counts, unless those of the same mini-batch counted when it had failed.
+    /// Adds the warnings of a success that counts, unless those of the same mini-batch have counted before.
     pub(super) fn succeeded(&mut self, attempt: &Attempt) {
-        if !self.failed.contains(&attempt.mini_batch) {
+        if has_warnings(attempt)
+            && !self.failed.contains(&attempt.mini_batch)
+            && self.succeeded.insert(attempt.mini_batch)
+        {
             self.of_successes.add(attempt);
         }
     }
 
     /// Adds the warnings of the last attempt of a mini-batch that has failed.
     pub(super) fn given_up(&mut self, attempt: &Attempt) {
-        if attempt.warnings_total > 0 || !attempt.warnings.is_empty() {
+        if has_warnings(attempt) {
             self.failed.insert(attempt.mini_batch);
             self.of_failures.add(attempt);
         }
@@ -71,6 +76,10 @@ impl Warnings {
     pub(crate) fn kinds_of_successes(&self) -> &[WarningKind] {
         &self.of_successes.kinds
     }
+}
+
+fn has_warnings(attempt: &Attempt) -> bool {
+    attempt.warnings_total > 0 || !attempt.warnings.is_empty() || !attempt.warning_kinds.is_empty()
 }
 
 #[derive(Clone, Debug, Default)]

@@ -35,10 +35,21 @@ impl TargetStore {
     pub async fn remove_job(&self, job_id: &str, must_have_ended: bool) -> Result<Removal> {
         let job = self.job(job_id);
         job.put(REMOVING, Bytes::new()).await?;
-        let is_open = self.exists(&self.path(&format!("open/{job_id}")), "open").await?;
-        if is_open || must_have_ended && job.result().await?.is_none() {
-            job.delete(REMOVING).await?;
-            return Ok(Removal::Open);
+        let is_open = async {
+            let is_open = self.exists(&self.path(&format!("open/{job_id}")), "open").await?;
+            Ok(is_open || must_have_ended && job.result().await?.is_none())
+        };
+        match is_open.await {
+            Ok(false) => {}
+            Ok(true) => {
+                job.delete(REMOVING).await?;
+                return Ok(Removal::Open);
+            }
+            Err(error) => {
+                // Otherwise nobody could open the job for a while.
+                let _ = job.delete(REMOVING).await;
+                return Err(error);
+            }
         }
         if let Ok(spec) = job.spec().await {
             self.delete_writer(&spec).await?;

@@ -48,7 +48,8 @@ async fn unreachable_store_is_named() {
     let opened = TargetStore::open(url, options(&format!("http://{free}")));
     let error = opened.await.expect_err("nothing listens");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    assert!(format!("{error:#}").starts_with("s3://bucket/x: "), "{error:#}");
+    let expected = format!("s3://bucket/x at http://{free}: ");
+    assert!(format!("{error:#}").starts_with(&expected), "{error:#}");
 }
 
 #[tokio::test]

@@ -111,7 +111,10 @@ async fn renew(
         let written = target.put_worker(&state).await;
         let is_written = written.is_ok();
         match written {
-            Ok(()) => drop(renewals.send_replace(Some(began))),
+            Ok(()) => {
+                is_told = false;
+                renewals.send_replace(Some(began));
+            }
             Err(_) if std::mem::replace(&mut is_told, true) => {}
             Err(error) => tracing::warn!(
                 "cannot list this node among the workers of the target, so the schedule gives it no job; trying again; it \

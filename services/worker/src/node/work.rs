@@ -105,6 +105,7 @@ impl NodeBackend for Arc<Shared> {
         {
             let error = anyhow::Error::new(error)
                 .context(format!("make folders of the job in {}", folder.display()));
+            tracing::error!(job.id = job_id, "{error:#}");
             return (
                 Err(error),
                 Remains {

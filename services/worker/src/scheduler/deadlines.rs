@@ -150,6 +150,14 @@ impl Scheduler {
             if let Some(stack) = seen.stacks {
                 process.stacks = None;
                 self.use_stacks(seen.process, stacks_for, stack, now);
+            } else if matches!(stacks_for.then, AfterStacks::Notice { .. })
+                && let Some(front) =
+                    process.pipe.front().filter(|front| now.instant > front.deadline(limit))
+            {
+                // The lease may end before a second dump would.
+                let sequence = front.sequence;
+                process.stacks =
+                    Some(StackRequest { sequence, then: AfterStacks::Kill, ..stacks_for });
             }
             return;
         }

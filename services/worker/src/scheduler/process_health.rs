@@ -5,7 +5,7 @@ use protocol::{GpuSet, JobSpec, Wear};
 
 use super::gpu_fault::GpuFault;
 
-/// Failed mini-batches after which a process is replaced, because its state may be corrupt.
+/// A process with more failed mini-batches is replaced, because its state may be corrupt.
 pub(super) const FAILURES_MAX: u32 = 10;
 /// Failures in a row after which it is replaced, if another process of the node has succeeded in the meantime.
 pub(super) const FAILURES_IN_A_ROW_MAX: u32 = 5;

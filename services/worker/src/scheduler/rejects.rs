@@ -67,14 +67,26 @@ pub(super) fn shorten(rejected: &mut [Rejected]) {
 /// Shortens the texts of the error of an item.
 pub(super) fn shorten_error(error: &mut ErrorReport) {
     let ErrorReport { category, message, traceback, log, printed } = error;
-    // The end names the line that failed.
-    keep_end(traceback, TRACEBACK_BYTES);
+    keep_ends(traceback, TRACEBACK_BYTES);
     if keep_end(printed, PRINTED_BYTES)
         && let Some(end) = printed.find('\n')
     {
         printed.drain(..=end);
     }
     [category, message, log].into_iter().for_each(cut);
+}
+
+/// Keeps the lines at both ends of a traceback: the first ones are those of the script, and the last one is the error.
+fn keep_ends(text: &mut String, bytes: usize) {
+    if text.len() <= bytes {
+        return;
+    }
+    let head = text.floor_char_boundary(bytes / 2);
+    let head = text[..head].rfind('\n').map_or(head, |end| end + 1);
+    let tail = text.ceil_char_boundary(text.len() - bytes / 2);
+    let tail = text[tail..].find('\n').map_or(tail, |end| tail + end + 1);
+    let left_out = text[head..tail].lines().count();
+    text.replace_range(head..tail, &format!("  … {left_out} lines …\n"));
 }
 
 /// Keeps the end of a text. Returns whether it was longer.
@@ -110,4 +122,29 @@ pub(super) fn values(rows: &[u64], table: &MemoryFile, bytes: u64) -> Vec<String
     let texts =
         table.copy(bytes).ok().and_then(|stream| tables::row_texts(&stream, rows, each).ok());
     texts.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_traceback_keeps_the_lines_of_the_script_and_the_error() {
+        let first = "Traceback (most recent call last):\n  File \"score.py\", line 3, in run\n";
+        let frame = "  File \"/lib/pandas/frame.py\", line 99, in apply\n    return self.ä()\n";
+        let mut text = format!("{first}{}ValueError: bad value\n", frame.repeat(100));
+        let lines = text.lines().count();
+        keep_ends(&mut text, TRACEBACK_BYTES);
+        assert!(text.len() <= TRACEBACK_BYTES + 40, "{}", text.len());
+        assert!(text.starts_with(first) && text.ends_with("ValueError: bad value\n"), "{text}");
+        let (_, rest) = text.split_once("  … ").expect("a mark");
+        let left_out: usize = rest.split(' ').next().expect("a number").parse().expect("a number");
+        assert_eq!(text.lines().count() - 1 + left_out, lines);
+        let mut short = first.to_owned();
+        keep_ends(&mut short, TRACEBACK_BYTES);
+        assert_eq!(short, first);
+        let mut one_line = "ü".repeat(TRACEBACK_BYTES);
+        keep_ends(&mut one_line, TRACEBACK_BYTES);
+        assert!(one_line.len() <= TRACEBACK_BYTES + 40);
+    }
 }

@@ -67,7 +67,7 @@ def document_of(
     if not is_script:
         functions.check(what, init, each)
     elif init is not None or each:
-        raise TypeError(f"{os.fspath(what)} has its own {'run()' if each else 'init()'}")
+        raise TypeError(f"{os.fspath(what)}: an entry script has its own {'run()' if each else 'init()'}")
     wanted = None if is_script or each else functions.argument_of(what)
     if wanted == "item":
         raise TypeError(

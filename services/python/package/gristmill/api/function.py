@@ -85,7 +85,8 @@ def check(function: Any, init: Any, each: bool) -> None:
     """Fails unless these are a valid function, of mini-batches or of ``each`` item, and a valid ``init``."""
     first = "item" if each else "mini-batch"
     if not callable(function):
-        raise TypeError(f"run needs a function, or the path of an entry script or job file, not {function!r}")
+        other = "" if each else ", or the path of an entry script or job file"
+        raise TypeError(f"{'map' if each else 'run'} needs a function{other}, not {function!r}")
     given = _positional(function)
     if not given:
         raise TypeError(f"{name_of(function)} takes no argument: its first one is the {first}")

@@ -68,10 +68,11 @@ def _keys(value: Any) -> dict[str, Any] | None:
 def _paths(value: Any) -> list[str] | None:
     if isinstance(value, Items):
         return None
-    if isinstance(value, (str, os.PathLike)):
-        return [absolute(value)]
-    if isinstance(value, (list, tuple)) and value and all(isinstance(one, (str, os.PathLike)) for one in value):
-        return [absolute(one) for one in value]
+    paths = [value] if isinstance(value, (str, os.PathLike)) else value
+    if isinstance(paths, (list, tuple)) and paths and all(isinstance(one, (str, os.PathLike)) for one in paths):
+        if "" in paths:
+            raise TypeError("inputs: a path is empty, and would be the working folder: pass '.' if you mean that")
+        return [absolute(one) for one in paths]
     return None
 
 
