@@ -1,8 +1,10 @@
 """Kills the engine itself: committed work stays, other work runs again, and the output is the same."""
 
+import fcntl
 import os
 import re
 import signal
+import time
 
 import pytest
 
@@ -151,3 +153,18 @@ def test_run_continues_a_canceled_job(workplace):
     assert ended.job_id == canceled.job_id and "do not run again" in ended.stderr, str(ended)
     assert len(ended.lines) == 4
     assert sorted(runs_of(workplace)) == file_names(4), "each ran exactly once"
+
+
+def test_command_that_waits_for_another_one_says_so_and_can_be_stopped(workplace):
+    workplace.data(1)
+    job = workplace.job("def run(files): return files")
+    workplace.home.mkdir(exist_ok=True)
+    with (workplace.home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting, stopped = job.start(), job.start()
+        time.sleep(5)
+        stopped.send(signal.SIGINT)
+        ended = stopped.wait()
+        assert ended.exit_status == 1 and "stopped before the job began" in ended.stderr, str(ended)
+        assert "another gristmill command chooses or removes jobs" in ended.stderr, str(ended)
+    assert waiting.wait().exit_status == 0

@@ -1,4 +1,4 @@
-//! `gristmill jobs`: lists jobs, newest first. Reads only the jobs that it shows, because ids contain the time.
+//! `gristmill jobs`: lists jobs, newest first. Reads only those that it shows and the open ones, because ids contain the time.
 
 use anyhow::Result;
 use chrono::Utc;

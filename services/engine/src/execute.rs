@@ -27,7 +27,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, PinnedEntry, Stop, StopSender, Variables, VisibleGpus};
 
-use crate::own_paths::set_aside;
 use crate::round::{begin_round, delete_checkpoints};
 use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job, source};
 
@@ -58,8 +57,6 @@ pub struct Execution<'a> {
     /// The notice why a new job does not continue or reuse an earlier one, sent once its script has
     /// passed the check.
     pub new_job: Option<Box<Notice>>,
-    /// Folders with outputs of an earlier job, which move away once the script has passed the check.
-    pub own_folders: Vec<PathBuf>,
 }
 
 /// The queues and the reducer of a job, and the mini-batches to publish.
@@ -163,7 +160,6 @@ impl Execution<'_> {
                 () = cancel.cancelled() => {}
             }
         }
-        set_aside(&self.own_folders, events)?;
         let unfinished = if self.resumed {
             self.take_over(folder, &mut reducer, events).await?
         } else {
@@ -467,7 +463,6 @@ impl<'a> Execution<'a> {
             settings,
             check: None,
             new_job: None,
-            own_folders: Vec::new(),
         }
     }
 }

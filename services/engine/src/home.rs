@@ -23,9 +23,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use protocol::Durability;
 use storage::{JobStore, disk, snapshot};
+use tokio_util::sync::CancellationToken;
 use worker::{Cache, CacheLimits};
 
 use crate::list::KnownCounts;
@@ -33,6 +34,10 @@ use crate::{Error, Fixable, Index, Remedy, newest_first};
 
 /// How long a process that only looks at a job may hold its lock.
 const LOOK_TIME: Duration = Duration::from_millis(200);
+
+/// Time between two looks whether another process holds the lock of the folder, and time until a person is told.
+const LOCK_LOOK: Duration = Duration::from_millis(20);
+const LOCK_SILENCE: Duration = Duration::from_secs(4);
 
 /// The folder of all local jobs.
 #[derive(Clone, Debug)]
@@ -143,6 +148,34 @@ impl Home {
         let (file, path) = self.lock_file("lock")?;
         file.lock().with_context(|| format!("lock {}", path.display()))?;
         Ok(Lock { _file: file })
+    }
+
+    /// Works like [`lock`](Self::lock), without blocking: another process may hold the lock while it lists inputs or removes
+    /// environments. Warns if that takes long, and fails once `stopped` is canceled.
+    pub(crate) async fn lock_until(&self, stopped: &CancellationToken) -> Result<Lock> {
+        self.make()?;
+        let (file, path) = self.lock_file("lock")?;
+        let began = Instant::now();
+        let mut is_told = false;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Lock { _file: file }),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("lock {}", path.display()));
+                }
+            }
+            if began.elapsed() > LOCK_SILENCE && !std::mem::replace(&mut is_told, true) {
+                tracing::warn!(
+                    "another gristmill command chooses or removes jobs in {}; waiting for it",
+                    self.folder.display()
+                );
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOCK_LOOK) => {}
+                () = stopped.cancelled() => bail!("stopped before the job began"),
+            }
+        }
     }
 
     /// Returns the index of the jobs, and creates it if necessary. Only for the holder of [`lock`](Self::lock).

@@ -28,7 +28,7 @@ struct Kept {
     inputs_digest: Option<String>,
 }
 
-/// Stores the identity of a job. `sent`: the digest of its inputs, if copies of them were sent.
+/// Stores the identity of a job. `inputs_digest`: that of its inputs, if copies of them were sent.
 pub(crate) async fn keep(
     job: &JobStore,
     identity: Identity,

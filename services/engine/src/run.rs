@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use job_file::Parsed;
 use protocol::words::clause;
 use protocol::{JobResult, JobSpec, JobState, OutputAction};
 
 use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};
-use crate::own_paths::own_paths;
+use crate::own_paths::{own_paths, set_aside};
 use crate::reuse::note_reuse;
 use crate::{
     Busy, Check, Engine, Error, Event, Events, FoundJob, Home, Index, Lock, NewJobReason, Notice,
@@ -52,6 +52,12 @@ impl Locks {
     }
 }
 
+/// Waits for the check of the script.
+fn finish(check: Option<Check>) -> Result<()> {
+    let finished = check.map(|check| tokio::task::block_in_place(|| check.finish()));
+    finished.transpose().map(drop)
+}
+
 impl Engine {
     /// Runs a checked job to its end, or until it is stopped. Unless `fresh`, continues an unfinished job with the same
     /// script, settings and inputs, or reuses the result of a finished one. A job whose `check` fails leaves nothing behind.
@@ -77,19 +83,30 @@ impl Engine {
         stop: &StopRequest,
         events: &Events,
     ) -> Result<JobResult> {
+        let mut check = Some(check);
+        if !parsed.own_folders.is_empty() {
+            // Outputs of an earlier run move aside only for a script that can run.
+            finish(check.take())?;
+        }
         let choice = {
-            let _turn = self.home().lock()?;
-            self.choose(parsed, fresh, events).await?
+            let _turn = self.home().lock_until(&stop.cancel).await?;
+            tokio::select! {
+                choice = self.choose(parsed, fresh, events) => choice?,
+                // It may list many inputs. What it leaves is what a killed process leaves.
+                () = stop.kill.cancelled() => {
+                    return Err(anyhow!("stopped before the job began").into());
+                }
+            }
         };
         match choice {
             RunDecision::Reuse(result) => {
-                tokio::task::block_in_place(|| check.finish())?;
+                finish(check)?;
                 events.send(Event::Reused(result.job_id.clone()));
                 Ok(*result)
             }
             RunDecision::Run(execution, locks) => {
                 let (job_id, is_new) = (execution.spec.job_id.clone(), !execution.resumed);
-                let execution = Execution { check: Some(check), ..*execution };
+                let execution = Execution { check, ..*execution };
                 let result = self.execute(execution, locks, stop, events).await;
                 if is_new
                     && matches!(result, Err(Error::Invalid(_)))
@@ -135,6 +152,7 @@ impl Engine {
         };
         spec.job_id = new_job_id(&spec.name);
         own_paths(&mut spec);
+        set_aside(&own_folders, events)?;
         index.add(&spec.fingerprint, &spec.name, &spec.job_id, spec.durability)?;
         let store = home.create_job(&spec.job_id, spec.durability)?;
         if spec.output.folder.as_bytes().is_empty() {
@@ -147,7 +165,7 @@ impl Engine {
         store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
         let new = Execution::new(FoundJob::new(store, spec), home, self.settings());
-        let execution = Execution { listings, new_job: new_job.map(Box::new), own_folders, ..new };
+        let execution = Execution { listings, new_job: new_job.map(Box::new), ..new };
         Ok(RunDecision::Run(Box::new(execution), locks))
     }
 

@@ -144,7 +144,7 @@ mod tests {
         let bytes = line.len();
         line.push(b'\n');
         let chunk = Chunk::stored(2, line.into());
-        let again = Pending { tries_spent: 1, ..Pending::default() };
+        let again = Pending { tries_spent: 1000, ..Pending::default() };
         for (pending, bytes_max, is_planned) in [
             (Pending::default(), bytes, false),
             (Pending::default(), bytes - 1, true),

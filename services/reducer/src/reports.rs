@@ -245,7 +245,8 @@ impl Files {
             "Datetime,Total Tasks,Scheduled Tasks,Completed Tasks,Failed Tasks,Elapsed Time,Estimated Remaining Time\n",
         );
         // Creates the folder at the start, so that an empty folder shows that all messages were readable.
-        let unreadable = ReportFile::append(logs.join("sys/error/messages.txt"));
+        let unreadable =
+            ReportFile::append(logs.join("sys/error/messages.txt")).capped(WARNINGS_BYTES_MAX);
         Self {
             logs: logs.to_owned(),
             writer: writer.to_owned(),

@@ -111,27 +111,6 @@ impl JobStore {
         Ok(self)
     }
 
-    /// Returns the objects of another job in the same store, which need not exist.
-    pub fn sibling(&self, job_id: &str) -> Result<Self> {
-        let name = ObjectPath::default().join(job_id);
-        let folder = self.folder.as_ref().map(|folder| folder.with_file_name(name.as_ref()));
-        if self.job_id.is_none()
-            && let Some(folder) = &folder
-        {
-            return Self::local(folder);
-        }
-        let mut parent: Vec<_> = self.prefix.parts().collect();
-        parent.pop();
-        let above = self.url.trim_end_matches('/').rsplit_once('/').map_or("", |(above, _)| above);
-        Ok(Self {
-            prefix: ObjectPath::from_iter(parent).join(job_id),
-            folder,
-            url: if above.is_empty() { String::new() } else { format!("{above}/{name}/") },
-            job_id: self.job_id.as_ref().map(|_| job_id.to_owned()),
-            ..self.clone()
-        })
-    }
-
     /// Returns the store without its folder, so that callers use only object requests.
     pub fn without_folder(self) -> Self {
         Self { folder: None, ..self }
@@ -201,11 +180,7 @@ impl JobStore {
 
     /// Returns when `spec.json` was written, by the clock of the store; `None` if the job does not exist.
     pub async fn described_at(&self) -> Result<Option<DateTime<Utc>>> {
-        match self.store.head(&self.path("spec.json")).await {
-            Ok(meta) => Ok(Some(meta.last_modified)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(Error::from_store(&self.name("spec.json"), error)),
-        }
+        self.written_at("spec.json").await
     }
 
     /// Copies a local file to `inputs/<name>`, for nodes that cannot read it in place. Returns the path or URL of the
@@ -236,12 +211,7 @@ impl JobStore {
 
     /// Returns whether a chunk of the plan exists.
     pub async fn has_plan_chunk(&self, chunk: u64) -> Result<bool> {
-        let name = plan_chunk(chunk);
-        match self.store.head(&self.path(&name)).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(Error::from_store(&self.name(&name), error)),
-        }
+        Ok(self.written_at(&plan_chunk(chunk)).await?.is_some())
     }
 
     /// Writes the schemas: one entry per input, `None` for files and for tables that contain their schema (Parquet).
@@ -428,14 +398,19 @@ impl JobStore {
 
     /// Returns when the job ended, or else when it last wrote its progress; `None` if it has done neither.
     pub async fn changed_at(&self) -> Result<Option<DateTime<Utc>>> {
-        for name in ["result.json", "progress.json"] {
-            match self.store.head(&self.path(name)).await {
-                Ok(meta) => return Ok(Some(meta.last_modified)),
-                Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(Error::from_store(&self.name(name), error)),
-            }
+        match self.written_at("result.json").await? {
+            None => self.written_at("progress.json").await,
+            ended => Ok(ended),
         }
-        Ok(None)
+    }
+
+    /// Returns when an object was written; `None` if it does not exist.
+    async fn written_at(&self, name: &str) -> Result<Option<DateTime<Utc>>> {
+        match self.store.head(&self.path(name)).await {
+            Ok(meta) => Ok(Some(meta.last_modified)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(Error::from_store(&self.name(name), error)),
+        }
     }
 
     /// Returns the total size of the job's objects.
@@ -447,10 +422,25 @@ impl JobStore {
 
     /// Returns whether the job's objects include files that the script wrote, because it has no other output folder.
     pub async fn holds_output(&self) -> Result<bool> {
-        let found = self.store.list(Some(&self.path("output"))).try_next().await;
+        self.has_any_below("output").await
+    }
+
+    pub(super) async fn has_any_below(&self, folder: &str) -> Result<bool> {
+        let found = self.store.list(Some(&self.path(folder))).try_next().await;
         found
             .map(|found| found.is_some())
-            .map_err(|error| Error::from_store(&self.name("output"), error))
+            .map_err(|error| Error::from_store(&self.name(folder), error))
+    }
+
+    pub(super) async fn delete_below(&self, folder: &str) -> Result<()> {
+        let objects = self.store.list(Some(&self.path(folder))).map_ok(|meta| meta.location);
+        let deleted =
+            self.store.delete_stream(Box::pin(objects)).try_for_each(|_| async { Ok(()) }).await;
+        match deleted {
+            // Another role may delete the same objects.
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::from_store(&self.name(folder), error)),
+        }
     }
 
     pub(crate) async fn delete(&self, name: &str) -> Result<()> {

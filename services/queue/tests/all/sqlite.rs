@@ -163,7 +163,10 @@ fn other_file_is_rejected_by_name_and_unchanged() {
         .and_then(|other| other.execute_batch("CREATE TABLE mine (a)"))
         .expect("creates");
     let before = std::fs::read(&path).expect("reads");
-    assert_eq!(refusal(&path), "it is another application's database; choose another path");
+    assert_eq!(
+        refusal(&path),
+        "it is another application's database, or a queue of another build; choose another path"
+    );
     assert!(std::fs::read(&path).expect("reads") == before, "the file was changed");
 }
 

@@ -32,10 +32,7 @@ impl JobStore {
 
     /// Returns whether any checkpoint exists, in a store without folders.
     pub async fn has_checkpoints(&self) -> Result<bool> {
-        let found = self.store.list(Some(&self.path(FOLDER))).try_next().await;
-        found
-            .map(|found| found.is_some())
-            .map_err(|error| Error::from_store(&self.name(FOLDER), error))
+        self.has_any_below(FOLDER).await
     }
 
     /// Writes a piece of a file.
@@ -85,17 +82,6 @@ impl JobStore {
         match self.checkpoints_folder() {
             Some(folder) => remove_folder(folder).await,
             None => self.delete_below(FOLDER).await,
-        }
-    }
-
-    async fn delete_below(&self, folder: &str) -> Result<()> {
-        let objects = self.store.list(Some(&self.path(folder))).map_ok(|meta| meta.location);
-        let deleted =
-            self.store.delete_stream(Box::pin(objects)).try_for_each(|_| async { Ok(()) }).await;
-        match deleted {
-            // Another role may delete the same objects.
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::from_store(&self.name(folder), error)),
         }
     }
 }

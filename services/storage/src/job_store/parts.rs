@@ -109,14 +109,7 @@ impl JobStore {
             let folder = folder.clone();
             return blocking(move || remove_after_result(&folder, &[folder.join("parts")])).await;
         }
-        let parts = self.store.list(Some(&self.path("parts"))).map_ok(|meta| meta.location);
-        let deleted =
-            self.store.delete_stream(Box::pin(parts)).try_for_each(|_| async { Ok(()) }).await;
-        match deleted {
-            // Another reducer may delete the same objects.
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::from_store(&self.name("parts"), error)),
-        }
+        self.delete_below("parts").await
     }
 }
 

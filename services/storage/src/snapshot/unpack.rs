@@ -44,7 +44,7 @@ pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) ->
         return Ok(());
     }
     let partial = beside(into, ".partial");
-    clear(&partial).map_err(failed(&partial))?;
+    disk::remove_all(&partial).map_err(failed(&partial))?;
     std::fs::create_dir(&partial).map_err(failed(&partial))?;
     let unpacked = extract(archive, snapshot, limit, &partial);
     // Callers trust an existing folder even after a power cut, so its files must be on disk before it gets its name.
@@ -53,7 +53,7 @@ pub fn unpack(archive: &Path, snapshot: &Snapshot, limit: Limit, into: &Path) ->
     let renamed = unpacked.and_then(|()| std::fs::rename(&partial, into).map_err(failed(into)));
     if renamed.is_err() {
         // If this fails, the next process clears the folder.
-        let _ = clear(&partial);
+        let _ = disk::remove_all(&partial);
     }
     renamed
 }
@@ -62,13 +62,6 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     PathBuf::from(name)
-}
-
-fn clear(folder: &Path) -> io::Result<()> {
-    match std::fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 fn extract(archive: &Path, snapshot: &Snapshot, limit: Limit, folder: &Path) -> Result<()> {

@@ -32,10 +32,8 @@ impl TargetStore {
     pub async fn put_snapshot(&self, digest: &str, file: &Path) -> Result<bool> {
         let name = format!("snapshots/{digest}");
         let path = self.path(&name);
-        match self.store.head(&path).await {
-            Ok(_) => return Ok(false),
-            Err(object_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(Error::from_store(&self.name(&name), error)),
+        if self.exists(&path, &name).await? {
+            return Ok(false);
         }
         Upload::file(Arc::clone(&self.store), path, self.name(&name), file).await?;
         Ok(true)
