@@ -81,9 +81,7 @@ def test_failed_job_of_the_same_script_is_named(workplace):
     job = workplace.job(script, allow_reuse=True, error_threshold=0)
     failed = job.run(expect=42, FAIL="1")
     ended = job.run()
-    assert f"job {failed.job_id} has failed mini-batches, and this is a new job; `gristmill retry" in ended.stderr, str(
-        ended
-    )
+    assert f"job {failed.job_id} has failures, and this is a new job; `gristmill retry" in ended.stderr, str(ended)
 
 
 def test_rejected_script_is_no_earlier_job(workplace):

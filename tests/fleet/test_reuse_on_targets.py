@@ -99,7 +99,7 @@ def test_job_that_has_not_completed_is_not_reused(workplace, roles):
     result = roles.wait_for_end(first)
     assert result["mini_batches"]["failed"] == 1
     third = enqueue(roles, job)
-    assert f"job {first} has failed mini-batches, and this is a new job" in third.stderr, str(third)
+    assert f"job {first} has failures, and this is a new job" in third.stderr, str(third)
     roles.wait_for_end(third.stdout.strip())
 
 

@@ -1,6 +1,6 @@
 //! `gristmill enqueue`.
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use engine::targets::Target;
 use engine::{Event, Events, Submission};
 use protocol::JobResult;
@@ -102,14 +102,29 @@ async fn submit(
     let target = arguments.target.require(parsed.compute_target.as_deref(), settings)?;
     settings.engine.check(&mut parsed, &target.store_options(), true, events)?.finish()?;
     let signals = watch_for_stop(stopped.clone());
-    if !arguments.fresh
-        && let Some(result) = settings.engine.reusable(&parsed, &target, events).await?
-    {
-        events.send(Event::Reused(result.job_id.clone()));
-        return Ok(Submitted::Reused(Box::new(result), target));
-    }
-    let submission =
-        settings.engine.submit(parsed, &target, false, arguments.refuse_when_full, events).await?;
+    let engine = &settings.engine;
+    let submitting = async {
+        if !arguments.fresh
+            && let Some(result) = engine.reusable(&parsed, &target, events).await?
+        {
+            return Ok(Err(result));
+        }
+        engine.submit(parsed, &target, false, arguments.refuse_when_full, events).await.map(Ok)
+    };
+    let submitted = tokio::select! {
+        submitted = submitting => submitted?,
+        () = stopped.cancelled() => {
+            let list = format!("gristmill jobs --target {}", target.name);
+            return Err(anyhow!("stopped before the job was enqueued; `{list}` shows whether it is open").into());
+        }
+    };
+    let submission = match submitted {
+        Ok(submission) => submission,
+        Err(result) => {
+            events.send(Event::Reused(result.job_id.clone()));
+            return Ok(Submitted::Reused(Box::new(result), target));
+        }
+    };
     submission.warn(arguments.wait, events).await;
     Ok(Submitted::New(Box::new(submission), target, signals))
 }

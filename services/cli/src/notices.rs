@@ -219,8 +219,12 @@ fn new_job(earlier: &str, reason: &NewJobReason) -> String {
         NewJobReason::SeveralVersions => {
             completed("it has run more than one version of its script or side inputs".to_owned())
         }
-        NewJobReason::Failed => {
-            format!("job {earlier} has failed mini-batches, and this is a new job; {retry}")
+        NewJobReason::Failed(differences) if differences.is_empty() => {
+            format!("job {earlier} has failures, and this is a new job; {retry}")
+        }
+        NewJobReason::Failed(differences) => {
+            let reason = named(differences);
+            format!("job {earlier} has failures, and this is a new job, because {reason}; {retry}")
         }
     }
 }

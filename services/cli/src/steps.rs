@@ -8,6 +8,7 @@ use job_file::Steps;
 use portal::OwnJobs;
 use protocol::JobState;
 use serde_json::json;
+use storage::StoreOptions;
 
 use crate::portal::serve;
 use crate::summary::summary;
@@ -125,7 +126,8 @@ pub async fn validate(
         else {
             return Ok(None);
         };
-        let mut checked = settings.engine.check_steps(&steps, &document, events)?;
+        let mut checked =
+            settings.engine.check_steps(&steps, &document, &StoreOptions::default(), events)?;
         checked.warnings.splice(0..0, steps.warnings);
         Ok(Some(checked))
     })

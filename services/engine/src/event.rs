@@ -210,8 +210,8 @@ pub enum NewJobReason {
     OutputChanged(String),
     /// It has completed, and has run several versions of its script or side inputs.
     SeveralVersions,
-    /// It has failed mini-batches.
-    Failed,
+    /// It has failed, as a whole or in part. It may also differ from this job.
+    Failed(Vec<Difference>),
 }
 
 impl Notice {

@@ -116,7 +116,7 @@ impl Jobs {
             return Err(reason.filter(|_| has_succeeded));
         }
         if !has_succeeded {
-            return Err(Some(NewJobReason::Failed));
+            return Err(Some(NewJobReason::Failed(Vec::new())));
         }
         let Ok(Some(plan)) = job.store.plan_complete().await else { return Err(None) };
         let mut outputs = job.spec.outputs.values().filter(|folder| !folder.is_url());

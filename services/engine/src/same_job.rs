@@ -104,7 +104,7 @@ pub fn why_new_job(
         (None, false) => NewJobReason::Unfinished(found),
         (Some(true), false) => NewJobReason::Completed(found),
         (Some(true), true) if has_several_versions => NewJobReason::SeveralVersions,
-        (Some(false), true) => NewJobReason::Failed,
+        (Some(false), _) => NewJobReason::Failed(found),
         _ => return Ok(None),
     };
     Ok(Some(Notice::NewJob { earlier: id, reason }))

@@ -44,11 +44,13 @@ impl Engine {
             .map_err(Error::Invalid)
     }
 
-    /// Checks every step of a document, as far as this is possible before the first of them has run.
+    /// Checks every step of a document, as far as this is possible before the first of them has run. `options`: for the
+    /// stores of inputs.
     pub fn check_steps(
         &self,
         steps: &Steps,
         document: &Document,
+        options: &StoreOptions,
         events: &Events,
     ) -> Result<CheckedSteps> {
         let context = self.context(document);
@@ -61,8 +63,7 @@ impl Engine {
                         .iter()
                         .for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
                     if step.needs.is_empty() {
-                        self.check(&mut parsed, &StoreOptions::default(), true, events)?
-                            .finish()?;
+                        self.check(&mut parsed, options, true, events)?.finish()?;
                     }
                     all.warnings.extend(parsed.warnings);
                     all.notes.extend(parsed.spec.notes);
@@ -89,7 +90,9 @@ impl Engine {
         events: &Events,
     ) -> Result<Vec<StepResult>> {
         let (here, elsewhere) = (Document { compute_target: None, ..document.clone() }, document);
-        self.check_steps(steps, if target.is_some() { elsewhere } else { &here }, events)?;
+        let options = target.map_or_else(StoreOptions::default, Target::store_options);
+        let checked = if target.is_some() { elsewhere } else { &here };
+        self.check_steps(steps, checked, &options, events)?;
         // The output of steps is data, and not part of the scripts beside it.
         let marked = std::fs::create_dir_all(&steps.outputs)
             .and_then(|()| storage::snapshot::mark(&steps.outputs));

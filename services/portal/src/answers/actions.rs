@@ -71,10 +71,13 @@ pub async fn retry(
     view: View,
 ) -> Answer<(StatusCode, Document<Value>)> {
     let job_id = view.job_id().to_owned();
-    let message = match shared.options.target.is_some() {
-        true => publish_again(&shared, &job_id).await?,
-        false => start_again(&shared, &job_id).await?,
-    };
+    let message = to_its_end(async move {
+        match shared.options.target.is_some() {
+            true => publish_again(&shared, &job_id).await,
+            false => start_again(&shared, &job_id).await,
+        }
+    });
+    let message = message.await?;
     Ok((StatusCode::ACCEPTED, Document(json!({ "message": message }))))
 }
 
@@ -84,12 +87,23 @@ pub async fn run_again(
     view: View,
     Path((_, number)): Path<(String, u64)>,
 ) -> Answer<(StatusCode, Document<Value>)> {
-    let job_id = match shared.options.target.is_some() {
-        true => run_again_on(&shared, view.job_id(), number).await?,
-        false => run_again_here(&shared, view.job_id(), number).await?,
-    };
+    let wanted = view.job_id().to_owned();
+    let job_id = to_its_end(async move {
+        match shared.options.target.is_some() {
+            true => run_again_on(&shared, &wanted, number).await,
+            false => run_again_here(&shared, &wanted, number).await,
+        }
+    });
+    let job_id = job_id.await?;
     let message = format!("job {job_id} runs mini-batch {number} again");
     Ok((StatusCode::ACCEPTED, Document(json!({ "message": message, "job_id": job_id }))))
+}
+
+/// Completes an action even if its request ends before, at a time limit or when the page is closed.
+pub async fn to_its_end<T: Send + 'static>(
+    action: impl Future<Output = Answer<T>> + Send + 'static,
+) -> Answer<T> {
+    tokio::spawn(action).await?
 }
 
 fn conflict(message: impl Into<String>) -> Refusal {

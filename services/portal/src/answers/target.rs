@@ -1,6 +1,7 @@
 //! The compute target: its queues, its dead letters and their redrive, the workers and reducers of
 //! its open jobs, and its checks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::actions::to_its_end;
 use super::jobs::target_name;
 use crate::Shared;
 use crate::SharedState;
@@ -256,6 +258,11 @@ async fn dispose(shared: &Shared, disposal: DeadLetterAction) -> Answer<Document
 }
 
 pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
+    // Cut short, it would leave the queues of its test behind.
+    to_its_end(examine(shared)).await
+}
+
+async fn examine(shared: Arc<Shared>) -> Answer<Document<Value>> {
     let Ok(_turn) = shared.examining.try_lock() else {
         return Err(Refusal::new(
             StatusCode::CONFLICT,
