@@ -167,7 +167,7 @@ impl Home {
             }
             if began.elapsed() > LOCK_SILENCE && !std::mem::replace(&mut is_told, true) {
                 tracing::warn!(
-                    "another gristmill command chooses or removes jobs in {}; waiting for it",
+                    "another command chooses or removes jobs in {}; waiting for it",
                     self.folder.display()
                 );
             }

@@ -149,15 +149,19 @@ impl Scheduler {
         if let Some(stacks_for) = process.stacks {
             if let Some(stack) = seen.stacks {
                 process.stacks = None;
-                self.use_stacks(seen.process, stacks_for, stack, now);
-            } else if matches!(stacks_for.then, AfterStacks::Notice { .. })
-                && let Some(front) =
-                    process.pipe.front().filter(|front| now.instant > front.deadline(limit))
-            {
-                // The lease may end before a second dump would.
-                let sequence = front.sequence;
-                process.stacks =
-                    Some(StackRequest { sequence, then: AfterStacks::Kill, ..stacks_for });
+                let overdue =
+                    process.pipe.front().filter(|front| now.instant > front.deadline(limit));
+                let is_notice = matches!(stacks_for.then, AfterStacks::Notice { .. });
+                let killed_for = overdue.filter(|_| is_notice).map(|front| StackRequest {
+                    sequence: front.sequence,
+                    then: AfterStacks::Kill,
+                    ..stacks_for
+                });
+                self.use_stacks(seen.process, stacks_for, stack.clone(), now);
+                if let Some(killed_for) = killed_for {
+                    // The lease may end before another dump would.
+                    self.use_stacks(seen.process, killed_for, stack, now);
+                }
             }
             return;
         }

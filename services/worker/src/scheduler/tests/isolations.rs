@@ -351,7 +351,7 @@ fn items_that_did_not_run_alone_say_so() {
         causes,
         [
             "RunTimeout: too long.",
-            "NotRunAlone: not run alone, because it took too long; together with others: RunTimeout: too long."
+            "NotRunAlone: not run alone, because isolation took too long; together with others: RunTimeout: too long."
         ]
     );
 }
