@@ -566,8 +566,8 @@ def test_output_that_was_edited_names_the_column(home, form):
     for name, (old, new, kind) in edits.items():
         pathlib.Path(job.output).write_text(written.replace(old, new, 1))
         said = (
-            rf"a value of column '{name}' is not of the type {kind} \(.*\), .*: it has changed since. Run the job "
-            "again, "
+            rf"a value of column '{name}' is not of the type {kind} \(.*\): the file has changed since the "
+            "job wrote it. Run the job again, "
         )
         with pytest.raises(gristmill.GristmillError, match=said):
             gristmill.read(job.output)
