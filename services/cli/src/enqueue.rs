@@ -107,24 +107,22 @@ async fn submit(
         if !arguments.fresh
             && let Some(result) = engine.reusable(&parsed, &target, events).await?
         {
-            return Ok(Err(result));
+            events.send(Event::Reused(result.job_id.clone()));
+            return Ok(Submitted::Reused(Box::new(result), target.clone()));
         }
-        engine.submit(parsed, &target, false, arguments.refuse_when_full, events).await.map(Ok)
+        let full = arguments.refuse_when_full;
+        let submission = engine.submit(parsed, &target, false, full, events).await?;
+        Ok(Submitted::New(Box::new(submission), target.clone(), signals))
     };
-    let submitted = tokio::select! {
-        submitted = submitting => submitted?,
+    let submitted: engine::Result<_> = tokio::select! {
+        submitted = submitting => submitted,
         () = stopped.cancelled() => {
             let list = format!("gristmill jobs --target {}", target.name);
             return Err(anyhow!("stopped before the job was enqueued; `{list}` shows whether it is open").into());
         }
     };
-    let submission = match submitted {
-        Ok(submission) => submission,
-        Err(result) => {
-            events.send(Event::Reused(result.job_id.clone()));
-            return Ok(Submitted::Reused(Box::new(result), target));
-        }
-    };
-    submission.warn(arguments.wait, events).await;
-    Ok(Submitted::New(Box::new(submission), target, signals))
+    if let Ok(Submitted::New(submission, ..)) = &submitted {
+        submission.warn(arguments.wait, events).await;
+    }
+    submitted
 }

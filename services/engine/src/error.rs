@@ -108,7 +108,7 @@ pub enum Error {
     },
     /// The plan has no such mini-batch.
     #[error(
-        "the plan of job {job_id} has no mini-batch {mini_batch}: it has {}", mini_batches(*count)
+        "the plan of job {job_id} has no mini-batch {mini_batch}; {}", numbers(*count)
     )]
     NoSuchMiniBatch {
         /// The job.
@@ -302,13 +302,13 @@ impl From<storage::Error> for Error {
     }
 }
 
-/// Returns the numbers of the mini-batches of a plan.
-fn mini_batches(count: Option<u64>) -> String {
+/// Returns which mini-batches a plan has.
+fn numbers(count: Option<u64>) -> String {
     match count {
-        None => "an incomplete plan so far".to_owned(),
-        Some(0) => "none".to_owned(),
-        Some(1) => "only mini-batch 0".to_owned(),
-        Some(count) => format!("mini-batches 0 to {}", count - 1),
+        None => "it is not complete yet".to_owned(),
+        Some(0) => "it has none".to_owned(),
+        Some(1) => "it has only mini-batch 0".to_owned(),
+        Some(count) => format!("it has mini-batches 0 to {}", count - 1),
     }
 }
 

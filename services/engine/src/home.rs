@@ -35,7 +35,7 @@ use crate::{Error, Fixable, Index, Remedy, newest_first};
 /// How long a process that only looks at a job may hold its lock.
 const LOOK_TIME: Duration = Duration::from_millis(200);
 
-/// Time between two looks whether another process holds the lock of the folder, and time until a person is told.
+/// How often a waiting command tries to lock the folder, and how long it waits before it says so.
 const LOCK_LOOK: Duration = Duration::from_millis(20);
 const LOCK_SILENCE: Duration = Duration::from_secs(4);
 

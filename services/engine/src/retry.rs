@@ -117,7 +117,7 @@ impl Engine {
         let home = self.home();
         let jobs = Jobs::Here(home.clone());
         let job = jobs.find(wanted, Purpose::Change).await?;
-        let home_lock = home.lock()?;
+        let home_lock = home.lock_until(&stop.cancel).await?;
         let job_id = &job.spec.job_id;
         let Some(lock) = home.try_lock_job(job_id)? else {
             drop(home_lock);

@@ -85,14 +85,14 @@ impl Engine {
     ) -> Result<JobResult> {
         let mut check = Some(check);
         if !parsed.own_folders.is_empty() {
-            // Outputs of an earlier run move aside only for a script that can run.
+            // Only a script that passes its check moves the outputs of an earlier run aside.
             finish(check.take())?;
         }
         let choice = {
             let _turn = self.home().lock_until(&stop.cancel).await?;
             tokio::select! {
                 choice = self.choose(parsed, fresh, events) => choice?,
-                // It may list many inputs. What it leaves is what a killed process leaves.
+                // Listing inputs may take long. A stop here leaves the same state as a kill.
                 () = stop.kill.cancelled() => {
                     return Err(anyhow!("stopped before the job began").into());
                 }

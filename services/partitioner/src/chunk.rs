@@ -82,6 +82,7 @@ impl Chunk {
         Ok(messages)
     }
 
+    /// Returns the body of a message: the line of a descriptor with what is pending, or its place in the plan.
     fn body(
         &self,
         job_id: &str,
@@ -91,32 +92,25 @@ impl Chunk {
         pending: Pending,
     ) -> serde_json::Result<Bytes> {
         let mini_batch = self.first() + index as u64;
-        let is_large = line.len() > bytes_max;
         let traceparent = trace::begin(|| created(job_id, mini_batch));
-        if pending == Pending::default() && !is_large && traceparent.is_none() {
+        let fits = line.len() <= bytes_max;
+        if pending == Pending::default() && fits && traceparent.is_none() {
             return Ok(line);
         }
-        let in_plan = || {
-            let work = Work::Planned { chunk: self.number, line: index as u64 };
-            Descriptor::new(job_id, mini_batch, work)
-        };
+        let Pending { tries_spent, deliveries_lost, again } = pending;
         let message = |planned: Descriptor| {
-            let Pending { tries_spent, deliveries_lost, again } = pending.clone();
-            let descriptor = Descriptor {
-                tries_spent,
-                deliveries_lost,
-                traceparent,
-                ..planned.run_again(again)
-            };
+            let planned = planned.run_again(again.clone());
+            let descriptor = Descriptor { tries_spent, deliveries_lost, traceparent, ..planned };
             serde_json::to_vec(&descriptor).map(Bytes::from)
         };
-        if !is_large {
+        if fits {
             let body = message(serde_json::from_slice(&line)?)?;
             if body.len() <= bytes_max {
                 return Ok(body);
             }
         }
-        message(in_plan())
+        let work = Work::Planned { chunk: self.number, line: index as u64 };
+        message(Descriptor::new(job_id, mini_batch, work))
     }
 }
 

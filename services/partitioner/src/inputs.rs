@@ -147,8 +147,8 @@ impl Files {
         }
     }
 
-    /// Lists the input again, after the files that this reader has returned. Fails if they are others now: then some would be
-    /// planned twice, or not at all.
+    /// Lists the input again, and skips the files that this reader has returned. Fails if the listing begins with others: the
+    /// plan would have some files twice, or not at all.
     fn list_again(&self, returned: &[Listed]) -> Result<Listing> {
         let mut listing = Listing::new(&self.input, Arc::clone(&self.remote), self.outputs.clone());
         for before in returned {

@@ -230,7 +230,7 @@ impl Partitioner {
             if let Some(complete) = self.store.plan_complete().await.context("read the plan")? {
                 break complete;
             }
-            // One that is not full is the last, or truncated and about to be written again.
+            // A chunk that is not full is the last one, or a truncated one that the planner writes again.
             let full = match self.store.plan_chunk(number).await {
                 Ok(lines) => Some(Chunk::stored(number, lines))
                     .filter(|chunk| chunk.len() == PLAN_CHUNK_MINI_BATCHES),

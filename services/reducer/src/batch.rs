@@ -308,16 +308,16 @@ impl Batch {
         self.messages.iter().flat_map(Message::views)
     }
 
-    /// Removes and returns the records for which `rejected` has a reason.
+    /// Removes and returns the records for which `refused` has a reason.
     pub fn take_refused(
         &mut self,
-        rejected: impl Fn(RecordView<'_>) -> Option<String>,
+        refused: impl Fn(RecordView<'_>) -> Option<String>,
     ) -> Vec<Unreadable> {
         let mut taken = Vec::new();
         for message in &mut self.messages {
             let body = message.body.clone();
             self.bytes -= message.retain(|record, held| {
-                let Some(reason) = rejected(record) else { return true };
+                let Some(reason) = refused(record) else { return true };
                 taken.push(Unreadable { bytes: body.slice(held.span.range()), reason });
                 false
             });

@@ -223,8 +223,8 @@ impl Failures {
         self.ended_by.iter().chain(groups).collect()
     }
 
-    /// Returns the error of the first mini-batch for each reason of failed mini-batches and rejected items, the most frequent
-    /// reason first. A failed attempt that another try has made good is none.
+    /// Returns the error of the first mini-batch for each reason of failed mini-batches and rejected items, the most
+    /// frequent reason first. Leaves out errors after which another try succeeded.
     pub(crate) fn kinds(&self) -> Vec<String> {
         let given_up: BTreeSet<_> =
             self.given_up.values().map(|given_up| reason(&given_up.error)).collect();

@@ -90,8 +90,9 @@ impl Reducer {
     }
 
     /// Begins a round, and returns the ended work that it runs. Unless the job runs, that removes
-    /// `result.json` and a request to cancel. `is_running`: the job has neither ended nor been canceled. `check` fails if the rejected items of a mini-batch cannot run again, and then no round
-    /// begins.
+    /// `result.json` and a request to cancel. `is_running`: the job has neither ended nor been
+    /// canceled. `check` fails if the rejected items of a mini-batch cannot run again, and then no
+    /// round begins.
     pub async fn begin_round(
         &mut self,
         request: RoundRequest,

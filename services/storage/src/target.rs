@@ -68,8 +68,8 @@ impl TargetStore {
     pub async fn open(url: &str, options: StoreOptions) -> Result<Self> {
         let parsed = Url::parse(url).map_err(|error| {
             Error::unavailable(
-                "the store",
-                format!("it is not a URL such as s3://bucket/prefix: {error}"),
+                "an invalid URL",
+                format!("{error}; write one such as s3://bucket/prefix"),
             )
         })?;
         let stores = Stores::new(options);

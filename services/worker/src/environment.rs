@@ -48,8 +48,8 @@ pub async fn interpreter(
     Ok((behind_shim(python).await, entry))
 }
 
-/// Like [`interpreter`], for a job that may be of somebody else: runs nothing of it. `user`: the user that creates the environment, if it is not that of this
-/// process.
+/// Like [`interpreter`], for a job of any user: it keeps a shim, which would run with the rights of the worker. `user`: the
+/// user that creates the environment, if it is not that of this process.
 pub(crate) async fn interpreter_for(
     user: Option<Arc<JobUser>>,
     environment: Environment,

@@ -245,8 +245,8 @@ pub(crate) fn close(folder: &Path) -> io::Result<()> {
     std::fs::set_permissions(folder, Permissions::from_mode(0o700))
 }
 
-/// Makes a folder, or changes the mode of one. The result is the open folder, which no link replaces, even where a script may
-/// write beside it.
+/// Makes a folder, or changes the mode of one, and returns it open: a script that may write beside it cannot put a link in
+/// its place.
 fn make_folder(folder: &Path, mode: u32) -> io::Result<File> {
     if let Some(parent) = folder.parent() {
         std::fs::create_dir_all(parent)?;

@@ -17,7 +17,7 @@ use url::Url;
 use super::{QueueAddress, Target};
 use crate::{Fixable, Remedy, Settings};
 
-/// The time without an answer after which a person wants to know what a command waits for.
+/// How long a command waits for an answer before it says what it waits for.
 const SILENCE: Duration = Duration::from_secs(4);
 
 /// The queues of a target.

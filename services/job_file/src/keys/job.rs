@@ -228,8 +228,10 @@ const LIMITS: &[Key] = &[
         })
         .setting("thresholds.fail_fast"),
     key_with_default("run_invocation_timeout", "seconds, 1 to 259200", "60")
-        .meaning("Limit of one call of `run`, which ends it together with `--task_overhead_timeout`: after \
-             60 + 30 seconds, unless one of them is set.")
+        .meaning(
+            "Limit of one call of `run`. Gristmill kills the process after this time and \
+             `--task_overhead_timeout`: 90 seconds by default.",
+        )
         .job(|job, node| {
             integer(node, 1, TIMEOUT_SECONDS_MAX as i64)
                 .map(|seconds| job.run_invocation_timeout_seconds = seconds)

@@ -99,7 +99,7 @@ pub async fn run_again(
     Ok((StatusCode::ACCEPTED, Document(json!({ "message": message, "job_id": job_id }))))
 }
 
-/// Completes an action even if its request ends before, at a time limit or when the page is closed.
+/// Completes an action even if its request ends first: at its time limit, or because the user closes the page.
 pub async fn to_its_end<T: Send + 'static>(
     action: impl Future<Output = Answer<T>> + Send + 'static,
 ) -> Answer<T> {

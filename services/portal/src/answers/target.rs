@@ -258,7 +258,7 @@ async fn dispose(shared: &Shared, disposal: DeadLetterAction) -> Answer<Document
 }
 
 pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
-    // Cut short, it would leave the queues of its test behind.
+    // If the request ended it, the queues of its test would stay.
     to_its_end(examine(shared)).await
 }
 

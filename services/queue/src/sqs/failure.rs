@@ -98,10 +98,11 @@ where
                         ),
                     )
                 }
-                None => (
-                    false,
-                    format!("cannot connect: {}", one_line(&deepest_cause(&error).to_string())),
-                ),
+                None => {
+                    // The last cause says what happened; the layers above only say where.
+                    let cause = causes(&error).last().map_or(String::new(), ToString::to_string);
+                    (false, format!("cannot connect: {}", one_line(&cause)))
+                }
             }
         }
         _ => (false, one_line(&chain(&error))),
@@ -222,25 +223,26 @@ fn bare(code: &str) -> &str {
 }
 
 fn credentials_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a CredentialsError> {
-    std::iter::successors(Some(error), |error| (*error).source())
-        .find_map(|error| error.downcast_ref())
+    causes(error).find_map(|error| error.downcast_ref())
 }
 
-/// Returns what happened; the layers above only say where.
-fn deepest_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
-    std::iter::successors(Some(error), |error| (*error).source()).last().expect("the error itself")
+/// Returns the error and its causes.
+fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source())
 }
 
 /// Returns the error and its causes in one text, without repetition.
 fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut causes: Vec<String> = Vec::new();
-    for cause in std::iter::successors(Some(error), |error| (*error).source()) {
-        let cause = cause.to_string();
-        if !causes.contains(&cause) {
-            causes.push(cause);
+    let mut texts: Vec<String> = Vec::new();
+    for cause in causes(error) {
+        let text = cause.to_string();
+        if !texts.contains(&text) {
+            texts.push(text);
         }
     }
-    causes.join(": ")
+    texts.join(": ")
 }
 
 /// Returns the first line, up to a limit of characters.

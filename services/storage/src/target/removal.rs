@@ -46,7 +46,7 @@ impl TargetStore {
                 return Ok(Removal::Open);
             }
             Err(error) => {
-                // Otherwise nobody could open the job for a while.
+                // While the announcement stays, nobody can open the job.
                 let _ = job.delete(REMOVING).await;
                 return Err(error);
             }

@@ -149,18 +149,16 @@ impl Scheduler {
         if let Some(stacks_for) = process.stacks {
             if let Some(stack) = seen.stacks {
                 process.stacks = None;
-                let overdue =
-                    process.pipe.front().filter(|front| now.instant > front.deadline(limit));
                 let is_notice = matches!(stacks_for.then, AfterStacks::Notice { .. });
-                let killed_for = overdue.filter(|_| is_notice).map(|front| StackRequest {
-                    sequence: front.sequence,
-                    then: AfterStacks::Kill,
-                    ..stacks_for
-                });
+                let front = process.pipe.front().filter(|_| is_notice);
+                let overdue = front.filter(|front| now.instant > front.deadline(limit));
+                let overdue = overdue.map(|front| front.sequence);
                 self.use_stacks(seen.process, stacks_for, stack.clone(), now);
-                if let Some(killed_for) = killed_for {
-                    // The lease may end before another dump would.
-                    self.use_stacks(seen.process, killed_for, stack, now);
+                if let Some(sequence) = overdue {
+                    // The lease might end before a second dump does.
+                    let stacks_for =
+                        StackRequest { sequence, then: AfterStacks::Kill, ..stacks_for };
+                    self.use_stacks(seen.process, stacks_for, stack, now);
                 }
             }
             return;

@@ -12,8 +12,8 @@
 //! without a run if it must contain a bad item, because the range that contains it has failed and
 //! the items before it have not. It is also split if it probably contains one, by the distances
 //! between the last bad items (`gaps`) and the cost of runs (`run_cost`). The remainders of ranges
-//! behind their bad items are joined to ranges of the length that the gaps suggest. Isolation ends early if it is
-//! hopeless or takes too long. It is hopeless if the first items fail alone, and so do probes from
+//! behind their bad items are joined to ranges of the length that the gaps suggest. Isolation ends
+//! early if it is hopeless or takes too long. It is hopeless if the first items fail alone, and so do probes from
 //! the middle of the largest remaining ranges: the first items may be the only bad ones.
 //!
 //! A mini-batch that runs its rejected items again is isolated from the beginning: its ranges are

@@ -239,6 +239,15 @@ fn timeout_requests_stacks_then_kills_and_retries() {
 }
 
 #[test]
+fn timeout_during_the_dump_of_a_notice_needs_no_second_dump() {
+    let mut node = working(1, 1);
+    node.runs(0, 1);
+    assert_eq!(node.tick(Duration::from_secs(9)), "stacks of 0", "a slow run is reported");
+    assert_eq!(node.tick(LIMIT), "", "the stacks are pending");
+    assert_eq!(node.stacks(0, "File x"), "0 is in run for 9 s, kill 0");
+}
+
+#[test]
 fn run_is_slow_if_it_takes_twice_as_long_as_usual() {
     let mut node = working(1, 3);
     node.pass(Duration::from_secs(12));
