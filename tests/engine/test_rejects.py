@@ -257,6 +257,21 @@ def test_all_records_that_cannot_be_read_are_the_cause(workplace):
     assert "t.jsonl, line 1; open logs/rejects.csv." in ended.result["cause"]
     groups = counted(workplace, ended.job_id)["groups"]
     assert all(group["first"]["detail"] for group in groups), groups
+    again = workplace.command("retry", ended.job_id)
+    assert again.exit_status == FAILED and "would fail again: 500 records could not be read" in again.stderr, str(again)
+
+
+def test_retry_says_that_records_it_cannot_read_exceed_the_threshold(workplace):
+    """It would run the same mini-batches again and again."""
+    values = [str(number) for number in range(1000)] + ["x"] * 12
+    workplace.write({"table/t.csv": "id\n" + "\n".join(values) + "\n"})
+    columns = {"id": "int64"}
+    inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table", "columns": columns}]
+    ended = workplace.job(COUNTS, inputs=inputs, mini_batch_size="1MB", error_threshold=10).run(expect=FAILED)
+    again = workplace.command("retry", ended.job_id)
+    assert again.exit_status == FAILED, str(again)
+    (line,) = again.stderr.strip().splitlines()
+    assert "12 records could not be read (first: " in line and "change `columns`, `on_type_mismatch`" in line, line
 
 
 def test_records_that_cannot_be_read_are_in_the_table(workplace):
@@ -298,6 +313,8 @@ def test_many_records_that_do_not_fit_are_counted(workplace):
     assert len(rows) == 101 and sum(int(row["items"]) for row in rows if row["exception"] == "UnreadableRecord") == 400
     assert [row["values"] for row in rows if row["exception"] == "ValueError"] == ['{"id":500}']
     assert rows[1]["message"] == 'column "id": "x" is not an integer' and rows[1]["detail"].endswith("t.csv, line 203")
+    again = f"  run 1 of them again with: gristmill retry {ended.job_id}"
+    assert workplace.command("rejects", ended.job_id).stdout.splitlines()[-1] == again
     retried = workplace.command("retry", ended.job_id, "--json", BAD="")
     output = retried.lines
     assert output == [value for value in values if value != "x"]

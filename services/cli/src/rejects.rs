@@ -3,6 +3,7 @@
 use anyhow::Result;
 use engine::words::{clause, counted};
 use engine::{Jobs, Purpose, RejectSummary};
+use protocol::JobResult;
 use reducer::RejectGroup;
 
 use crate::remedies::flags;
@@ -41,13 +42,14 @@ pub async fn rejects(arguments: &RejectsArguments, jobs: &Jobs) -> Result<Exit> 
         say!(err, "job {} has no rejects{and}", summary.job_id);
     } else {
         say!(out, "{}", shown(&summary, job.result.is_some()));
-        if job.result.as_ref().is_some_and(|result| result.rejects_to_retry() > 0) {
-            say!(
-                out,
-                "  run them again with: gristmill retry {}{}",
-                summary.job_id,
-                flags(jobs.target())
-            );
+        let to_retry = job.result.as_ref().map_or(0, JobResult::rejects_to_retry);
+        if to_retry > 0 {
+            let them = match to_retry < summary.items {
+                true => format!("{to_retry} of them"),
+                false => "them".to_owned(),
+            };
+            let (job_id, flags) = (&summary.job_id, flags(jobs.target()));
+            say!(out, "  run {them} again with: gristmill retry {job_id}{flags}");
         }
     }
     Ok(Exit::Done)

@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use job_file::Problem;
+use protocol::words::counted;
 
 use crate::{Busy, Fixable, Remedy, State, TargetRef};
 
@@ -187,6 +188,20 @@ pub enum Error {
         change: Change,
         /// The consequence.
         consequence: &'static str,
+    },
+    /// Records that no round can read fail the job.
+    #[error(
+        "job {job_id} would fail again: {} could not be read (first: {first}), and a retry reads them in the same way; \
+         correct the input, or change `columns`, `on_type_mismatch` or `error_threshold` in the job file, and run the \
+         whole job again", counted(*records, "record")
+    )]
+    RecordsUnread {
+        /// The job.
+        job_id: String,
+        /// Number of these records.
+        records: u64,
+        /// The first of them.
+        first: String,
     },
     /// There is no compute target of this name.
     #[error("there is no compute target {name:?}{} ({known})", nearest(nearest_name))]

@@ -50,6 +50,9 @@ pub(crate) async fn begin_round(
     is_here: bool,
 ) -> crate::Result<BegunRound> {
     let job_id = reducer.spec().job_id.clone();
+    if let Some((records, first)) = reducer.unread_that_fail_the_job() {
+        return Err(Error::RecordsUnread { job_id, records, first });
+    }
     let check = move |planned: &Descriptor| Ok(check_input(planned, &job_id, is_here)?);
     Ok(reducer.begin_round(request, script, is_running, check).await?)
 }

@@ -28,7 +28,7 @@ use crate::commit::Appended;
 use crate::ledger::RowLocation;
 use crate::output::Source;
 use crate::rejects::{RejectedMiniBatch, Rejects};
-use crate::thresholds::{exceeded, nothing_succeeded};
+use crate::thresholds::{exceeded, is_above, nothing_succeeded, unread};
 use crate::{CrashPoint, MiniBatchState, Peers, Reducer, Tally};
 
 /// Objects that are written at once.
@@ -144,6 +144,17 @@ impl Reducer {
         let is_of_success = |mini_batch| self.tally.state(mini_batch) == MiniBatchState::Succeeded;
         let named = || self.rejects.named(&self.tally).any(is_of_success);
         request.failed && self.tally.mini_batches().failed > 0 || request.rejects && named()
+    }
+
+    /// Returns the number of records that could not be read, and the first of them, if they fail the job in every round:
+    /// they exceed its error threshold, or are all items of a job that must have rows.
+    pub fn unread_that_fail_the_job(&self) -> Option<(u64, String)> {
+        let collects_rows = self.spec.output.action == OutputAction::AppendRow;
+        let has_nothing = collects_rows && self.tally.is_complete();
+        unread(&self.tally).filter(|(records, _)| {
+            is_above(*records, self.spec.thresholds.error_threshold)
+                || has_nothing && *records >= self.tally.items().total
+        })
     }
 
     /// Publishes the mini-batches of rounds that have begun while the job runs. After an error, the

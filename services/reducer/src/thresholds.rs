@@ -169,7 +169,7 @@ fn rejects(tally: &Tally) -> Option<String> {
     Some(format!("{} rejected{error}; open logs/rejects.csv.", counted(items, "item")))
 }
 
-fn is_above(count: u64, threshold: i64) -> bool {
+pub(crate) fn is_above(count: u64, threshold: i64) -> bool {
     u64::try_from(threshold).is_ok_and(|threshold| count > threshold)
 }
 
@@ -220,7 +220,7 @@ pub(crate) fn few_results(tally: &Tally) -> String {
 }
 
 /// Returns the number of records that could not be read, and the first of them; `None`: all could.
-fn unread(tally: &Tally) -> Option<(u64, String)> {
+pub(crate) fn unread(tally: &Tally) -> Option<(u64, String)> {
     let mut kinds =
         tally.warnings().kinds_of_successes().iter().filter(|kind| kind.loses_records());
     let first = kinds.next()?;
