@@ -22,6 +22,12 @@ SAY = """
 """
 
 
+def test_variable_that_must_be_a_number_is_refused(workplace):
+    refused = workplace.command("jobs", GRISTMILL_LEASE_SECONDS="8s")
+    said = 'gristmill: GRISTMILL_LEASE_SECONDS is "8s", and must be a whole number\n'
+    assert (refused.exit_status, refused.stderr) == (INVALID, said)
+
+
 def test_logs_follow_until_the_job_ends(workplace):
     workplace.data(3)
     running = workplace.job(SAY).start()

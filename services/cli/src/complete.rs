@@ -19,9 +19,9 @@ const JOBS_MAX: usize = 50;
 /// Completes ids of jobs of this machine, newest first.
 pub fn jobs() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
-        let ids = newest_first(
-            Settings::from_environment(None).engine.home().job_ids().unwrap_or_default(),
-        );
+        let settings = Settings::from_environment(None).ok();
+        let ids = settings.and_then(|settings| settings.engine.home().job_ids().ok());
+        let ids = newest_first(ids.unwrap_or_default());
         let fitting = candidates(ids, typed).take(JOBS_MAX).enumerate();
         fitting.map(|(order, id)| id.display_order(Some(order))).collect()
     })
@@ -41,8 +41,9 @@ pub fn set_keys() -> ArgValueCompleter {
 
 pub fn targets() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
-        let names = TargetFlags::default().known(&Settings::from_environment(None));
-        candidates(names.into_iter().chain([LOCAL.to_owned()]), typed).collect()
+        let settings = Settings::from_environment(None).ok();
+        let names = settings.map(|settings| TargetFlags::default().known(&settings));
+        candidates(names.unwrap_or_default().into_iter().chain([LOCAL.to_owned()]), typed).collect()
     })
 }
 

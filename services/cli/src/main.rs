@@ -251,8 +251,14 @@ fn main() -> ExitCode {
     clap_complete::CompleteEnv::with_factory(Arguments::command).var(complete::VARIABLE).complete();
     let arguments = Arguments::parse();
     let document = arguments.command.document().filter(|document| *document != Path::new(STDIN));
-    let mut settings =
-        Settings::from_environment(document.and_then(Path::parent).map(Path::to_owned));
+    let folder = document.and_then(Path::parent).map(Path::to_owned);
+    let mut settings = match Settings::from_environment(folder) {
+        Ok(settings) => settings,
+        Err(error) => {
+            say!(err, "gristmill: {error:#}");
+            return Exit::Invalid.into();
+        }
+    };
     if arguments.quiet {
         printed::be_quiet();
         settings.log_filter = "error".to_owned();

@@ -50,7 +50,7 @@ const SECRET: [&str; 2] = ["GRISTMILL_QUEUE", "GRISTMILL_PORTAL_TOKEN"];
 
 impl Settings {
     /// Reads the variables. `document_folder`: the folder of the command's job file or document.
-    pub fn from_environment(document_folder: Option<PathBuf>) -> Self {
+    pub fn from_environment(document_folder: Option<PathBuf>) -> anyhow::Result<Self> {
         let path = |name: &str| var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         // Without the variable, the folder of the user's account: cron and containers may not set it.
         let user_folder = path("HOME").or_else(std::env::home_dir);
@@ -66,12 +66,11 @@ impl Settings {
             python: path("GRISTMILL_PYTHON").or_else(beside_executable).or_else(on_path),
             package: path("GRISTMILL_PYTHON_PACKAGE"),
             executable: current_exe().ok(),
-            prefetch_bytes_max: number("GRISTMILL_PREFETCH_BYTES")
+            prefetch_bytes_max: number("GRISTMILL_PREFETCH_BYTES")?
                 .unwrap_or(engine::PREFETCH_BYTES),
-            lease_step: number("GRISTMILL_LEASE_SECONDS")
+            lease_step: number("GRISTMILL_LEASE_SECONDS")?
                 .map(|seconds| Duration::from_secs(seconds.max(LEASE_SECONDS_MIN))),
-            gpu_count: number("AZ_BATCHAI_GPU_COUNT_FOUND")
-                .and_then(|count| u32::try_from(count).ok()),
+            gpu_count: text("AZ_BATCHAI_GPU_COUNT_FOUND").and_then(|count| count.parse().ok()),
             // An empty value hides all GPUs.
             visible_gpus: var("CUDA_VISIBLE_DEVICES").ok(),
             model_directory: path("AZUREML_MODEL_DIR"),
@@ -94,7 +93,7 @@ impl Settings {
             SECRET.iter().any(|own| name == *own) || secret.iter().any(|one| *name == **one)
         };
         engine.environment = vars_os().filter(|(name, _)| !is_secret(name)).collect();
-        Self {
+        Ok(Self {
             engine: Engine::new(engine),
             targets,
             log_filter: var("GRISTMILL_LOG").unwrap_or_else(|_| "warn".to_owned()),
@@ -106,11 +105,11 @@ impl Settings {
             portal_token: text("GRISTMILL_PORTAL_TOKEN"),
             has_display: text("DISPLAY").or_else(|| text("WAYLAND_DISPLAY")).is_some(),
             stall_max: Duration::from_secs(
-                number("GRISTMILL_STALL_SECONDS").unwrap_or(STALL_SECONDS),
+                number("GRISTMILL_STALL_SECONDS")?.unwrap_or(STALL_SECONDS),
             ),
             ecs_agent: text("ECS_AGENT_URI"),
             crash_at: var("GRISTMILL_CRASH_AT").ok(),
-        }
+        })
     }
 
     /// Returns the labels of a worker.
@@ -163,8 +162,11 @@ fn text(name: &str) -> Option<String> {
     var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn number(name: &str) -> Option<u64> {
-    var(name).ok()?.trim().parse().ok()
+/// Returns a variable that must be a number if it is set.
+fn number(name: &str) -> anyhow::Result<Option<u64>> {
+    let Some(value) = text(name) else { return Ok(None) };
+    let number = value.trim().parse();
+    number.map(Some).map_err(|_| anyhow::anyhow!("{name} is {value:?}, and must be a whole number"))
 }
 
 /// Returns the interpreter of the environment in which this command is installed, or of the active one.
