@@ -133,7 +133,7 @@ def test_plan_shows_the_decisions_for_each_input(workplace):
         assert expected in ended.stdout, f"{expected}\n{ended}"
     columns = [re.split(r"  +", line.strip()) for line in ended.stdout.splitlines() if re.search(r"values? seen", line)]
     assert columns[-3:] == [
-        ["code", "int64", "7, 8", "whole numbers (2 values seen)"],
+        ["code", "int64", "7, 8", "whole numbers (2 values seen); leading zeros, dropped"],
         [
             "day",
             "datetime64[ns]",

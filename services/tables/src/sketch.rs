@@ -7,7 +7,9 @@ use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::DataType;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use protocol::{Block, BlockRange, ColumnType, ItemPath, TableColumn, TableOptions, TableSchema};
+use protocol::{
+    Block, BlockRange, ColumnType, ItemPath, TableColumn, TableOptions, TableSchema, WarningKind,
+};
 use serde::Serialize;
 
 use crate::WINDOW_ROWS;
@@ -78,7 +80,13 @@ pub fn text_sketches(
             _ if options.column_types.contains_key(field.name()) => "`columns` says so".to_owned(),
             true => {
                 let doubtful = found.and_then(|column| column.doubtful.as_deref());
-                reason(column_type, doubtful, &values, array.len())
+                let reason = reason(column_type, doubtful, &values, array.len());
+                let is_of_column = |kind: &&WarningKind| kind.column.as_ref() == Some(field.name());
+                match decoded.warnings.kinds.iter().find(is_of_column) {
+                    // The reason names a doubtful text.
+                    Some(kind) if doubtful.is_none() => format!("{reason}; {}", kind.problem),
+                    _ => reason,
+                }
             }
             false => "`infer_column_types: false`".to_owned(),
         };
