@@ -235,6 +235,17 @@ mod tests {
     }
 
     #[test]
+    fn variable_that_is_not_set_blocks_only_its_name_of_azure() {
+        let text =
+            "[azureml.data]\nx = 's3://${NONE}/x'\ny = 's3://b/y'\n[targets.b]\nstore = 's3://b'\n";
+        let names = read_text(text).expect("the other names can be used").azure;
+        assert_eq!(names.data.keys().collect::<Vec<_>>(), ["y"]);
+        let unset = &names.unset["data.x"];
+        let said = "gristmill.toml:2: azureml.data.x: the environment variable NONE is not set";
+        assert!(unset.ends_with(said), "{unset}");
+    }
+
+    #[test]
     fn mistakes_in_names_of_azure_say_what_to_write() {
         let refused = |text: &str| read_text(text).map(drop).expect_err(text).to_string();
         let dotted = refused("[azureml.environments]\nAzureML-sklearn-1.0 = 'python3'\n");

@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::line::{Line, unknown};
-use super::variables::replace_variables;
+use super::variables::{VariableError, replace_variables};
 
 const TABLES: &[&str] = &["datastores", "data", "models", "environments", "components"];
 
@@ -53,8 +53,19 @@ pub fn read<'a>(
                     )));
                 }
             };
-            let text = replace_variables(text, variable)
-                .map_err(|error| line.error(format!("{field}.{}: {error}", name.get_ref())))?;
+            let text = match replace_variables(text, variable) {
+                Ok(text) => text,
+                Err(error) => {
+                    let is_unset = matches!(error, VariableError::NotSet(_));
+                    let error = line.error(format!("{field}.{}: {error}", name.get_ref()));
+                    if !is_unset {
+                        return Err(error);
+                    }
+                    let entry = format!("{}.{}", key.get_ref(), name.get_ref());
+                    names.unset.insert(entry, error.to_string());
+                    continue;
+                }
+            };
             // A name without a slash may be an interpreter on PATH.
             let is_name = key.get_ref() == "environments"
                 && !text.contains('/')

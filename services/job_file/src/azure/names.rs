@@ -23,6 +23,8 @@ pub struct AzureNames {
     pub environments: BTreeMap<String, String>,
     /// File of each component, or a folder of component files.
     pub components: BTreeMap<String, String>,
+    /// Why an entry has no value, by `TABLE.NAME`: a variable that it names is not set.
+    pub unset: BTreeMap<String, String>,
     /// The `gristmill.toml` with these tables, if there is one.
     pub file: Option<PathBuf>,
     /// The assets that jobs have registered.
@@ -114,6 +116,9 @@ impl AzureNames {
 
     /// Returns the place of a name: that of the tables, else the registered one.
     pub fn named(&self, wanted: Versioned<'_>, table: NameTable) -> Result<String, Fault> {
+        if let Some(unset) = self.unset.get(&format!("{}.{}", table.word(), wanted.key())) {
+            return Err(Fault::only(unset.clone()));
+        }
         let found = match self.in_tables(wanted, table) {
             None => self.register.find(table, wanted)?,
             found => found,
@@ -186,8 +191,13 @@ impl AzureNames {
         Err(Fault::only(format!("azureml://{address} is neither {what}")))
     }
 
-    /// Returns the remedy: a line to add to `gristmill.toml`.
+    /// Returns the remedy: a variable to set, or a line to add to `gristmill.toml`.
     fn missing(&self, table: &str, name: &str, what: &str) -> String {
+        let without_version = name.split(':').next().unwrap_or(name);
+        let unset = |name| self.unset.get(&format!("{table}.{name}"));
+        if let Some(unset) = unset(name).or_else(|| unset(without_version)) {
+            return unset.clone();
+        }
         let is_bare = name
             .chars()
             .all(|character| character.is_ascii_alphanumeric() || "-_".contains(character));

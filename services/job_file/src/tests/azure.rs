@@ -522,4 +522,17 @@ fn names_are_looked_up_in_the_tables() {
         let fault = format!("{:?}", locate(text, table).expect_err(text)).replace("\\\"", "\"");
         assert!(fault.contains(expected), "{text}: {fault}");
     }
+    let mut unset = names.clone();
+    for entry in ["data.new", "data.old:2", "datastores.x"] {
+        unset.unset.insert(entry.to_owned(), format!("{entry}: the variable A is not set"));
+    }
+    for (text, expected) in [
+        ("azureml:new:3", "data.new: the variable A is not set"),
+        ("azureml:old:2", "data.old:2: the variable A is not set"),
+        ("azureml://datastores/x/paths/y", "datastores.x: the variable A is not set"),
+    ] {
+        let node = crate::Node::text(crate::Location::File, text);
+        let fault = unset.locate(&node, Path::new("/docs"), None, NameTable::Data);
+        assert!(format!("{:?}", fault.expect_err(text)).contains(expected), "{text}");
+    }
 }
