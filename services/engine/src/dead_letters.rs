@@ -221,14 +221,15 @@ impl DeadLetter {
                 body: shown(&body),
             };
         }
-        let reason = match serde_json::from_slice::<Descriptor>(message).is_ok()
-            || job_of_message(message).is_ok()
-        {
+        let members = queue::members(message);
+        let first = members.as_ref().map_or(message, |members| &members[0]);
+        let is_own = Descriptor::of_message(first).is_ok() || job_of_message(first).is_ok();
+        let reason = match is_own {
             true => "received too often; the redrive policy of the queue moved it".to_owned(),
             false => "not a message of Gristmill".to_owned(),
         };
         let bytes = message.len() as u64;
-        Self { job_id: job_of(message), reason, moved: None, bytes, body: shown(message) }
+        Self { job_id: job_of(first), reason, moved: None, bytes, body: shown(message) }
     }
 }
 
@@ -302,10 +303,12 @@ mod tests {
     fn letter_of_the_service_names_the_redrive_policy() {
         let letter = |body: &str| DeadLetter::of(&Bytes::copy_from_slice(body.as_bytes()));
         assert!(letter("hello").reason.contains("not a message of Gristmill"));
-        let redriven =
-            letter(&format!(r#"{{"job_id":"{JOB}","mini_batch":0,"work":{{"kind":"rank"}}}}"#));
-        assert!(redriven.reason.contains("redrive policy"), "{redriven:?}");
-        assert_eq!(redriven.job_id.as_deref(), Some(JOB));
+        let task = format!(r#"{{"job_id":"{JOB}","mini_batch":0,"work":{{"kind":"rank"}}}}"#);
+        for message in [task.clone(), format!("bundle {0} {0}\n{task}{task}", task.len())] {
+            let redriven = letter(&message);
+            assert!(redriven.reason.contains("redrive policy"), "{redriven:?}");
+            assert_eq!(redriven.job_id.as_deref(), Some(JOB), "{message}");
+        }
     }
 
     #[test]
