@@ -45,10 +45,7 @@ pub const WORDS: Phrases = Phrases {
 
 pub async fn portal(arguments: PortalArguments, settings: &Settings) -> Result<Exit> {
     let target = arguments.target.find(None, settings)?;
-    let jobs = match &target {
-        Some(target) => target.jobs(target.open_store().await?),
-        None => settings.engine.jobs(),
-    };
+    let jobs = settings.engine.jobs_of(target.as_ref()).await?;
     let address =
         arguments.listen.unwrap_or(DEFAULT_ADDRESS.parse().context("the default address")?);
     let trusted = arguments.trust_header.as_deref().map(str::parse).transpose();
@@ -109,10 +106,7 @@ pub fn serve(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let served = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
             runtime.block_on(async {
-                let jobs = match &target {
-                    Some(target) => target.jobs(target.open_store().await?),
-                    None => engine.jobs(),
-                };
+                let jobs = engine.jobs_of(target.as_ref()).await?;
                 let address = DEFAULT_ADDRESS.parse().context("the default address")?;
                 let listener = portal::listen(address, false)
                     .await

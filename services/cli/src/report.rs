@@ -23,10 +23,7 @@ pub struct ReportArguments {
 
 pub async fn report(arguments: &ReportArguments, settings: &Settings) -> Result<Exit> {
     let target = arguments.target.find(None, settings)?;
-    let jobs = match &target {
-        Some(target) => target.jobs(target.open_store().await?),
-        None => settings.engine.jobs(),
-    };
+    let jobs = settings.engine.jobs_of(target.as_ref()).await?;
     let job_id = jobs.find(&arguments.job, Purpose::Look).await?.spec.job_id;
     let own_jobs = OwnJobs::default();
     own_jobs.add(&job_id);

@@ -156,10 +156,7 @@ async fn write_rows(
     target: Option<Target>,
     settings: &Settings,
 ) -> Result<Exit> {
-    let jobs = match &target {
-        Some(target) => target.jobs(target.open_store().await?),
-        None => settings.engine.jobs(),
-    };
+    let jobs = settings.engine.jobs_of(target.as_ref()).await?;
     let count = jobs.write_rows(job, mini_batch, to).await?;
     say!(out, "{}: {}", to.display(), counted(count, "row"));
     Ok(Exit::Done)

@@ -63,10 +63,7 @@ impl TargetFlags {
 
     /// Returns the jobs of the target, or of this machine. Opens no queue.
     pub async fn jobs(&self, settings: &Settings) -> Result<Jobs> {
-        Ok(match self.find(None, settings)? {
-            Some(target) => target.jobs(target.open_store().await?),
-            None => settings.engine.jobs(),
-        })
+        Ok(settings.engine.jobs_of(self.find(None, settings)?.as_ref()).await?)
     }
 
     /// Works like [`find`](Self::find), for commands that need a target.

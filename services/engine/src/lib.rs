@@ -170,4 +170,12 @@ impl Engine {
     pub fn jobs(&self) -> Jobs {
         Jobs::Here(self.home.clone())
     }
+
+    /// Returns the jobs of a target, or of this machine. Opens no queue.
+    pub async fn jobs_of(&self, target: Option<&Target>) -> Result<Jobs> {
+        Ok(match target {
+            Some(target) => target.jobs(target.open_store().await?),
+            None => self.jobs(),
+        })
+    }
 }

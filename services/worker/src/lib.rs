@@ -91,6 +91,7 @@ pub use memory_groups::{NoMemoryGroups, plan as plan_memory_groups};
 pub use node::{Ended, Node, NodeOptions, SpotNotice, TaskProtection};
 pub use node_lock::{Access, NodeLock, NodeLockHolder};
 pub use offer::offer;
+pub use pressure::available_memory;
 pub use side_inputs::{fetch_side_inputs, replace_paths};
 pub use stop::{Stop, StopSender};
 pub use variables::{Variables, hide_process};

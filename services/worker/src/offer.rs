@@ -8,6 +8,7 @@ use protocol::Offer;
 
 use crate::gpu::cores;
 use crate::memory_groups::path_of_version_1;
+use crate::pressure::machine;
 
 /// Returns the offer of a worker on this machine, or in this container.
 pub fn offer(gpus: u32, labels: BTreeMap<String, String>) -> Offer {
@@ -16,15 +17,8 @@ pub fn offer(gpus: u32, labels: BTreeMap<String, String>) -> Offer {
 
 /// Returns the memory of the machine, or the limit of a control group of this process if that is smaller; 0: unknown.
 fn memory(root: &Path) -> u64 {
-    let text = read_to_string(root.join("proc/meminfo")).unwrap_or_default();
-    let total =
-        text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    let machine = total
-        .and_then(|total| total.trim().parse::<u64>().ok())
-        .map_or(0, |kilobytes| kilobytes * 1024);
-    limits(root)
-        .into_iter()
-        .fold(machine, |least, limit| if least == 0 { limit } else { least.min(limit) })
+    let machine = machine(root).map(|(total, _)| total);
+    limits(root).into_iter().chain(machine).min().unwrap_or(0)
 }
 
 /// Returns the limits of the control groups of this process.
@@ -60,7 +54,7 @@ mod tests {
             std::fs::write(path, text).expect("writable");
         };
         assert_eq!(memory(root.path()), 0, "unknown");
-        write("proc/meminfo", "MemTotal:       16000000 kB\nMemFree:  1 kB\n");
+        write("proc/meminfo", "MemTotal:       16000000 kB\nMemAvailable:  1 kB\n");
         write("proc/self/cgroup", "0::/system.slice/worker.service\n");
         write("sys/fs/cgroup/system.slice/worker.service/memory.max", "max\n");
         assert_eq!(memory(root.path()), 16_384_000_000);

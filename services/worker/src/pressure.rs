@@ -1,4 +1,4 @@
-//! Whether this machine or container is short of memory.
+//! The memory that this machine or container has available, and whether it is short of it.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,22 @@ pub fn is_short() -> bool {
 }
 
 fn is_short_below(root: &Path) -> bool {
-    let of_groups = groups(root).into_iter().filter_map(|group| of_group(&group));
-    machine(root)
-        .into_iter()
-        .chain(of_groups)
-        .any(|(total, available)| available < BYTES.min(total / PART))
+    limits(root).any(|(total, available)| available < BYTES.min(total / PART))
+}
+
+/// Returns the memory in bytes that is available to this process; `None`: unknown.
+pub fn available_memory() -> Option<u64> {
+    limits(Path::new("/")).map(|(_, available)| available).min()
+}
+
+/// Returns the total and the available memory of the machine and of each control group of this process that has a
+/// limit.
+fn limits(root: &Path) -> impl Iterator<Item = (u64, u64)> {
+    machine(root).into_iter().chain(groups(root).into_iter().filter_map(|group| of_group(&group)))
 }
 
 /// Returns the total and the available memory of the machine.
-fn machine(root: &Path) -> Option<(u64, u64)> {
+pub(crate) fn machine(root: &Path) -> Option<(u64, u64)> {
     let text = read_to_string(root.join("proc/meminfo")).ok()?;
     let kilobytes = |key: &str| {
         let value =
@@ -81,12 +88,15 @@ mod tests {
             "MemTotal:  1000000000 kB\nMemFree:  1 kB\nMemAvailable:   3000000 kB\n",
         );
         assert!(!is_short(), "3 GB of a large machine are enough");
+        let available = || limits(root.path()).map(|(_, available)| available).min();
+        assert_eq!(available(), Some(3_000_000 << 10));
         write("proc/self/cgroup", "0::/system.slice/worker.service\n");
         write("sys/fs/cgroup/system.slice/memory.max", "1000000000\n");
         write("sys/fs/cgroup/system.slice/memory.current", "950000000\n");
         assert!(is_short(), "a group around that of the process");
         write("sys/fs/cgroup/system.slice/memory.stat", "anon 1\ninactive_file 400000000\n");
         assert!(!is_short(), "the kernel can drop files");
+        assert_eq!(available(), Some(450_000_000));
         write("sys/fs/cgroup/system.slice/memory.max", "max\n");
         write("sys/fs/cgroup/system.slice/memory.stat", "");
         assert!(!is_short());

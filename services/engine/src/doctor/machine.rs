@@ -235,7 +235,7 @@ fn check_shared_memory(report: &mut Report) {
 
 fn check_memory(processes: u64, report: &mut Report) {
     let check = "memory";
-    let Some(available) = available_memory() else {
+    let Some(available) = worker::available_memory() else {
         return report.not_checked(check, "/proc/meminfo is missing or unreadable");
     };
     let needed = processes * PROCESS_MEMORY_BYTES;
@@ -262,19 +262,6 @@ fn check_memory_groups(report: &mut Report) {
         }
     };
     report.ok("memory of jobs", message);
-}
-
-/// Returns the memory that is available to the machine or the container.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let machine = line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024;
-    let number = |name: &str| {
-        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok()
-    };
-    let container =
-        number("memory.max").map(|max| max.saturating_sub(number("memory.current").unwrap_or(0)));
-    Some(container.map_or(machine, |container| container.min(machine)))
 }
 
 /// Checks the clock, because ids of jobs and signatures of requests to AWS hold the time.
