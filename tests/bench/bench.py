@@ -18,7 +18,7 @@ from pathlib import Path
 
 import workloads
 from fleet import fleet
-from measure import Figures, TimedOutError
+from measure import Figures, GivenUpError, TimedOutError
 from report import circumstances, lines_of, write_pages
 from workloads import HERE, Side, Workload
 
@@ -120,8 +120,9 @@ def run_beside_components(name: str, options: argparse.Namespace) -> None:
 def compare(workload: Workload, data: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
     """Runs all sides, round by round, and returns the figures of each: for each name the values of all rounds."""
     found: dict[str, dict[str, list[float]]] = {side: {} for side in workload.sides}
+    slow: set[str] = set()
     for number in range(min(rounds, workload.rounds_max or rounds)):
-        turn = [side for side in workload.sides if number == 0 or not is_slow(side, found[side])]
+        turn = [side for side in workload.sides if side not in slow]
         with tempfile.TemporaryDirectory(prefix="work-", dir=data) as name:
             work, ran = Path(name), []
             for side in reversed(turn) if workload.alternates and number % 2 else turn:
@@ -129,11 +130,16 @@ def compare(workload: Workload, data: Path, rounds: int) -> dict[str, dict[str, 
                 about = f"{workload.name}, round {number + 1}, {side}"
                 try:
                     figures = workload.sides[side](folder)
-                except TimedOutError:
-                    print(f"{about}: given up", file=sys.stderr, flush=True)
+                except GivenUpError as error:
+                    if side == "gristmill":
+                        raise
+                    # Now and then a peer crashes, for example Daft.
+                    print(f"{about}: given up: {error}", file=sys.stderr, flush=True)
+                    slow |= {side} if isinstance(error, TimedOutError) else set()
                     continue
                 print(f"{about}: {figures}", file=sys.stderr, flush=True)
                 ran.append(side)
+                slow |= {side} if side != "gristmill" and figures.get("seconds", 0) > SLOW_SECONDS else set()
                 for figure, value in figures.items():
                     found[side].setdefault(figure, []).append(rounded(value))
             for side in ran:
@@ -145,10 +151,6 @@ def compare(workload: Workload, data: Path, rounds: int) -> dict[str, dict[str, 
 
 def rounded(value: float) -> float:
     return value if isinstance(value, int) else float(f"{value:.{SIGNIFICANT}g}")
-
-
-def is_slow(side: str, figures: dict[str, list[float]]) -> bool:
-    return side != "gristmill" and figures.get("seconds", [SLOW_SECONDS + 1])[-1] > SLOW_SECONDS
 
 
 def document(results: dict[str, dict]) -> str:

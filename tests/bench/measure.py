@@ -28,8 +28,12 @@ PR_SET_CHILD_SUBREAPER = 36
 Figures = dict[str, float]
 
 
-class TimedOutError(Exception):
-    pass
+class GivenUpError(Exception):
+    """A command has failed."""
+
+
+class TimedOutError(GivenUpError):
+    """A command took too long."""
 
 
 def measure(
@@ -42,8 +46,8 @@ def measure(
     with_tree: bool = False,
     seconds_max: float = math.inf,
 ) -> Figures:
-    """Runs a command to its end with its output in the files `printed` and `errors` of the folder. Another exit status
-    than `status` ends the benchmark, unless that is None.
+    """Runs a command to its end with its output in the files `printed` and `errors` of the folder. It is given up if it
+    ends with another exit status than `status`, unless that is None.
 
     `prints_figures`: the last line that the command prints is a JSON object of figures, which replace those measured
     here. `with_tree`: measures the memory of the whole tree, too. A command that takes longer than `seconds_max` is
@@ -83,10 +87,10 @@ def measure(
         end_tree(process)
         adopt_orphans(False)
     if seconds > seconds_max:
-        raise TimedOutError
+        raise TimedOutError(f"{' '.join(command)} took more than {seconds_max} s")
     if status is not None and process.returncode != status:
         printed = "\n".join(file.read_text(errors="replace")[-4000:] for file in (output, errors))
-        sys.exit(f"{' '.join(command)} ended with status {process.returncode}:\n{printed}")
+        raise GivenUpError(f"{' '.join(command)} ended with status {process.returncode}:\n{printed}")
     figures = {"seconds": seconds, "cpu_seconds": cpu_seconds_of_children() - cpu_before, "peak_mib": peak / 1024}
     if with_tree:
         figures["tree_mib"] = tree_peak / 1024
