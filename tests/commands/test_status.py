@@ -32,6 +32,13 @@ from harness import (
 from http_server import HttpServer
 
 ECHOES = "def run(files): return files"
+SLEEPS = """
+    import time
+    from recorder import record
+    def run(files):
+        record("sleeps")
+        time.sleep(600)
+"""
 FAILS_ON_ONE = """
     def run(files):
         if any(file.endswith("003.txt") for file in files):
@@ -236,6 +243,11 @@ def test_every_exit_status(workplace):
     for way in ("--wait", "--watch"):
         ended = {name: status("status", name, way) for name in ("completed", "failed", "held")}
         assert ended == {"completed": COMPLETED, "failed": FAILED, "held": CANCELED}, way
+    killed = workplace.job(SLEEPS, name="killed", file="killed.yaml", output="killed", entry_script="sleeps.py").start()
+    killed.wait_for_record("sleeps")
+    killed.kill()
+    for way in ("--wait", "--watch"):
+        assert status("status", "killed", way) == NOT_ENDED, way
     assert status("status", "completed", "--wait", "--timeout", 0) == COMPLETED
     assert status("status", "failed") == COMPLETED, "the command succeeded"
     workplace.write({"bad.yaml": "name: bad\n"})

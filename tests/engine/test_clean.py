@@ -302,6 +302,8 @@ def test_jobs_filters_and_limits(workplace):
     assert none.stdout == "" and "these flags select no job" in none.stderr, str(none)
     table = workplace.command("jobs", "--limit", "1")
     assert "1 older job is not shown" in table.stderr and len(table.stdout.splitlines()) == 2
+    oldest = workplace.command("jobs", "--limit", "1", "--state", "completed")
+    assert good.job_id in oldest.stdout and oldest.stderr == "", "the state selects only this job"
     assert re.match(r"JOB +STATE +AGE +DURATION +MINI-BATCHES +ITEMS", table.stdout)
     assert workplace.command("jobs", "--state", "sleeping").exit_status == 2
 

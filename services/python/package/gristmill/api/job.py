@@ -413,6 +413,8 @@ class Job:
     def failures(self) -> list[dict[str, Any]]:
         """The failed attempts, in the order in which they ended; ``pandas.DataFrame(job.failures)`` is a table.
 
+        A mini-batch that succeeded without some of its items is not among them: ``rejects`` has these items.
+
         Each has ``mini_batch`` (a number), ``items`` (their count), ``try`` (from 1), ``status``, ``error`` (a class),
         ``message``, ``node``, ``process``, ``input`` (the paths or rows) and ``traceback``.
 
