@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from agent import PACKAGE
-from calls import committed, frame, run
+from calls import committed, drive, frame, run
 
 import gristmill
 from gristmill.api import command
@@ -140,8 +141,55 @@ def test_object_that_cannot_travel_is_named():
         with lock:
             return items
 
-    with pytest.raises(TypeError, match=r"locked cannot travel .* because of the variable lock \(lock\)"):
+    with pytest.raises(TypeError, match=r"locked cannot travel .* because of lock \(lock\): "):
         run(locked, [1])
+
+    class Reader:
+        def __init__(self):
+            self.connection = sqlite3.connect(":memory:")
+
+        def of(self, items):
+            return items
+
+    with pytest.raises(TypeError, match=r"of cannot travel .* because of self.connection \(Connection\): "):
+        run(Reader().of, [1])
+
+
+def test_variable_of_a_module_that_cannot_travel_is_named(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "import sqlite3\nconnection = sqlite3.connect(':memory:')\ndef same(x):\n    return x\n"
+    (tmp_path / "connected.py").write_text(source)
+    import connected
+
+    with pytest.raises(TypeError, match=r"<lambda> cannot travel .* because of connected.connection \(Connection\): "):
+        run(lambda items: connected.same(items), [1])
+
+
+def test_caches_and_locks_of_own_code_travel(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "locking.py").write_text(
+        "import functools, threading\nlock = threading.Lock()\n"
+        "class Model:\n    @functools.cached_property\n    def weight(self):\n        return 3\n"
+        "    def of(self, items):\n        with lock:\n            return [self.weight * item for item in items]\n"
+    )
+    import locking
+
+    assert run(locking.Model().of, [1, 2]).to_pandas()["value"].tolist() == [3, 6]
+    assert run(lambda items: locking.Model().of(items), [5]).to_pandas()["value"].tolist() == [15]
+    driver = """
+        import functools
+
+        @functools.lru_cache(maxsize=2)
+        def fibonacci(number):
+            return number if number < 2 else fibonacci(number - 1) + fibonacci(number - 2)
+
+        def row(number):
+            return {"value": fibonacci(number), "size": fibonacci.cache_info().maxsize}
+
+        job = gristmill.map(row, range(20, 22), progress=False)
+        print(job.to_pandas().to_dict("list"))
+    """
+    assert drive(driver) == "{'value': [6765, 10946], 'size': [2, 2]}\n"
 
 
 # ---- inputs --------------------------------------------------------------------------------------------------------
@@ -251,7 +299,7 @@ def test_output_without_columns_is_not_a_table():
 
 
 def test_functions_that_differ_in_any_part_are_other_functions():
-    from gristmill.api.function import _digest
+    from gristmill.api.same import digest
 
     def made(text):
         names = {}
@@ -266,8 +314,8 @@ def test_functions_that_differ_in_any_part_are_other_functions():
         "def f(a, b=1):\n try: return a\n except ValueError: return 1",
         "def f(a, b=1):\n try: return a\n except TypeError: return 1",
     ]
-    assert len({_digest(made(text))[0] for text in texts}) == len(texts)
-    assert _digest(made(texts[0]))[0] == _digest(made("\n" + texts[0]))[0]
+    assert len({digest(made(text)).bytes for text in texts}) == len(texts)
+    assert digest(made(texts[0])).bytes == digest(made("\n" + texts[0])).bytes
 
 
 def test_same_call_is_reused_and_another_is_not():

@@ -135,7 +135,7 @@ def test_connection_that_a_function_uses_is_named():
     def look_up(items):
         return [connection.execute("SELECT ?", [item]).fetchone()[0] for item in items]
 
-    with pytest.raises(TypeError, match=r"because of the variable connection \(Connection\)"):
+    with pytest.raises(TypeError, match=r"because of connection \(Connection\)"):
         run(look_up, [1])
 
 
@@ -165,6 +165,14 @@ def test_kernel_without_process_descriptors_is_waited_for(monkeypatch):
 def test_url_with_a_mistake_is_refused_with_the_right_one(inputs, output, meant):
     with pytest.raises(gristmill.InvalidJob, match=f'did you mean "{meant}"'):
         run(double, inputs, output=output)
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"), [("verbos", "verbose"), ("freshh", "fresh"), ("outputt", "output"), ("targets", "target")]
+)
+def test_misspelt_keyword_of_a_call_is_named(misspelt, meant):
+    with pytest.raises(TypeError, match=f"run has no keyword {misspelt}: did you mean {meant}"):
+        run(double, [1], **{misspelt: True})
 
 
 @pytest.mark.parametrize("output", ["s3://bucket/deep/out.csv", "S3://bucket/out.parquet", "file:///data/out.jsonl"])

@@ -283,6 +283,9 @@ def test_map_gets_the_value_of_a_line_of_json(home, tmp_path):
 
     assert run(arrow, "a.jsonl").to_pandas()["value"].tolist() == ["list<item: string>"]
     assert run(lazy, "a.jsonl").to_pandas()["size"].tolist() == [2, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run(lazy, pl.LazyFrame({"t": [[1], [1, 2]]})).to_pandas()["size"].tolist() == [1, 2]
 
 
 def test_large_integers_within_json_are_exact_or_refused(home, tmp_path):
@@ -438,51 +441,7 @@ def test_lists_are_divided(home):
     assert job.to_pandas()["value"].tolist() == [1.0, 0.5]
 
 
-# ---- reuse of results ------------------------------------------------------------------------------------------------
-
-
-def test_reuse_is_reported_even_without_progress(home, capfd):
-    def same(numbers):
-        return numbers
-
-    assert not run(same, [1]).reused
-    assert "fresh=True" not in capfd.readouterr().err
-    job = run(same, [1])
-    assert job.reused and "has this result already" in job._repr_html_()
-    assert "same code, inputs and settings; fresh=True runs it again" in capfd.readouterr().err
-    assert not run(same, [1], fresh=True).reused
-
-
-def test_modules_imported_inside_a_function_decide_about_reuse(home, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_helper.py").write_text("from own_package.factors import FACTOR\n")
-    (tmp_path / "own_package").mkdir()
-    (tmp_path / "own_package" / "__init__.py").write_text("")
-    factors = tmp_path / "own_package" / "factors.py"
-    factors.write_text("FACTOR = 2\n")
-
-    def scaled(numbers):
-        import own_helper
-
-        return [number * own_helper.FACTOR for number in numbers]
-
-    assert run(scaled, [1]).to_pandas()["value"].tolist() == [2]
-    assert run(scaled, [1]).reused
-    (tmp_path / "own_package" / "__init__.py").write_text("from . import factors\nfrom .factors import FACTOR\n")
-    (tmp_path / "own_helper.py").write_text("from own_package import FACTOR\n")
-    assert not run(scaled, [1]).reused
-    factors.write_text("FACTOR = 30\n")
-    job = run(scaled, [1])
-    assert not job.reused and job.to_pandas()["value"].tolist() == [30]
-
-    def by_name(numbers):
-        import importlib
-
-        return [number * importlib.import_module("own_package.factors").FACTOR for number in numbers]
-
-    assert run(by_name, [1]).to_pandas()["value"].tolist() == [30]
-    factors.write_text("FACTOR = 4\n")
-    assert run(by_name, [1]).to_pandas()["value"].tolist() == [4]
+# ---- modules ---------------------------------------------------------------------------------------------------------
 
 
 def test_modules_imported_inside_a_function_travel(home, tmp_path, monkeypatch):

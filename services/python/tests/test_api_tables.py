@@ -76,3 +76,20 @@ def test_functions_get_the_types_of_pandas(tmp_path):
         return [f"{table.null_count().row(0)} {table.schema['id']}"] * len(table)
 
     assert run(nulls, str(path)).to_pandas()["value"].tolist() == ["(0, 1, 1, 1) Int64"] * 2
+
+
+def test_one_column_without_a_type_leaves_the_others_theirs(tmp_path):
+    frame = pandas.DataFrame(
+        {
+            "period": pandas.period_range("2020-01", periods=2, freq="M"),
+            "whole": pandas.array([1, None], "Int64"),
+            "between": pandas.arrays.IntervalArray.from_breaks(range(3)),
+            "text": pandas.array(["a", None], "string"),
+            "mixed": pandas.Categorical([1, "a"]),
+            "complex": [1j, 2j],
+        }
+    )
+    found = run(lambda frame: frame, frame, output=tmp_path / "rows.parquet").to_pandas()
+    known = ["period", "whole", "between", "text"]
+    pandas.testing.assert_frame_equal(found[known], frame[known])
+    assert found["complex"].tolist() == ["1j", "2j"]

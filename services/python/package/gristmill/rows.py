@@ -190,10 +190,6 @@ class Tables:
 
     def _pandas_metadata(self, frame, with_index):
         """Returns the JSON that pandas writes into its Parquet files about a frame; ``None`` without pyarrow."""
-        try:
-            import pyarrow
-        except ImportError:
-            return None
         dtypes = (*frame.dtypes, *(frame.index.to_frame().dtypes if with_index else ()))
         key = (tuple(frame.columns), tuple(frame.columns.names), dtypes, with_index, tuple(frame.index.names))
         try:
@@ -201,15 +197,40 @@ class Tables:
         except TypeError:
             known = None
         if known is None:
-            try:
-                # Without this argument, Arrow describes a range too, and with `False` not the labels of the columns.
-                schema = pyarrow.Schema.from_pandas(frame.iloc[:0], preserve_index=with_index or None)
-            except (pyarrow.ArrowException, TypeError, ValueError):
+            schema = _schema_of(frame.iloc[:0], with_index)
+            if schema is None:
                 return None
             # Arrow writes a missing label as NaN, which is not JSON.
             described = schema.metadata[b"pandas"].decode().replace('"name": NaN', '"name": "nan"')
             known = self._known[key] = _with_texts_of_periods(described)
         return known
+
+
+def _schema_of(frame, with_index):
+    """Returns the schema of an empty frame. Columns without a type of Arrow, such as complex numbers, count as objects,
+    which they become. ``None``: the labels or the index have none, or pyarrow is not installed."""
+    import pandas
+
+    try:
+        import pyarrow
+    except ImportError:
+        return None
+
+    def schema_of(part):
+        try:
+            # Without this argument, Arrow describes a range too, and with `False` not the labels of the columns.
+            return pyarrow.Schema.from_pandas(part, preserve_index=with_index or None)
+        except (pyarrow.ArrowException, TypeError, ValueError):
+            return None
+
+    schema = schema_of(frame)
+    if schema is None:
+        frame = frame.copy()
+        for position in range(frame.shape[1]):
+            if schema_of(frame.iloc[:, [position]]) is None:
+                frame.isetitem(position, pandas.Series(dtype=object, index=frame.index))
+        schema = schema_of(frame)
+    return schema
 
 
 def _with_texts_of_periods(known):

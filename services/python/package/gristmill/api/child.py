@@ -127,7 +127,7 @@ class Child:
             return dict(answer)
         if status < 0:
             raise GristmillError(
-                f"the command that ran the job was killed by signal {-status}; job.retry() continues it"
+                f"the command that ran the job was killed by signal {-status}; the same call continues it"
             )
         command.fail(status, answer, _content(self._stderr))
 

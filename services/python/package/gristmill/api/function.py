@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib.machinery
 import inspect
-import io
 import json
 import linecache
 import os
@@ -25,6 +24,8 @@ from typing import Any
 
 from gristmill.api.errors import GristmillError
 from gristmill.api.inputs import in_use
+from gristmill.api.reads import what_is_read
+from gristmill.api.same import digest, dumps
 
 ENTRY = '''"""Runs a function that was pickled from Python."""
 
@@ -51,11 +52,6 @@ except ImportError:
 TAKES_ARROW = ("pyarrow", "polars", "polars_lazy", "records", "polars_series", "arrow_array", "array")
 TAKES_PANDAS = {"pandas": "files", "frame": "memory", "series": "memory", "frame_rows": "memory"}
 TAKES_ITEMS = ("items", "lines")
-CODE = (
-    *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
-    *("names", "varnames", "freevars", "cellvars"),
-)
-"""The attributes that decide the behaviour of a code object, besides its constants."""
 TRAVELS_ANYWAY = ("gristmill", "azureml_user", "cloudpickle")
 """Packages that every worker process has."""
 FORM = ("argument", "each", "concurrency", "is_named", "dtype", "dtypes", "shape", "of_lines", "working_folder")
@@ -183,20 +179,26 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dic
     settings = json.dumps(about, sort_keys=True)
     try:
         with _by_value():
-            same, codes = _digest(wanted)
+            found = digest(wanted)
+            of_init = digest(init)
     except Exception as error:
         raise TypeError(_cannot_travel(function, init, error)) from None
-    modules = _modules_imported_by(codes)
+    modules = _modules_imported_by(found.codes)
+    codes = list(found.codes)
+    for name, source in modules.items():
+        codes += _all_code(compile(source, name, "exec"))
+    same = found.bytes
     for name, source in sorted(modules.items()):
         same += hashlib.blake2b(f"{name}\n".encode() + source).digest()
-    digest = hashlib.blake2b(same + settings.encode() + ENTRY.encode(), digest_size=8).hexdigest()
-    folder = root / job_name(name_of(function)) / digest
+    code = hashlib.blake2b(same + settings.encode() + ENTRY.encode(), digest_size=8).hexdigest()
+    reads = what_is_read(found, of_init, codes)
+    folder = root / job_name(name_of(function)) / (_with(code, reads) if reads else code)
     if in_use(folder):
         return folder
     with _by_value():
-        pickled = cloudpickle.dumps(wanted)
-    about["sources"] = _sources(codes)
-    beside = folder.with_name(f".{digest}.{os.getpid()}.{threading.get_ident()}")
+        pickled = dumps(wanted)
+    about |= {"code": code, "reads": reads, "sources": _sources(found.codes)}
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     library = "pandas" if form["argument"] in TAKES_PANDAS else "pyarrow" if form["argument"] in TAKES_ARROW else None
@@ -327,25 +329,17 @@ def _is_own_folder(path: str) -> bool:
     return not any(full == one or full.startswith(one + os.sep) for one in {*installed, package})
 
 
-def _digest(wanted: Any) -> tuple[bytes, list[types.CodeType]]:
-    """Returns bytes that are equal for functions with the same code and values, wherever that code was typed; and all
-    code that travels."""
-    import cloudpickle
+def _with(code: str, reads: dict[str, str]) -> str:
+    content = json.dumps([code, reads], sort_keys=True)
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
-    codes: list[types.CodeType] = []
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, types.CodeType):
-                codes.append(obj)
-                # Leaves out file and lines, because a notebook names its cells after the process of its kernel.
-                parts = [getattr(obj, f"co_{part}", None) for part in CODE]
-                return bytes, (repr(parts).encode(),), {"consts": obj.co_consts}
-            return super().reducer_override(obj)
-
-    file = io.BytesIO()
-    Pickler(file).dump(wanted)
-    return hashlib.blake2b(file.getvalue()).digest(), codes
+def _all_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yields code, and the code of the functions and classes in it."""
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _all_code(one)
 
 
 def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
@@ -354,10 +348,7 @@ def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
     import dis
 
     names: list[str] = []
-    left = list(codes)
-    while left:
-        code = left.pop()
-        left += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    for code in (one for each in codes for one in _all_code(each)):
         if "import_module" in code.co_names:
             names += [one for one in code.co_consts if isinstance(one, str) and one.replace(".", "").isidentifier()]
         module = ""
@@ -426,19 +417,33 @@ def _sources(codes: list[types.CodeType]) -> dict[str, list[str]]:
 
 
 def _cannot_travel(function: Any, init: Any, error: Exception) -> str:
-    import cloudpickle
-
-    for owner in (function, init):
-        closure = inspect.getclosurevars(owner) if inspect.isfunction(owner) else None
-        if closure is None:
-            continue
-        for where, values in (("the variable", closure.nonlocals), ("the global", closure.globals)):
-            for name, value in values.items():
-                try:
-                    cloudpickle.dumps(value)
-                except Exception as cause:
-                    return (
-                        f"{name_of(owner)} cannot travel to a worker process, because of {where} {name} "
-                        f"({type(value).__name__}): {cause}. Create it in init, or inside the function"
-                    )
+    for owner in filter(None, (function, init)):
+        with _by_value():
+            found = _untransportable(name_of(owner), owner, 3)
+        if found is not None and found[0] != name_of(owner):
+            name, value, cause = found
+            return (
+                f"{name_of(owner)} cannot travel to a worker process, because of {name} ({type(value).__name__}): "
+                f"{cause}. Create it in init, or inside the function"
+            )
     return f"{name_of(function)} cannot travel to a worker process: {error}"
+
+
+def _untransportable(name: str, value: Any, depth: int) -> tuple[str, Any, Exception] | None:
+    """Returns the innermost object that cannot be pickled, by its name in the code, and why; ``None``: all can."""
+    try:
+        dumps(value)
+    except Exception as error:
+        parts: dict[str, Any] = {}
+        if inspect.isfunction(value):
+            closure = inspect.getclosurevars(value)
+            parts = {**closure.nonlocals, **closure.globals}
+        elif inspect.ismethod(value):
+            parts = {"self": value.__self__}
+        elif hasattr(value, "__dict__"):
+            parts = {f"{name}.{part}": inner for part, inner in vars(value).items()}
+        for part, inner in parts.items() if depth else ():
+            if found := _untransportable(part, inner, depth - 1):
+                return found
+        return name, value, error
+    return None

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gristmill.api.same import dumps_alike
+
 LIKE_URL = re.compile(r"[a-z][a-z0-9+.-]*://|(s3a?|gs|az|adl|azure|abfss?|https?|file)(:|//)", re.IGNORECASE)
 # Not `.txt` and `.json`, which are more often documents than tables: the type of the function's argument decides.
 TABLE_NAMES = re.compile(r"\.(csv|tsv|jsonl|ndjson)(\.gz|\.zst)?$|\.(parquet|pq)$", re.IGNORECASE)
@@ -122,7 +124,7 @@ def _first_name(path: str) -> str:
 
 def is_table(value: Any) -> bool:
     """Returns whether the value is a DataFrame or an Arrow table, without importing their packages."""
-    return type(value).__module__.split(".")[0] in ("pandas", "polars", "pyarrow") and hasattr(value, "columns")
+    return type(value).__module__.split(".")[0] in ("pandas", "polars", "pyarrow") and hasattr(type(value), "columns")
 
 
 def library_of(value: Any) -> str:
@@ -231,24 +233,25 @@ def _converted(frame: Any, keeps_index: bool) -> Any:
         raise TypeError(f"inputs cannot be converted to an Arrow table: {error}") from None
 
 
-def lines_of(values: Iterable[Any]) -> list[bytes]:
-    """Returns a line of JSON for each object, which is pickled in it."""
+def lines_of(values: Iterable[Any]) -> tuple[list[bytes], str]:
+    """Returns a line of JSON for each object, which is pickled in it, and a text that is equal for equal objects."""
     import base64
+    import hashlib
     import pickle
 
     lines = []
+    content = hashlib.blake2b(digest_size=16)
     for position, value in enumerate(values):
         try:
             if type(value) in PLAIN:
-                pickled = pickle.dumps(value, 5)
+                same = pickled = pickle.dumps(value, 5)
             else:
-                import cloudpickle
-
-                pickled = cloudpickle.dumps(value)
+                pickled, same = dumps_alike(value)
         except Exception as error:
             raise TypeError(f"inputs: item {position} ({type(value).__name__}) cannot be pickled: {error}") from None
+        content.update(b"%d " % len(same) + same)
         lines.append(b'{"%s": "%s"}\n' % (PICKLED.encode(), base64.b64encode(pickled)))
-    return lines
+    return lines, content.hexdigest()
 
 
 def object_of(values: dict[str, Any]) -> Any:

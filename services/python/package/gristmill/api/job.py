@@ -210,13 +210,13 @@ class Job:
             if headline := self._result.get("headline"):
                 notes.append(f"job {self.id} {headline}")
         for text in map(self._say, notes) if shown else []:
-            if text not in self._shown:
+            if text and text not in self._shown:
                 self._shown.add(text)
                 note(text)
 
     def _warn(self, texts: list[str]) -> None:
         for text in map(self._say, texts):
-            if text not in self._shown:
+            if text and text not in self._shown:
                 self._shown.add(text)
                 warn(text)
 
@@ -561,7 +561,8 @@ class Interrupted(KeyboardInterrupt):
     """The user interrupted a call that waited for ``job``, which was canceled; ``job.retry()`` continues it."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(f"job {job.id} was canceled; its committed results stay, and job.retry() continues it")
+        retry = f'gristmill.attach("{job.id}").retry()'
+        super().__init__(f"job {job.id} was canceled; its committed results stay, and {retry} continues it")
         self.job = job
 
 

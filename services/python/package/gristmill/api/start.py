@@ -22,6 +22,9 @@ ISOLATE = (
     "mean does, gets other results then."
 )
 
+KEYWORDS = ("inputs", "init", "output", "mini_batch_size", "name", "target", "progress", "verbose", "fresh")
+"""The keywords of a call that are not keys of a job file, or mean something else there."""
+
 
 def run(
     function: Callable[..., Any] | str | os.PathLike[str] | Step,
@@ -258,6 +261,7 @@ def _start(call: Call) -> Job:
     try:
         job = Job._begun(Child(arguments, text_of(document)), target, say)
     except InvalidJob as error:
+        _check_keywords(error, "map" if call.each else "run")
         texts = isinstance(call.inputs, list) and "does not exist" in str(error)
         hint = "\nA list of texts is a list of paths: pass gristmill.items([…]) for texts." if texts else ""
         raise InvalidJob(say(str(error)) + hint, error.problems) from None
@@ -269,6 +273,17 @@ def _start(call: Call) -> Job:
     if document.get("isolate") == "off" and "isolate" not in call.settings:
         job._advice = ISOLATE
     return job
+
+
+def _check_keywords(error: InvalidJob, called: str) -> None:
+    """Fails if a key that no job file has is a misspelt keyword of a call."""
+    import difflib
+
+    for problem in error.problems:
+        if str(problem.get("message")).startswith("unknown key"):
+            name = str(problem.get("field"))
+            for close in difflib.get_close_matches(name, KEYWORDS, n=1, cutoff=0.75):
+                raise TypeError(f"{called} has no keyword {name}: did you mean {close}?") from None
 
 
 def _start_step(step: Step, settings: dict[str, Any], target: str | None, fresh: bool) -> Job:

@@ -6,7 +6,9 @@ memory.
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 NAME = r"(?P<name>\"[^\"]*\"|'[^']*'|[^:{}]+)"
 """The name of a column as a key, perhaps in quotes."""
@@ -30,7 +32,11 @@ DATES = {"timestamp": "parse_dates=[{}]", "timestamp_day_first": "parse_dates=[{
 KEY_OF_INPUT = re.compile(r"inputs\[\d+\]\.(?P<key>\w+)")
 NEW_OUTPUT = re.compile(r'(, )?output is "[^"]*/functions/outputs/[^"]*" and was "[^"]*"')
 """The default output of a function has the name of the function and of its inputs."""
-NEW_FUNCTION = re.compile(r'source_directory is "[^"]*/functions/[^"]*" and was "[^"]*"')
+NEW_FUNCTION = re.compile(r'source_directory is "(?P<now>[^"]*/functions/[^"]*)" and was "(?P<was>[^"]*)"')
+OTHER_ENTRY = re.compile(r"entry\.py has changed, | and entry\.py has changed|, entry\.py has changed")
+"""The entry script of a function follows from the form of its argument, which differs, too."""
+OTHER_LAMBDA = re.compile(r"job \S+ has completed, and this is a new job, because ")
+"""The name of a lambda does not say that it has anything to do with an earlier one."""
 RETRY = re.compile(r"`gristmill retry (?P<job>[^` ]+)`")
 STORED = re.compile(
     r"/\S*/functions/inputs/[0-9a-f]+(-\d+\.parquet|\.jsonl)(, row (?P<row>\d+), counted from 0|, line (?P<line>\d+))?"
@@ -48,19 +54,36 @@ class Wording:
         self._called = called
 
     def __call__(self, text: str) -> str:
-        """Returns the text in the words of the call."""
+        """Returns the text in the words of the call; empty if it means nothing there."""
+        if self._called == "<lambda>()" and OTHER_LAMBDA.match(text):
+            return ""
         text = re.sub(r"(?<![\w.])run\(\)", lambda _: self._called, text)
         text = KEY_OF_INPUT.sub(lambda match: NAMES.get(match["key"], match["key"]), text)
         text = OF_DATES.sub(_out_of_dates, text).replace("`columns` makes it", "`dtype` makes it")
         text = TYPE_OF_COLUMN.sub(_type_of_column, text)
         text = SETTING.sub(_setting, text)
-        text = NEW_OUTPUT.sub("", NEW_FUNCTION.sub("the function has changed", text)).replace("because , ", "because ")
+        text = OTHER_ENTRY.sub("", NEW_FUNCTION.sub(_change, text))
+        text = NEW_OUTPUT.sub("", text).replace("because , ", "because ")
         text = text.replace(
             "set `partition_format`", "use gristmill.read_csv(…, partition_format=…), or another read function,"
         )
         text = text.replace("the value of inputs has changed", "the inputs have changed")
         text = RETRY.sub(lambda match: f'`gristmill.attach("{match["job"]}").retry()`', text)
         return STORED.sub(_place, text)
+
+
+def _change(match: re.Match[str]) -> str:
+    """Returns what has changed: the function, or files and variables that it names."""
+    try:
+        now, was = (json.loads(Path(match[name], "function.json").read_text()) for name in ("now", "was"))
+    except OSError:
+        return "the function has changed"
+    if now["code"] != was["code"]:
+        return "the function has changed"
+    differ = [name for name in {**now["reads"], **was["reads"]} if now["reads"].get(name) != was["reads"].get(name)]
+    if len(differ) > 1:
+        return f"{differ[0]} and {len(differ) - 1} more that the function names have changed"
+    return f"{''.join(differ)}, which the function names, has changed"
 
 
 def _place(match: re.Match[str]) -> str:
