@@ -1,5 +1,8 @@
 """`status` says what a job of a target waits for, in each situation."""
 
+import signal
+import time
+
 from harness import HOLDS, wait_until
 
 
@@ -13,8 +16,15 @@ def test_hint_names_what_a_job_waits_for(workplace, sqlite):
 
     first = enqueue("first")
     wait_for_hint(first, "no reducer has looked at it yet")
+    following = sqlite.start("status", first, "--wait")
+    # It says nothing of a job that waits for less than eight seconds.
+    time.sleep(10)
     reducer = sqlite.reducer()
     wait_for_hint(first, "no worker is running")
+    time.sleep(2)
+    following.send(signal.SIGTERM)
+    said = following.wait().stderr
+    assert said.index("no reducer has looked at it yet") < said.index("no worker is running"), said
     options = ("--process-count", 1, "--node", "a1", "--label", "zone=a")
     worker = sqlite.worker(*options, AZ_BATCHAI_GPU_COUNT_FOUND="1")
     greedy = enqueue("greedy", gpus_per_process=2)

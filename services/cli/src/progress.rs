@@ -30,12 +30,14 @@ struct Latest {
 }
 
 impl Latest {
-    /// Returns the progress, and the reason why the job waits.
+    /// Returns the progress, and the reason why the job waits. Then nothing is known of its end.
     fn get(&self) -> (Progress, Option<String>) {
         let progress = self.progress.borrow().clone();
         let trouble = || progress.trouble.as_ref().map(|trouble| trouble.reason.clone());
-        let waits_for = self.hint.borrow().as_ref().map(remedies::hint).or_else(trouble);
-        (progress, waits_for)
+        match self.hint.borrow().as_ref().map(remedies::hint).or_else(trouble) {
+            None => (progress, None),
+            reason => (Progress { rate: None, remaining_seconds: None, ..progress }, reason),
+        }
     }
 }
 
@@ -92,14 +94,19 @@ fn print(line: &str) {
 
 /// Calls `print` with every line.
 async fn lines(latest: Latest, print: impl Fn(&str)) {
-    let mut shown = Shown::default();
+    let (mut shown, mut last) = (Shown::default(), String::new());
     loop {
         tokio::time::sleep(LINE_EVERY).await;
         let (now, waits_for) = latest.get();
+        let (waits, line) = (waits_for.is_some(), parts(&now).join(", "));
         if let Some(line) = shown.waits_for(waits_for) {
             print(&line);
         }
-        print(&parts(&now).join(", "));
+        // While the job waits, its progress is old.
+        if !waits || line != last {
+            print(&line);
+        }
+        last = line;
         for waiting in now.waiting.iter().take(WAITS_SHOWN_MAX) {
             print(&format!("  waiting for {waiting}"));
         }
@@ -269,6 +276,24 @@ mod tests {
             printed.recv().await.expect("another"),
             format!("  waiting for {}", waiting("process000"))
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn progress_of_a_job_that_waits_is_shown_once_and_without_an_end() {
+        let half = at_rate(&progress(true, 20, 5, 0), Some(0.5));
+        let (_sender, progress) = watch::channel(half);
+        let blocker = engine::Blocker::FirstReducer;
+        let target = engine::targets::TargetRef::ThisMachine;
+        let hint = Hint { job_id: "a-1".to_owned(), target, blocker };
+        let (_hints, hint) = watch::channel(Some(hint));
+        let (sender, mut printed) = tokio::sync::mpsc::unbounded_channel();
+        let showing =
+            lines(Latest { progress, hint }, |line: &str| drop(sender.send(line.to_owned())));
+        tokio::time::timeout(Duration::from_secs(30), showing).await.expect_err("it goes on");
+        let reason = printed.recv().await.expect("the reason");
+        assert!(reason.starts_with("waiting: no reducer has looked at it yet"), "{reason}");
+        assert_eq!(printed.recv().await.expect("a line"), "5 of 20 mini-batches, eta unknown");
+        assert!(printed.try_recv().is_err(), "nothing has changed");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Follows a job to its end, from the store alone: it does not matter where its roles run.
 
+use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
 use protocol::{JobResult, Progress};
@@ -43,7 +44,7 @@ pub async fn follow(
     let (progress_sender, latest) = watch::channel(Reducer::no_progress());
     let (hint_sender, latest_hint) = watch::channel(None);
     let mut shown = None;
-    let mut hinted = false;
+    let mut hinted = None;
     let mut heartbeat: Option<Heartbeat> = None;
     let mut open = OpenJobs::default();
     let mut looked_at_progress: Option<Instant> = None;
@@ -77,9 +78,13 @@ pub async fn follow(
                             events.progress(latest.clone(), latest_hint.clone())
                         });
                     }
-                    None if is_due && !hinted => {
-                        hinted = hint.is_some();
-                        hint.into_iter().for_each(|hint| events.notice(Notice::Waiting(hint)));
+                    None if is_due => {
+                        if let Some(hint) = hint
+                            && hinted.replace(discriminant(&hint.blocker))
+                                != Some(discriminant(&hint.blocker))
+                        {
+                            events.notice(Notice::Waiting(hint));
+                        }
                     }
                     None => {}
                 }
