@@ -224,6 +224,9 @@ def test_store_that_is_not_mounted_is_named_and_not_created(target: Target):
     store.mkdir()
     assert target.doctor(expect=1)["store"] == (state, message)
     assert not [*store.iterdir()]
+    listed, known = (target.workplace.command(*words, "--target", "t") for words in (["jobs"], ["status", "a-job"]))
+    for said in (listed.stderr, known.stderr):
+        assert "is not the folder of a store: it is not mounted, or nothing was enqueued yet" in said, said
     assert target.doctor("--create", expect=0)["store"][0] == "ok"
     assert target.doctor(expect=0)["store"][0] == "ok"
 

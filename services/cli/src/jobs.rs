@@ -5,6 +5,7 @@ use chrono::Utc;
 use engine::words::duration;
 use engine::{Jobs, OpenJobs, READS_AT_ONCE, Summary};
 use protocol::Counts;
+use storage::NOT_A_STORE;
 
 use crate::filter::Filter;
 use crate::{Exit, TargetFlags};
@@ -57,9 +58,12 @@ pub async fn jobs(arguments: &JobsArguments, jobs: &Jobs) -> Result<Exit> {
             break;
         }
     }
+    if shown.is_empty() && !jobs.has_store() {
+        say!(err, "{} {NOT_A_STORE}", jobs.place());
+    }
     if json {
         say!(out, "{}", serde_json::to_string(&shown).expect("plain data always serialises"));
-    } else if shown.is_empty() {
+    } else if shown.is_empty() && jobs.has_store() {
         match jobs.ids().await?.is_empty() {
             true => say!(err, "there are no jobs in {}", jobs.place()),
             false => say!(err, "these flags select no job in {}", jobs.place()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use protocol::{Allocation, Counts, JobResult, JobSpec, JobState, Progress, WaitsFor, is_job_id};
 use reducer::Reducer;
-use storage::{JobStore, SeenWorker, TargetStore};
+use storage::{JobStore, NOT_A_STORE, SeenWorker, TargetStore};
 
 use crate::{Error, Home, Matches, Since, State, TargetRef, is_named, newest_first, started};
 
@@ -160,7 +160,7 @@ impl Jobs {
     pub fn is_there(&self) -> bool {
         match self {
             Self::Here(home) => home.job_folder("").exists(),
-            Self::There { store, .. } => store.folder().is_none_or(std::path::Path::exists),
+            Self::There { .. } => self.has_store(),
         }
     }
 
@@ -225,11 +225,11 @@ impl Jobs {
 
     /// Returns the error that no job matches the request of a caller.
     pub(crate) fn lacks(&self, wanted: &str) -> Error {
-        Error::NoSuchJob {
-            wanted: wanted.to_owned(),
-            place: self.place(),
-            target: self.target().clone(),
-        }
+        let place = match self.has_store() {
+            true => self.place(),
+            false => format!("{}, which {NOT_A_STORE}", self.place()),
+        };
+        Error::NoSuchJob { wanted: wanted.to_owned(), place, target: self.target().clone() }
     }
 
     /// Reads a job that existed a moment ago.
@@ -280,6 +280,14 @@ impl Jobs {
         match self {
             Self::Here(home) => home.job_folder("").display().to_string(),
             Self::There { store, .. } => store.url().to_owned(),
+        }
+    }
+
+    /// Whether the folder of a target is that of a store. Of other stores, each request says so.
+    pub fn has_store(&self) -> bool {
+        match self {
+            Self::There { store, .. } => store.folder().is_none_or(storage::snapshot::is_marked),
+            Self::Here(_) => true,
         }
     }
 

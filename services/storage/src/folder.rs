@@ -22,6 +22,10 @@ use object_store::{
 use crate::listing::SkippedKeys;
 use crate::snapshot;
 
+/// What a folder without a mark is.
+pub const NOT_A_STORE: &str =
+    "is not the folder of a store: it is not mounted, or nothing was enqueued yet";
+
 /// Returns an absolute path without symbolic links. The end of the path need not exist.
 pub fn real_path(path: &Path) -> PathBuf {
     for existing in path.ancestors() {
@@ -59,10 +63,7 @@ impl Folder {
         if tokio::fs::try_exists(snapshot::mark_of(root)).await.unwrap_or(false) {
             return Ok(());
         }
-        let source = format!(
-            "{} is not the folder of a store: it is not mounted, or nothing was enqueued yet",
-            root.display()
-        );
+        let source = format!("{} {NOT_A_STORE}", root.display());
         Err(Error::Generic { store: "LocalFileSystem", source: source.into() })
     }
 

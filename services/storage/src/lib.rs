@@ -57,7 +57,7 @@ mod web;
 
 pub use create::Commit;
 pub use error::{Answer, Error, Source as ErrorSource, deepest_cause};
-pub use folder::real_path;
+pub use folder::{NOT_A_STORE, real_path};
 pub use job_store::{CheckpointPiece, JobStore, PartStream, Reuses, RoundRequest, records_of};
 pub use logs::{LogFile, UPLOADED_LOG_BEGINNING_BYTES, UPLOADED_LOG_BYTES_MAX};
 pub use plan::{LeftOut, PlanComplete};
