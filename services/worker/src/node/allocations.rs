@@ -176,8 +176,8 @@ pub enum Action {
     StopAgent { visit: VisitId, stop: Stop },
     /// The visit has ended: cancel its tasks.
     Close(VisitId),
-    /// Write to the log.
-    Log { job_id: String, is_warning: bool, message: String },
+    /// Write to the log, perhaps about a job.
+    Log { job_id: Option<String>, is_warning: bool, message: String },
 }
 
 /// What a visit waits for.
@@ -420,11 +420,7 @@ impl Allocations {
                     "this node begins nothing more until it can write its entry in the store of the target again"
                 }
             };
-            self.act(Action::Log {
-                job_id: String::new(),
-                is_warning: !is_seen,
-                message: message.to_owned(),
-            });
+            self.act(Action::Log { job_id: None, is_warning: true, message: message.to_owned() });
         }
         for id in self.ids() {
             if let Some(Visit { stage: Stage::Opening { again_at, .. }, .. }) =
@@ -480,7 +476,7 @@ impl Allocations {
                 let reason = "its memory is short".to_owned();
                 let message = format!("this node leaves the job to others: {reason}");
                 memory.rests = Some((now + REST, reason));
-                self.act(Action::Log { job_id, is_warning: false, message });
+                self.act(Action::Log { job_id: Some(job_id), is_warning: false, message });
                 continue;
             }
             self.open(job_id, queues);
@@ -749,7 +745,7 @@ impl Allocations {
     }
 
     fn log(&mut self, visit: VisitId, is_warning: bool, message: String) {
-        let job_id = self.visits[&visit].job_id.clone();
+        let job_id = Some(self.visits[&visit].job_id.clone());
         self.act(Action::Log { job_id, is_warning, message });
     }
 }

@@ -365,10 +365,10 @@ impl<B: NodeBackend> Visits<B> {
                 resources.tasks.iter().for_each(AbortHandle::abort);
             }
             Action::Log { job_id, is_warning: true, message } => {
-                tracing::warn!(job.id = job_id, node.id = self.node, "{message}");
+                tracing::warn!(job.id = job_id.as_deref(), node.id = self.node, "{message}");
             }
             Action::Log { job_id, is_warning: false, message } => {
-                tracing::info!(job.id = job_id, node.id = self.node, "{message}");
+                tracing::info!(job.id = job_id.as_deref(), node.id = self.node, "{message}");
             }
         }
     }
