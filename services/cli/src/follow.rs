@@ -1,4 +1,4 @@
-//! Publishes a job on a compute target, and follows it: `enqueue`, and `retry` there.
+//! Plans a job of a compute target, and follows it: `enqueue`, and `retry` there.
 
 use anyhow::Result;
 use engine::targets::Target;
@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use crate::outcome::report;
 use crate::{Exit, Show, remedies, watch_for_stop};
 
-/// Publishes the work that `retry` has found, and follows the job if requested.
-pub async fn publish(
+/// Plans what `retry` has found, and follows the job if requested.
+pub async fn carry_out(
     retry: Retry,
     (wait, json): (bool, bool),
     target: &Target,

@@ -113,7 +113,7 @@ pub fn hint(hint: &Hint) -> String {
         Blocker::Schedule(_) => format!("{blocker}; `gristmill jobs{flags}` shows all jobs"),
         Blocker::Worker { planned: true, .. } => format!("{blocker}; {worker}"),
         Blocker::Worker { planned: false, .. } => {
-            format!("{blocker}; {worker}; if no `enqueue` is publishing it, continue with: {retry}")
+            format!("{blocker}; {worker}; if no `enqueue` is planning it, continue with: {retry}")
         }
         Blocker::Progress(_) => {
             format!(

@@ -112,7 +112,7 @@ pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exi
                 .map(Retry::Submission),
             None => engine.retry_on(job, &options, &target, &events).await,
         };
-        return publish(retried, &arguments, &target, events, show).await;
+        return carry_out(retried, &arguments, &target, events, show).await;
     }
     let (stop, _signals) = stop_on_signals();
     let ran = Show::during(async |events| match separate_run {
@@ -129,8 +129,8 @@ pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exi
     }
 }
 
-/// Publishes a retry on a target, or prints the reason why it cannot.
-async fn publish(
+/// Carries out a retry on a target, or prints the reason why it cannot.
+async fn carry_out(
     retried: engine::Result<Retry>,
     arguments: &RetryArguments,
     target: &Target,
@@ -139,7 +139,7 @@ async fn publish(
 ) -> Result<Exit> {
     match retried {
         Ok(retry) => {
-            follow::publish(retry, (arguments.wait, arguments.json), target, events, show).await
+            follow::carry_out(retry, (arguments.wait, arguments.json), target, events, show).await
         }
         Err(error) => {
             show.finish(events).await;

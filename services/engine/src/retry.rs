@@ -18,7 +18,7 @@ use crate::ended::written_here;
 use crate::execute::Execution;
 use crate::round::{begin_round, check_script_is_there, delete_checkpoints, take_script};
 use crate::run::{Locks, lock_output};
-use crate::submit::{SIGN_EVERY, check_writers, enter, full, send_snapshots};
+use crate::submit::{HEARTBEAT_EVERY, check_writers, enter, full, send_snapshots};
 use crate::{
     Busy, Engine, Error, Events, FoundJob, Jobs, Notice, Purpose, StopRequest, Submission, Target,
     Unfinished,
@@ -418,12 +418,12 @@ async fn is_served(jobs: &Jobs, job: &JobStore, job_id: &str) -> Result<bool> {
 
 /// Whether a process plans the job now. Waits for another heartbeat.
 async fn is_being_planned(job: &JobStore) -> Result<bool> {
-    let sign = job.planning().await?;
-    if sign.is_none() {
+    let heartbeat = job.planning().await?;
+    if heartbeat.is_none() {
         return Ok(false);
     }
-    sleep(SIGN_EVERY + SIGN_EVERY / 2).await;
-    Ok(job.planning().await? != sign)
+    sleep(HEARTBEAT_EVERY + HEARTBEAT_EVERY / 2).await;
+    Ok(job.planning().await? != heartbeat)
 }
 
 #[cfg(test)]
@@ -442,7 +442,7 @@ mod tests {
         job.put_planning("1".to_owned()).await.expect("writable");
         assert!(!is_being_planned(&job).await.expect("readable"), "the process was killed");
         let planner = async {
-            sleep(SIGN_EVERY).await;
+            sleep(HEARTBEAT_EVERY).await;
             job.put_planning("2".to_owned()).await.expect("writable");
         };
         assert!(tokio::join!(is_being_planned(&job), planner).0.expect("readable"));

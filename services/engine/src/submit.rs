@@ -33,7 +33,7 @@ const LEASE_MARGIN: Duration = Duration::from_secs(5);
 const SENDS_MAX: usize = 3;
 const PATHS_NAMED_MAX: usize = 3;
 /// Time between two heartbeats of a process that plans or publishes.
-pub(crate) const SIGN_EVERY: Duration = Duration::from_secs(4);
+pub(crate) const HEARTBEAT_EVERY: Duration = Duration::from_secs(4);
 
 /// A job that is described in the store of its target and not yet published.
 #[derive(Debug)]
@@ -157,9 +157,9 @@ impl Submission {
     pub async fn plan(&self) -> crate::Result<PlannedJob> {
         let Self { job, spec, .. } = self;
         let signing = job.clone();
-        let _planning = show_life(move |sign| {
+        let _planning = show_life(move |heartbeat| {
             let job = signing.clone();
-            async move { job.put_planning(sign).await }
+            async move { job.put_planning(heartbeat).await }
         });
         let partitioner =
             Partitioner::planning(spec.clone(), job.clone()).with_inputs(self.listings.clone());
@@ -399,7 +399,7 @@ pub(crate) fn show_life<F: Future<Output = storage::Result<()>> + Send>(
                     "cannot record that this process plans or publishes the job: {error:#}"
                 );
             }
-            tokio::time::sleep(SIGN_EVERY).await;
+            tokio::time::sleep(HEARTBEAT_EVERY).await;
         }
     }))
 }

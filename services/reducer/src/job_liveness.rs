@@ -149,12 +149,12 @@ mod tests {
     fn heartbeat_of_some_time_ago_counts_from_then() {
         let mut now = Timestamp::now();
         let mut job_liveness = JobLiveness::new(SILENCE, now);
-        let sign = seconds(&mut now, 3);
+        let heartbeat = seconds(&mut now, 3);
         job_liveness.heard(seconds(&mut now, 4).before(Duration::from_secs(4)));
         assert_eq!((job_liveness.attended().as_secs(), job_liveness.is_silent(now)), (3, false));
-        job_liveness.heard(sign);
+        job_liveness.heard(heartbeat);
         assert!(job_liveness.is_silent(seconds(&mut now, 1)));
-        assert_eq!(job_liveness.silent_since(now), Some(sign.epoch_milliseconds));
+        assert_eq!(job_liveness.silent_since(now), Some(heartbeat.epoch_milliseconds));
         job_liveness.heard(now);
         assert_eq!(
             (job_liveness.attended().as_secs(), job_liveness.is_silent(now)),

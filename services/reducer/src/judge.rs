@@ -119,7 +119,7 @@ impl Judge {
             self.progressed = Some(attended);
         }
         let times_ready = tally.nodes().times_ready();
-        let (_, stops) = tally.nodes().failed_starts();
+        let (_, stops) = tally.nodes().stopped_nodes();
         if std::mem::replace(&mut self.times_ready, times_ready) != times_ready
             || std::mem::replace(&mut self.stops, stops) != stops
         {

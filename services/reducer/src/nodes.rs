@@ -32,7 +32,7 @@ pub struct Nodes {
     init_failures: u64,
     init_error: Option<ErrorReport>,
     stopped: BTreeMap<String, String>,
-    failed_starts: FailedStarts,
+    stopped_nodes: StoppedNodes,
     /// Oldest first.
     waiting: Vec<Waiting>,
     /// Live processes that were replaced, by the word of their wear.
@@ -45,7 +45,7 @@ pub struct Nodes {
 /// Nodes that have stopped because the script did not start, since it last worked anywhere. A stopped node tries again
 /// after a while.
 #[derive(Clone, Debug, Default)]
-struct FailedStarts {
+struct StoppedNodes {
     nodes: BTreeSet<String>,
     times: usize,
 }
@@ -126,8 +126,8 @@ impl Nodes {
                 match cause {
                     Some(cause) => {
                         self.stopped.insert(node.clone(), cause.clone());
-                        self.failed_starts.nodes.insert(node.clone());
-                        self.failed_starts.times += 1;
+                        self.stopped_nodes.nodes.insert(node.clone());
+                        self.stopped_nodes.times += 1;
                     }
                     None => drop(self.stopped.remove(node)),
                 }
@@ -153,8 +153,8 @@ impl Nodes {
     }
 
     pub(crate) fn attempt_ended(&mut self, node: &str, process: &str) {
-        if self.failed_starts.times > 0 {
-            self.failed_starts = FailedStarts::default();
+        if self.stopped_nodes.times > 0 {
+            self.stopped_nodes = StoppedNodes::default();
         }
         if !self.waiting.is_empty() {
             self.waiting.retain(|waiting| {
@@ -190,7 +190,7 @@ impl Nodes {
     }
 
     fn init_succeeded(&mut self, node: &str, process: &str) {
-        self.failed_starts = FailedStarts::default();
+        self.stopped_nodes = StoppedNodes::default();
         if self.init_failures > 0 {
             self.init_failures = 0;
             self.init_error = None;
@@ -291,8 +291,8 @@ impl Nodes {
 
     /// Returns how many nodes have stopped because the script did not start, and how often they have, since it last worked
     /// anywhere.
-    pub fn failed_starts(&self) -> (usize, usize) {
-        (self.failed_starts.nodes.len(), self.failed_starts.times)
+    pub fn stopped_nodes(&self) -> (usize, usize) {
+        (self.stopped_nodes.nodes.len(), self.stopped_nodes.times)
     }
 
     /// Returns in sentences how many processes were replaced and why, which nodes must not work on

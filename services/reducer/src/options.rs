@@ -28,7 +28,7 @@ pub struct Backlog {
 #[derive(Clone, Debug, Default)]
 pub struct Workers {
     /// The last heartbeat of a worker in the store of the target; results are heartbeats, too.
-    pub sign: Option<Timestamp>,
+    pub heartbeat: Option<Timestamp>,
     /// The processes of the job on each node that is not silent, by name.
     pub nodes: BTreeMap<String, Running>,
     /// Mini-batches that all nodes hold. A silent one may still have its own.

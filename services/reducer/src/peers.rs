@@ -204,8 +204,8 @@ impl Reducer {
         if self.peers == Peers::Alone {
             return;
         }
-        if let Some(sign) = (self.options.workers)().sign {
-            self.judge.job_liveness.heard(sign);
+        if let Some(heartbeat) = (self.options.workers)().heartbeat {
+            self.judge.job_liveness.heard(heartbeat);
         }
         let is_silent = self.workers_silent_since().is_some();
         if is_silent == std::mem::replace(&mut self.is_silent, is_silent) {

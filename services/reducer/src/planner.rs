@@ -83,7 +83,7 @@ enum Publication {
     Complete(u64),
     /// They do not. The last heartbeat of a process that may publish them, and since when it has
     /// been the last.
-    Missing { sign: Option<Bytes>, since: Instant, looked_at: Instant },
+    Missing { heartbeat: Option<Bytes>, since: Instant, looked_at: Instant },
 }
 
 /// The report of a planner.
@@ -208,8 +208,8 @@ impl Planner {
                 }
             }
         }
-        for (job_id, sign) in self.worker_liveness.signs() {
-            all.entry(job_id.to_owned()).or_default().sign = Some(sign);
+        for (job_id, heartbeat) in self.worker_liveness.heartbeats() {
+            all.entry(job_id.to_owned()).or_default().heartbeat = Some(heartbeat);
         }
         all
     }
@@ -392,10 +392,10 @@ impl KnownJob {
         }
         let last = store.publishing().await?;
         let since = match &self.publication {
-            Publication::Missing { sign, since, .. } if *sign == last => *since,
+            Publication::Missing { heartbeat, since, .. } if *heartbeat == last => *since,
             _ => now,
         };
-        self.publication = Publication::Missing { sign: last, since, looked_at: now };
+        self.publication = Publication::Missing { heartbeat: last, since, looked_at: now };
         Ok(is_own || now - since >= SILENCE)
     }
 }

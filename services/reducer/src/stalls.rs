@@ -73,7 +73,7 @@ pub fn init_failure(
     able: Option<&BTreeSet<String>>,
 ) -> Option<Stall> {
     let nodes_needed = limits.peers.nodes_needed(limits.node_count, nodes);
-    let (failed, times) = nodes.failed_starts();
+    let (failed, times) = nodes.stopped_nodes();
     let is_other = |node: &String| !nodes.stopped().contains_key(node);
     let others_try = failed < NODES_TRIED
         && times < STOPS_MAX

@@ -24,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct WorkerLiveness {
     workers: HashMap<String, Worker>,
     /// The last heartbeat of a worker for each job.
-    signs: HashMap<String, Timestamp>,
+    heartbeats: HashMap<String, Timestamp>,
     looked_at: Option<Timestamp>,
 }
 
@@ -54,7 +54,7 @@ impl WorkerLiveness {
             last.allocations.iter().map(|allocation| &*allocation.node).collect();
         let mut before = std::mem::take(&mut self.workers);
         for SeenWorker { state, seen_at } in seen {
-            let sign = now.before(Duration::from_millis(by_store.saturating_sub(*seen_at)));
+            let heartbeat = now.before(Duration::from_millis(by_store.saturating_sub(*seen_at)));
             let is_at_work = at_work.contains(&*state.name) || !state.jobs.is_empty();
             let silent = match before.remove(&state.name) {
                 _ if !is_at_work => Duration::ZERO,
@@ -63,23 +63,23 @@ impl WorkerLiveness {
                 _ => Duration::ZERO,
             };
             for job_id in state.jobs.keys() {
-                let known = self.signs.entry(job_id.clone()).or_insert(sign);
-                if known.instant < sign.instant {
-                    *known = sign;
+                let known = self.heartbeats.entry(job_id.clone()).or_insert(heartbeat);
+                if known.instant < heartbeat.instant {
+                    *known = heartbeat;
                 }
             }
             self.workers.insert(state.name.clone(), Worker { seen_at: *seen_at, silent });
         }
         let open: HashSet<&str> = last.jobs.iter().map(|job| &*job.job_id).collect();
-        self.signs.retain(|job_id, _| open.contains(&**job_id));
+        self.heartbeats.retain(|job_id, _| open.contains(&**job_id));
         let is_silent =
             |(name, worker): (&String, &Worker)| (worker.silent >= SILENCE).then(|| name.clone());
         self.workers.iter().filter_map(is_silent).collect()
     }
 
-    /// Returns the last sign of a worker for each job.
-    pub fn signs(&self) -> impl Iterator<Item = (&str, Timestamp)> {
-        self.signs.iter().map(|(job_id, sign)| (&**job_id, *sign))
+    /// Returns the last heartbeat of a worker for each job.
+    pub fn heartbeats(&self) -> impl Iterator<Item = (&str, Timestamp)> {
+        self.heartbeats.iter().map(|(job_id, heartbeat)| (&**job_id, *heartbeat))
     }
 }
 
@@ -138,8 +138,8 @@ mod tests {
         }
 
         fn age_of_the_heartbeat(&self) -> Option<u64> {
-            let (_, sign) = self.worker_liveness.signs().next()?;
-            Some((self.now.instant - sign.instant).as_secs())
+            let (_, heartbeat) = self.worker_liveness.heartbeats().next()?;
+            Some((self.now.instant - heartbeat.instant).as_secs())
         }
     }
 

@@ -244,22 +244,22 @@ impl JobStore {
         optional(self.get("plan/identity.json").await)
     }
 
-    /// Records a sign that a command plans the job. Each sign must differ from all others.
-    pub async fn put_planning(&self, sign: String) -> Result<()> {
-        self.put("plan/planning", sign.into()).await
+    /// Records a heartbeat of the command that plans the job. Each heartbeat must differ from all others.
+    pub async fn put_planning(&self, heartbeat: String) -> Result<()> {
+        self.put("plan/planning", heartbeat.into()).await
     }
 
-    /// Returns the last sign of a command that has planned the job.
+    /// Returns the last heartbeat of a command that has planned the job.
     pub async fn planning(&self) -> Result<Option<Bytes>> {
         optional(self.get("plan/planning").await)
     }
 
-    /// Records a sign that a reducer publishes the job. Each sign must differ from all others.
-    pub async fn put_publishing(&self, sign: String) -> Result<()> {
-        self.put("plan/publishing", sign.into()).await
+    /// Records a heartbeat of the reducer that publishes the job. Each heartbeat must differ from all others.
+    pub async fn put_publishing(&self, heartbeat: String) -> Result<()> {
+        self.put("plan/publishing", heartbeat.into()).await
     }
 
-    /// Returns the last sign of a reducer that has published the job.
+    /// Returns the last heartbeat of a reducer that has published the job.
     pub async fn publishing(&self) -> Result<Option<Bytes>> {
         optional(self.get("plan/publishing").await)
     }

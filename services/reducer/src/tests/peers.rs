@@ -240,10 +240,10 @@ impl ObjectStore for LateStore {
 
 /// Returns what a reducer sees of workers of which only the last sign of life is known.
 fn workers(
-    signs: &watch::Sender<Option<Timestamp>>,
+    heartbeats: &watch::Sender<Option<Timestamp>>,
 ) -> Arc<dyn Fn() -> Arc<Workers> + Send + Sync> {
-    let signs = signs.subscribe();
-    Arc::new(move || Arc::new(Workers { sign: *signs.borrow(), ..Workers::default() }))
+    let heartbeats = heartbeats.subscribe();
+    Arc::new(move || Arc::new(Workers { heartbeat: *heartbeats.borrow(), ..Workers::default() }))
 }
 
 #[tokio::test(start_paused = true)]
@@ -459,9 +459,9 @@ async fn reducer_of_a_job_without_workers_gives_signs_of_life() {
     job.options = Options { progress_interval: Duration::from_millis(10), ..Options::shared() };
     let run = AbortOnDropHandle::new(tokio::spawn(job.open().await.run(CancellationToken::new())));
     let written = async || job.store.progress().await.expect("readable").map(|written| written.at);
-    let mut signs = HashSet::new();
-    while signs.len() < 4 {
-        signs.extend(written().await);
+    let mut heartbeats = HashSet::new();
+    while heartbeats.len() < 4 {
+        heartbeats.extend(written().await);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(!run.is_finished());
@@ -486,11 +486,11 @@ async fn reducer_that_knows_of_no_end_does_not_look_for_the_result() {
 #[tokio::test]
 async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     let mut job = Job::new();
-    let signs = watch::Sender::new(None);
+    let heartbeats = watch::Sender::new(None);
     job.options = Options {
         progress_interval: Duration::from_millis(10),
         silence: Duration::from_millis(200),
-        workers: workers(&signs),
+        workers: workers(&heartbeats),
         ..Options::shared()
     };
     job.spec.progress_update_timeout_seconds = 1;
@@ -517,7 +517,7 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     assert!(!run.is_finished(), "time without workers does not count");
     let beating = async {
         loop {
-            signs.send_replace(Some(Timestamp::now()));
+            heartbeats.send_replace(Some(Timestamp::now()));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -564,14 +564,15 @@ async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
     for (first_look, lives) in (0..8).flat_map(|look| (0..8).map(move |lives| (look, lives))) {
         let mut job = Job::new();
         job.store = JobStore::new(Arc::new(InMemory::new()), "jobs/job".into());
-        let signs = watch::Sender::new(None);
-        job.options = Options { reports: false, workers: workers(&signs), ..Options::shared() };
+        let heartbeats = watch::Sender::new(None);
+        job.options =
+            Options { reports: false, workers: workers(&heartbeats), ..Options::shared() };
         let beating = async {
             loop {
-                let sign = Timestamp::now();
+                let heartbeat = Timestamp::now();
                 // The planner looks every second, and a request takes its time.
                 tokio::time::sleep(Duration::from_millis(1150)).await;
-                signs.send_replace(Some(sign));
+                heartbeats.send_replace(Some(heartbeat));
                 tokio::time::sleep(PERIOD - Duration::from_secs(1)).await;
             }
         };

@@ -164,7 +164,7 @@ impl Gpus {
     fn failing(
         &mut self,
         gpus: &GpuSet,
-        trouble: GpuFault,
+        fault: GpuFault,
         mini_batch: Option<u64>,
         cause: &str,
     ) -> bool {
@@ -173,8 +173,8 @@ impl Gpus {
             failing.in_a_row += 1;
         }
         failing.last = mini_batch;
-        let is_bad = failing.in_a_row >= FAILURES_MAX
-            && (trouble == GpuFault::Device || failing.others_work);
+        let is_bad =
+            failing.in_a_row >= FAILURES_MAX && (fault == GpuFault::Device || failing.others_work);
         self.has_changed |= is_bad;
         is_bad && self.out.insert(gpus.clone(), cause.to_owned()).is_none()
     }
@@ -211,7 +211,7 @@ impl Scheduler {
         error: &ErrorReport,
     ) {
         let text = format!("{}: {}", error.category, error.message);
-        let Some((gpus, trouble, is_out)) = self.gpu_trouble(id, mini_batch, &text) else { return };
+        let Some((gpus, fault, is_out)) = self.gpu_failure(id, mini_batch, &text) else { return };
         self.avoid(mini_batch, gpus.clone());
         let Some(process) = self
             .processes
@@ -220,7 +220,7 @@ impl Scheduler {
         else {
             return;
         };
-        process.health.gpu_failed(gpus, trouble, is_out);
+        process.health.gpu_failed(gpus, fault, is_out);
         if process.is_worn_out() {
             self.recall(id);
         }
@@ -231,7 +231,7 @@ impl Scheduler {
         let Some(gpus) = self.processes.get(id).and_then(|process| process.gpus.clone()) else {
             return;
         };
-        self.gpu_trouble(id, mini_batch, text);
+        self.gpu_failure(id, mini_batch, text);
         self.avoid(mini_batch, gpus);
     }
 
@@ -243,18 +243,18 @@ impl Scheduler {
     }
 
     /// Takes the GPUs of a process out of use if the text of a failure says so often enough.
-    fn gpu_trouble(
+    fn gpu_failure(
         &mut self,
         id: ProcessId,
         mini_batch: Option<u64>,
         text: &str,
     ) -> Option<(GpuSet, GpuFault, bool)> {
         let gpus = self.processes.get(id)?.gpus.clone()?;
-        let trouble = GpuFault::of(text)?;
+        let fault = GpuFault::of(text)?;
         let named = |line: &&str| GpuFault::of(line).is_some();
         let cause =
             text.lines().find(named).unwrap_or(text).trim().trim_end_matches('.').to_owned();
-        let is_out = self.gpus.failing(&gpus, trouble, mini_batch, &cause);
+        let is_out = self.gpus.failing(&gpus, fault, mini_batch, &cause);
         if is_out {
             let (node, are) =
                 (&self.config.node, if gpus.numbers().len() == 1 { "is" } else { "are" });
@@ -265,13 +265,13 @@ impl Scheduler {
             if let Some(process) = self.processes.get_mut(id) {
                 process.notice = notice;
             }
-            self.wear_out_others(id, &gpus, trouble);
+            self.wear_out_others(id, &gpus, fault);
         }
-        Some((gpus, trouble, is_out))
+        Some((gpus, fault, is_out))
     }
 
     /// Wears out the processes that share GPUs which are out of use now.
-    fn wear_out_others(&mut self, id: ProcessId, gpus: &GpuSet, trouble: GpuFault) {
+    fn wear_out_others(&mut self, id: ProcessId, gpus: &GpuSet, fault: GpuFault) {
         let may_work = |process: &Process| {
             matches!(process.state, ProcessState::Starting | ProcessState::Working)
         };
@@ -280,7 +280,7 @@ impl Scheduler {
         };
         for other in self.processes.ids(others) {
             if let Some(process) = self.processes.get_mut(other) {
-                process.health.gpu_failed(gpus.clone(), trouble, true);
+                process.health.gpu_failed(gpus.clone(), fault, true);
                 self.recall(other);
             }
         }

@@ -118,9 +118,9 @@ impl ProcessHealth {
 
     /// Notes a failure of its GPUs. What the process has kept may fill their memory, so the second such failure in
     /// a row wears it out, and any other failure at once.
-    pub(super) fn gpu_failed(&mut self, gpus: GpuSet, trouble: GpuFault, is_out: bool) {
-        self.gpu_full += u32::from(trouble == GpuFault::Memory);
-        if is_out || trouble != GpuFault::Memory || self.gpu_full > 1 {
+    pub(super) fn gpu_failed(&mut self, gpus: GpuSet, fault: GpuFault, is_out: bool) {
+        self.gpu_full += u32::from(fault == GpuFault::Memory);
+        if is_out || fault != GpuFault::Memory || self.gpu_full > 1 {
             self.wear.get_or_insert(Wear::Gpu { gpus });
         }
     }
