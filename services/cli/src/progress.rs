@@ -102,10 +102,10 @@ async fn lines(latest: Latest, print: impl Fn(&str)) {
         if let Some(line) = shown.waits_for(waits_for) {
             print(&line);
         }
-        // While the job waits, its progress is old.
-        if !waits || line != last {
-            print(&line);
+        if waits && line == last {
+            continue;
         }
+        print(&line);
         last = line;
         for waiting in now.waiting.iter().take(WAITS_SHOWN_MAX) {
             print(&format!("  waiting for {waiting}"));

@@ -70,7 +70,8 @@ impl Settings {
                 .unwrap_or(engine::PREFETCH_BYTES),
             lease_step: number("GRISTMILL_LEASE_SECONDS")?
                 .map(|seconds| Duration::from_secs(seconds.max(LEASE_SECONDS_MIN))),
-            gpu_count: text("AZ_BATCHAI_GPU_COUNT_FOUND").and_then(|count| count.parse().ok()),
+            gpu_count: text("AZ_BATCHAI_GPU_COUNT_FOUND")
+                .and_then(|count| count.trim().parse().ok()),
             // An empty value hides all GPUs.
             visible_gpus: var("CUDA_VISIBLE_DEVICES").ok(),
             model_directory: path("AZUREML_MODEL_DIR"),

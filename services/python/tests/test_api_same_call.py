@@ -1,7 +1,9 @@
 """Which calls of a function are the same: its code, its values, the files that it names, in any process."""
 
+import json
 import os
 import warnings
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -127,66 +129,141 @@ def test_what_a_function_names_decides_about_reuse(home, tmp_path, monkeypatch, 
     assert scores("30") == ([30, 60], way != "folder"), "files of a folder are compared by their times"
 
 
-def test_a_file_that_the_function_writes_makes_no_other_call(home, tmp_path):
-    (tmp_path / "calls.txt").write_text("")
+LOG = "calls.txt"
 
-    def noted(numbers):
+
+@pytest.mark.parametrize("way", ["constant", "value", "variable", "method"])
+def test_a_file_that_the_function_writes_makes_no_other_call(home, tmp_path, way):
+    (tmp_path / LOG).write_text("")
+
+    def constant(numbers):
         with open("calls.txt", "a") as file:
             file.write("called\n")
         return numbers
 
-    assert not run(noted, [1]).reused
-    assert run(noted, [1]).reused and (tmp_path / "calls.txt").read_text() == "called\n"
+    def value(numbers):
+        print("called", file=open(LOG, mode="a"))  # noqa: SIM115
+        return numbers
+
+    def variable(numbers):
+        path = "calls.txt"
+        with open(os.path.join(".", path), "a", encoding="utf-8") as file:
+            file.write("called\n")
+        return numbers
+
+    def method(numbers):
+        Path("calls.txt").write_text("called\n")
+        return numbers
+
+    function = locals()[way]
+    assert not run(function, [1]).reused
+    assert (tmp_path / LOG).read_text() == "called\n"
+    assert run(function, [1]).reused
+
+
+def test_a_file_that_is_read_in_a_function_that_writes_others_decides(home, tmp_path):
+    (tmp_path / "weights.json").write_text('{"w": 2}')
+
+    def weighed(frame):
+        weight = json.load(open("weights.json"))["w"]  # noqa: SIM115
+        frame.to_csv("written.csv")
+        return [f"{weight} {frame.to_json()}"]
+
+    frame = pd.DataFrame({"w": [1]})
+    assert run(weighed, frame, mini_batch_size=1).to_pandas()["value"].tolist() == ['2 {"w":{"0":1}}']
+    assert run(weighed, frame, mini_batch_size=1).reused
+    (tmp_path / "weights.json").write_text('{"w": 3}')
+    assert run(weighed, frame, mini_batch_size=1).to_pandas()["value"].tolist() == ['3 {"w":{"0":1}}']
+
+
+def test_the_working_folder_is_no_folder_of_a_model(home, tmp_path):
+    def loaded():
+        return "a.b".partition(".")
+
+    assert not run(lambda numbers, state: numbers, [1], init=loaded).reused
+    (tmp_path / "unrelated.txt").write_text("changed")
+    assert run(lambda numbers, state: numbers, [1], init=loaded).reused
 
 
 DRIVER = """
-    import dataclasses, enum, functools
+    import dataclasses, enum, sys
+    from pathlib import Path
+
+    sys.path.insert(0, ".")
+    from scaling import scale
 
     @dataclasses.dataclass
     class Point:
         x: int
-        tags: frozenset
+        tags: frozenset = frozenset({"first", "second", "third"})
+
+        def big(self):
+            return scale(self.x)
 
     class Colour(enum.Enum):
         RED = "red"
 
     STOP = {"a", "of", "the"}
-    MODES = frozenset({("x", 1), ("y", 2)})
+    MODES = frozenset({("x", 1), ("y", 2), (Path("p"), 3), (Path("q"), 4)})
 
     class Model:
         def __init__(self):
             self.words = {"a", "the", "one"}
-        def of(self, points):
-            return [(point.x, isinstance(point, Point), Colour.RED.value) for point in points if self.words]
+
+        def of(self, numbers):
+            points = [Point(number) for number in numbers]
+            return [f"{one.big()} {isinstance(one, Point)} {Colour.RED.value} {len(self.words)}" for one in points]
 
     def words(items, also=frozenset({"p", "q"})):
         return [item in STOP or item in {"u", "v", "w"} or (item, 1) in MODES for item in items]
 
-    def made(points):
-        return [Point(point.x + 1, frozenset({"new"})) for point in points]
+    def known(points):
+        return [f"{isinstance(point, Point)} {point.big()}" for point in points]
 
-    points = [Point(number, frozenset({"first", "second", "third"})) for number in range(3)]
     calls = [
         (words, gristmill.items(["a", "b", "x"])),
-        (Model().of, points),
-        (Model().of, points[:2]),
-        (made, points),
-        (lambda sets: [sorted(one) for one in sets], [{"a", "b", "c"}, {"d", "e"}]),
+        (Model().of, [1, 2]),
+        (lambda sets: [",".join(sorted(one)) for one in sets], [{"a", "b", "c"}, {"d", "e"}]),
+        (known, [Point(3), Point(4)]),
     ]
     for function, inputs in calls:
-        job = gristmill.run(function, inputs, progress=False, verbose=False)
-        frame = job.to_pandas()
-        print(job.reused, frame.to_dict("list") if "value" not in frame else [str(value) for value in frame["value"]])
+        jobs = [gristmill.run(function, inputs, progress=False, verbose=False) for _ in range(2)]
+        print(*[job.reused for job in jobs], jobs[0].to_pandas()["value"].tolist())
 """
 
 
-def test_a_call_is_the_same_in_a_new_process(home):
+def test_a_call_is_the_same_in_a_new_process(home, tmp_path):
     """Sets have another order there, and classes of the main module are other objects."""
-    first, second = drive(DRIVER).splitlines(), drive(DRIVER).splitlines()
-    assert [line.split(" ", 1)[0] for line in first] == ["False"] * 5, first
-    assert [line.split(" ", 1)[0] for line in second] == ["True"] * 5, second
-    assert [line.split(" ", 1)[1] for line in first] == [line.split(" ", 1)[1] for line in second]
-    assert "True" in first[1], "each point has the class that the function knows"
+    (tmp_path / "scaling.py").write_text("def scale(number):\n    return 10 * number\n")
+    expected = [
+        [True, False, True],
+        ["10 True red 3", "20 True red 3"],
+        ["a,b,c", "d,e"],
+        ["True 30", "True 40"],
+    ]
+    for reused in ([False] * 4, [True, True, True, False]):
+        lines = [f"{first} True {values}" for first, values in zip(reused, expected, strict=True)]
+        assert drive(DRIVER).splitlines() == lines, "inputs of a class of the main module are others in each process"
+
+
+def test_sets_and_classes_that_differ_make_other_calls(home):
+    def kind(numbers):
+        return [type(holds).__name__ for _ in numbers]
+
+    holds = {1, 2}
+    assert run(kind, [1]).to_pandas()["value"].tolist() == ["set"]
+    holds = frozenset({1, 2})
+    assert run(kind, [1]).to_pandas()["value"].tolist() == ["frozenset"]
+
+    def made():
+        class Empty:
+            pass
+
+        return Empty
+
+    first, second = made(), made()
+    kinds = run(lambda items: [type(item) is first for item in items], [first(), second()])
+    assert kinds.to_pandas()["value"].tolist() == [True, False]
 
 
 def test_other_lambdas_are_not_compared(home):

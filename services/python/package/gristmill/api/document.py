@@ -77,6 +77,7 @@ def document_of(
     document: dict[str, Any] = {}
     options: list[str] = []
     form: dict[str, Any] = {"each": each, "working_folder": os.getcwd() if target is None else None}
+    with_classes = False
     paths = given.path_inputs(inputs)
     if paths is not None:
         form["dtypes"] = _dtypes_of(paths)
@@ -101,7 +102,7 @@ def document_of(
         if is_script and not len(inputs):
             raise ValueError("inputs is empty: there is nothing to run on")
         if form["argument"] == "items":
-            path, rows = written_objects(inputs, mini_batch_size)
+            path, rows, with_classes = written_objects(inputs, mini_batch_size)
             document["inputs"] = [{"name": "data", "type": "tabular", "format": "jsonl", "path": path}]
             document["mini_batch_size"] = f"{rows} rows"
         else:
@@ -118,7 +119,7 @@ def document_of(
             form["concurrency"] = concurrency or CONCURRENCY
         elif concurrency is not None:
             settings.setdefault("process_count_per_node", concurrency)
-        folder = functions.pack(what, init, form, home() / "functions")
+        folder = functions.pack(what, init, form, home() / "functions", with_classes=with_classes)
         document |= {"source_directory": str(folder), "entry_script": "entry.py"}
         document["name"] = name or functions.job_name(functions.name_of(what))
         # A mini-batch of a table may mean more than its rows; only the function knows, so it is not divided.

@@ -156,13 +156,21 @@ def job_name(text: str) -> str:
     return name if len(name) >= 3 else f"function-{name}".strip("-")
 
 
-def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dict[str, Any], root: Path) -> Path:
+def pack(
+    function: Callable[..., Any],
+    init: Callable[[], Any] | None,
+    form: dict[str, Any],
+    root: Path,
+    *,
+    with_classes: bool,
+) -> Path:
     """Returns the folder of the function below ``root``.
 
     Equal functions have one folder, so that a cell that runs again means the same job.
 
     :param form: the form of its argument: ``argument`` (a form of ``function_job``), ``each`` (a call for each item),
         and further settings of the form.
+    :param with_classes: its inputs hold objects of classes that travel with it, so it must know the same ones.
     """
     import cloudpickle
 
@@ -174,24 +182,22 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dic
         "yields": any(is_one(inspect.unwrap(function)) for is_one in GENERATORS),
         "python": list(sys.version_info[:2]),
         "takes": [one.name for one in _positional(function)[1:] if one.name in SPECIAL],
-        "folders": [path for path in map(os.path.abspath, sys.path) if _is_own_folder(path)],
+        "folders": [*dict.fromkeys(path for path in map(os.path.abspath, sys.path) if _is_own_folder(path))],
     }
     settings = json.dumps(about, sort_keys=True)
     try:
         with _by_value():
-            found = digest(wanted)
+            found = digest(wanted, with_classes=with_classes)
             of_init = digest(init)
     except Exception as error:
         raise TypeError(_cannot_travel(function, init, error)) from None
     modules = _modules_imported_by(found.codes)
-    codes = list(found.codes)
-    for name, source in modules.items():
-        codes += _all_code(compile(source, name, "exec"))
+    imported = [one for file, source in modules.values() for one in _all_code(compile(source, file, "exec"))]
     same = found.bytes
-    for name, source in sorted(modules.items()):
+    for name, (_, source) in sorted(modules.items()):
         same += hashlib.blake2b(f"{name}\n".encode() + source).digest()
     code = hashlib.blake2b(same + settings.encode() + ENTRY.encode(), digest_size=8).hexdigest()
-    reads = what_is_read(found, of_init, codes)
+    reads = what_is_read(found, of_init, imported)
     folder = root / job_name(name_of(function)) / (_with(code, reads) if reads else code)
     if in_use(folder):
         return folder
@@ -214,7 +220,7 @@ def pack(function: Callable[..., Any], init: Callable[[], Any] | None, form: dic
     if text := _text(init, function):
         (beside / "function.txt").write_text(text)
     (beside / "function.json").write_text(json.dumps(about, indent=2))
-    for name, source in modules.items():
+    for name, (_, source) in modules.items():
         path = beside / "modules" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(source)
@@ -275,7 +281,7 @@ def replacement(job_id: str, folder: str, changed: Any, init: Any, root: Path) -
         raise TypeError(f"the function of job {job_id} takes {kinds[0]}, and {name_of(changed)} {kinds[1]}")
     if was in ("pandas", "pyarrow", "polars") and wanted in ("pandas", "pyarrow", "polars") and not form["each"]:
         form["argument"] = wanted
-    return pack(changed, its_init if init is None else init, form, root)
+    return pack(changed, its_init if init is None else init, form, root, with_classes=True)
 
 
 _PICKLING = threading.RLock()
@@ -342,9 +348,9 @@ def _all_code(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _all_code(one)
 
 
-def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
+def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, tuple[str, bytes]]:
     """Returns the user's own modules that this code imports when it runs, and those that they import: their paths below
-    a folder of modules, and their sources. Modules that are globals of a function travel with it anyway."""
+    a folder of modules, with their files and sources. Modules that are globals of a function travel with it anyway."""
     import dis
 
     names: list[str] = []
@@ -358,13 +364,13 @@ def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, bytes]:
                 names.append(module)
             elif one.opname == "IMPORT_FROM":
                 names.append(f"{module}.{one.argval}")
-    found: dict[str, bytes] = {}
+    found: dict[str, tuple[str, bytes]] = {}
     while names:
         for path, file in _own_files(names.pop()):
             if path not in found:
                 with open(file, "rb") as opened:
-                    found[path] = opened.read()
-                names += _names_imported_by(path, found[path])
+                    found[path] = file, opened.read()
+                names += _names_imported_by(path, found[path][1])
     return found
 
 

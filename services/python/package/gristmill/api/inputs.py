@@ -233,25 +233,27 @@ def _converted(frame: Any, keeps_index: bool) -> Any:
         raise TypeError(f"inputs cannot be converted to an Arrow table: {error}") from None
 
 
-def lines_of(values: Iterable[Any]) -> tuple[list[bytes], str]:
-    """Returns a line of JSON for each object, which is pickled in it, and a text that is equal for equal objects."""
+def lines_of(values: Iterable[Any]) -> tuple[list[bytes], str, bool]:
+    """Returns a line of JSON for each object, which is pickled in it, a text that is equal for equal objects, and
+    whether classes travel with them, as ``same.dumps_alike`` does."""
     import base64
     import hashlib
     import pickle
 
-    lines = []
+    lines, with_classes = [], False
     content = hashlib.blake2b(digest_size=16)
     for position, value in enumerate(values):
         try:
             if type(value) in PLAIN:
                 same = pickled = pickle.dumps(value, 5)
             else:
-                pickled, same = dumps_alike(value)
+                pickled, same, has_classes = dumps_alike(value)
+                with_classes |= has_classes
         except Exception as error:
             raise TypeError(f"inputs: item {position} ({type(value).__name__}) cannot be pickled: {error}") from None
         content.update(b"%d " % len(same) + same)
         lines.append(b'{"%s": "%s"}\n' % (PICKLED.encode(), base64.b64encode(pickled)))
-    return lines, content.hexdigest()
+    return lines, content.hexdigest(), with_classes
 
 
 def object_of(values: dict[str, Any]) -> Any:

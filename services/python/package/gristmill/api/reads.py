@@ -5,6 +5,7 @@ Another content makes another job, so that a corrected model or table is not ans
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import hashlib
 import itertools
@@ -12,6 +13,7 @@ import os
 import re
 import types
 from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 from typing import Any
 
 from gristmill.api.same import Digest
@@ -25,53 +27,64 @@ PATH_MAX = 1024
 CODE = (".py", ".pyc", ".ipynb")
 """Ends of names of files whose content travels, or does not matter."""
 WRITES = {"a", "w", "x", "ab", "wb", "xb", "at", "wt", "xt", "a+", "w+", "x+", "ab+", "wb+"}
-"""Modes of ``open``. A function would continue after each of its own writes as another job."""
+"""Modes of ``open``."""
 WRITERS = {"write_text", "write_bytes", "to_csv", "to_parquet", "to_json", "to_pickle", "savefig", "savez", "touch"}
+"""Methods that write a file."""
+ENDS = ("STORE", "POP_TOP", "BEFORE_WITH", "RETURN")
+"""Beginnings of the names of instructions that end a statement, or a part of one that matters here."""
+ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+VARIABLES = ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_FAST", "LOAD_NAME")
 ENVIRONMENT = {"environ", "getenv"}
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 """Names of variables that say who calls, not what."""
 
 
-def what_is_read(function: Digest, init: Digest, codes: list[types.CodeType]) -> dict[str, str]:
+def what_is_read(function: Digest, init: Digest, modules: list[types.CodeType]) -> dict[str, str]:
     """Returns the files and variables that a function and its ``init`` name, with their versions.
 
     :param function: of both.
-    :param codes: the code of both, and of the modules that they import when they run.
+    :param modules: the code of the modules that they import when they run.
     """
-    texts = [*function.texts, *(text for code in codes[len(function.codes) :] for text in _texts_of(code))]
-    found = _files_named(texts, codes, has_folders=False)
+    codes = [*function.codes, *modules]
+    texts = [*function.texts, *(text for code in modules for text in _texts_of(code))]
+    found = _files_named(texts, function.functions, codes, has_folders=False)
     # A model is often a folder, and only `init` loads it; a function may write into the folders that it names.
-    return found | _files_named(init.texts, init.codes, has_folders=True) | _variables_named(codes)
+    found |= _files_named(init.texts, init.functions, init.codes, has_folders=True)
+    return found | _variables_named(codes)
 
 
-def _files_named(texts: Iterable[str], codes: Iterable[types.CodeType], *, has_folders: bool) -> dict[str, str]:
+def _files_named(
+    texts: list[str], functions: list[types.FunctionType], codes: list[types.CodeType], *, has_folders: bool
+) -> dict[str, str]:
     """Returns the files that texts name, relative to the working folder or that of the code, with their versions.
 
-    :param codes: texts of code that writes files do not count.
+    :param functions: what they write does not count: each call would be another one.
+    :param codes: as ``functions``.
     :param has_folders: whether the files below a folder count, too.
     """
-    codes = list(codes)
-    written = {text for code in codes if _writes(code) for text in _texts_of(code)}
-    written -= {text for code in codes if not _writes(code) for text in _texts_of(code)}
+    written = _written(functions, codes)
     names = [text for text in texts if text not in written and 0 < len(text) <= PATH_MAX and text.isprintable()]
-    names = names[:NAMES_MAX]
+    # A network may be between here and a folder, so only what looks like a file is looked for.
+    files = [name for name in names if "." in name or "/" in name][:NAMES_MAX]
     sources = {os.path.dirname(code.co_filename) for code in codes if os.path.isabs(code.co_filename)}
-    folders = dict.fromkeys(["", *sorted(sources)])
-    for name in names:
-        if len(folders) < FOLDERS_MAX and os.path.isdir(path := os.path.expanduser(name)):
-            folders[path] = None
+    given = dict.fromkeys(path for name in names[:NAMES_MAX] if os.path.isdir(path := os.path.expanduser(name)))
+    folders = [path for path in given if not _is_around(path)][:FOLDERS_MAX]
     found: dict[str, str] = {}
-    for folder in folders:
-        # A network may be between here and a folder, so only what looks like a file is looked for.
-        for name in (name for name in names if "." in name or "/" in name):
+    for folder in ["", *sorted(sources)[:FOLDERS_MAX], *folders]:
+        for name in files:
             path = os.path.normpath(os.path.join(folder, os.path.expanduser(name)))
             if len(found) < FILES_MAX and path not in found and not path.endswith(CODE) and os.path.isfile(path):
                 found[path] = _version(path)
-    if has_folders:
-        for folder in list(folders)[1 + len(sources) :]:
-            for path in itertools.islice(_files_below(os.path.normpath(folder)), FILES_MAX):
-                found.setdefault(path, _stamp(path))
+    for folder in folders if has_folders else []:
+        for path in itertools.islice(_files_below(os.path.normpath(folder)), FILES_MAX):
+            found.setdefault(path, _stamp(path))
     return found
+
+
+def _is_around(folder: str) -> bool:
+    """Returns whether a folder is the working folder, or around it: its name is probably not meant as one."""
+    here = os.getcwd()
+    return os.path.commonpath([here, os.path.abspath(folder)]) == os.path.abspath(folder)
 
 
 def _variables_named(codes: Iterable[types.CodeType]) -> dict[str, str]:
@@ -80,28 +93,69 @@ def _variables_named(codes: Iterable[types.CodeType]) -> dict[str, str]:
     for code in codes:
         if ENVIRONMENT.intersection(code.co_names):
             for name in _texts_of(code):
-                if (value := os.environ.get(name)) is not None and not SECRET.search(name):
-                    found[f"${name}"] = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()
+                if name.isidentifier() and not SECRET.search(name) and (value := os.environ.get(name)) is not None:
+                    found[f"${name}"] = hashlib.blake2b(os.fsencode(value), digest_size=8).hexdigest()
     return found
 
 
-def _writes(code: types.CodeType) -> bool:
-    """Returns whether code writes files, as far as the calls in it show that."""
-    if not WRITERS.isdisjoint(code.co_names):
-        return True
-    is_open = has_called = False
-    for one in dis.get_instructions(code) if "open" in code.co_names else ():
-        if one.argval == "open" and one.opname.startswith("LOAD"):
-            is_open, has_called = True, False
-        elif is_open and one.opname == "LOAD_CONST" and one.argval in WRITES:
+def _written(functions: Iterable[types.FunctionType], codes: Iterable[types.CodeType]) -> set[str]:
+    """Returns the texts in statements that write files, and only there: constants, and values of variables."""
+    written: set[str] = set()
+    read: set[str] = set()
+    for code in codes:
+        for writes, texts, _ in _statements(code):
+            (written if writes else read).update(texts)
+    for function in functions:
+        values = {**function.__globals__, **_closure_of(function)}
+        for writes, _, names in _statements(function.__code__):
+            texts = {str(values[name]) for name in names if isinstance(values.get(name), (str, PurePath))}
+            (written if writes else read).update(texts)
+    return written - read
+
+
+def _closure_of(function: types.FunctionType) -> dict[str, Any]:
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # It is empty.
+            found[name] = cell.cell_contents
+    return found
+
+
+def _statements(code: types.CodeType) -> list[tuple[bool, set[str], set[str]]]:
+    """Returns for each statement of code whether it writes a file, its texts, and the names of its variables."""
+    found = []
+    constants: dict[str, str] = {}
+    statement: list[dis.Instruction] = []
+    for one in dis.get_instructions(code):
+        statement.append(one)
+        if not one.opname.startswith(ENDS):
+            continue
+        texts = {str(part.argval) for part in statement if part.opname == "LOAD_CONST" and type(part.argval) is str}
+        names = {str(part.argval) for part in statement if part.opname.startswith(VARIABLES)}
+        if one.opname == "STORE_FAST" and len(statement) > 1 and statement[-2].opname == "LOAD_CONST" and texts:
+            # The statement that uses the variable decides.
+            constants[str(one.argval)] = str(statement[-2].argval)
+        else:
+            found.append((_writes(statement), texts | {constants[name] for name in names if name in constants}, names))
+        statement = []
+    return found
+
+
+def _writes(statement: list[dis.Instruction]) -> bool:
+    for start, opened in enumerate(statement):
+        if opened.argval in WRITERS and opened.opname.startswith(ATTRIBUTES):
             return True
-        elif one.opname.startswith("CALL"):
-            has_called = True
-        elif one.opname.startswith(("STORE", "POP_TOP", "BEFORE_WITH", "RETURN")):
-            is_open = False
-        elif has_called and one.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")):
-            # What follows is about the open file.
-            is_open = False
+        if opened.argval != "open" or not opened.opname.startswith("LOAD"):
+            continue
+        depth = 0
+        for one, following in itertools.pairwise(statement[start + 1 :]):
+            is_mode = one.opname == "LOAD_CONST" and isinstance(one.argval, str) and one.argval in WRITES
+            if is_mode and not following.opname.startswith(("BINARY", "COMPARE")):
+                return True
+            with contextlib.suppress(ValueError):
+                depth += dis.stack_effect(one.opcode, one.arg, jump=False)
+            if one.opname.startswith("CALL") and depth <= 0:
+                break
     return False
 
 

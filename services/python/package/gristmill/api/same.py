@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import os
 import sys
 import threading
 import types
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 CODE = (
@@ -21,11 +21,15 @@ CODE = (
 )
 """The attributes that decide the behaviour of a code object, besides its constants."""
 ATOMS = (str, bytes, int, float, complex, bool, type(None))
+DEPTH_MAX = 4
+"""Sets inside the elements of sets."""
 LOCKS = {type(threading.Lock()): threading.Lock, type(threading.RLock()): threading.RLock}
 MAKERS = ("_make_skeleton_class", "_make_skeleton_enum")
 """The functions of ``cloudpickle`` that get the id of a class as their last argument but one."""
+NOT_OF_CLASS = ("__doc__", "__slotnames__", "__firstlineno__", "__annotations_cache__", "__static_attributes__")
+"""Attributes that a class gets by its place or its use. A dataclass has the text of its sets in ``__doc__``."""
 SETS = (set, frozenset)
-TEXTS_MAX = 2000
+TEXTS_MAX = 5000
 
 
 class Digest(NamedTuple):
@@ -34,6 +38,8 @@ class Digest(NamedTuple):
     bytes: bytes
     codes: list[types.CodeType]
     """All code that travels with the object."""
+    functions: list[types.FunctionType]
+    """The functions with this code, as far as they exist."""
     texts: list[str]
     """Texts and paths among its values and constants, at most ``TEXTS_MAX``."""
 
@@ -44,23 +50,22 @@ def dumps(value: Any) -> bytes:
     return _pickled(value)[0]
 
 
-def dumps_alike(value: Any) -> tuple[bytes, bytes]:
-    """Returns an object as ``dumps`` does, and bytes that are equal for equal objects."""
+def dumps_alike(value: Any) -> tuple[bytes, bytes, bool]:
+    """Returns an object as ``dumps`` does, bytes that are equal for equal objects, and whether a class travels with the
+    object. Then these bytes are equal only in this process, whose functions know the class by the same id."""
     pickled, pickler = _pickled(value)
-    if not pickler.differs:
-        return pickled, pickled
-    same = digest(value).bytes
-    # With the ids that its classes have now.
-    return dumps(value), same
+    if pickler.has_classes or not pickler.has_sets:
+        return pickled, pickled, pickler.has_classes
+    return pickled, digest(value).bytes, False
 
 
-def digest(value: Any) -> Digest:
-    """Returns the digest of an object. From now on, ``cloudpickle`` knows the classes in it by ids that are equal in
-    every process, so that objects that were pickled at other times have the same class in a worker process."""
-    found, classes = _digest(value)
-    for one in classes:
-        _identify(one, _digest(one)[0].bytes)
-    return found
+def digest(value: Any, *, with_classes: bool = False) -> Digest:
+    """Returns the digest of an object. `with_classes`: it is another one if a class is another one, even if both are
+    defined alike; so it is another one in every process."""
+    file = io.BytesIO()
+    pickler = _picklers()[1](file, with_classes, 0)
+    pickler.dump(value)
+    return Digest(hashlib.blake2b(file.getvalue()).digest(), pickler.codes, pickler.functions, list(pickler.texts))
 
 
 def _pickled(value: Any) -> tuple[bytes, Any]:
@@ -70,67 +75,86 @@ def _pickled(value: Any) -> tuple[bytes, Any]:
     return file.getvalue(), pickler
 
 
-def _digest(value: Any) -> tuple[Digest, list[type]]:
-    file = io.BytesIO()
-    pickler = _picklers()[1](file)
-    pickler.dump(value)
-    texts = [text for text in pickler.texts if isinstance(text, str)]
-    return Digest(hashlib.blake2b(file.getvalue()).digest(), pickler.codes, texts), pickler.classes
-
-
 @functools.cache
 def _picklers() -> tuple[Any, Any]:
     """Returns the class that pickles objects, and the one that pickles them alike in every process."""
     import cloudpickle
 
     class Travelling(cloudpickle.Pickler):  # type: ignore[misc]
-        differs = False
-        """Whether the pickle may be another one in another process."""
+        has_sets = False
+        has_classes = False
 
         def persistent_id(self, obj: Any) -> Any:
             if type(obj) in SETS:
-                self.differs = True
+                self.has_sets = True
             return None
 
         def reducer_override(self, obj: Any) -> Any:
             reduced = _reduced(obj) or super().reducer_override(obj)
             if _makes_a_class(obj, reduced):
-                self.differs = True
+                self.has_classes = True
             return reduced
 
     class Alike(cloudpickle.Pickler):  # type: ignore[misc]
-        def __init__(self, file: Any) -> None:
+        def __init__(self, file: Any, with_classes: bool, depth: int) -> None:
             super().__init__(file)
+            self.with_classes = with_classes
+            self.depth = depth
             self.codes: list[types.CodeType] = []
-            self.classes: list[type] = []
-            self.texts: dict[Any, None] = {}
+            self.functions: list[types.FunctionType] = []
+            self.texts: dict[str, None] = {}
 
         def persistent_id(self, obj: Any) -> Any:
             kind = type(obj)
-            if kind in SETS:
-                return _in_order(obj)
-            if (kind is str or hasattr(kind, "__fspath__")) and len(self.texts) < TEXTS_MAX:
-                self.texts[os.fspath(obj)] = None
+            if kind in SETS and self.depth < DEPTH_MAX:
+                return kind.__name__, sorted(map(self._text_of, obj))
+            if (kind is str or issubclass(kind, PurePath)) and len(self.texts) < TEXTS_MAX:
+                self.texts[str(obj)] = None
             return None
 
+        def _text_of(self, element: Any) -> str:
+            """Returns a text for an element of a set, whose order is another one in each process."""
+            if type(element) in ATOMS:
+                self.persistent_id(element)
+                return repr(element)
+            file = io.BytesIO()
+            inner = Alike(file, self.with_classes, self.depth + 1)
+            inner.dump(element)
+            self.codes += inner.codes
+            self.functions += inner.functions
+            self.texts |= inner.texts
+            return hashlib.blake2b(file.getvalue()).hexdigest()
+
         def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, types.CodeType):
+            # Not by `isinstance`, for which an object may pretend to be another one.
+            kind = type(obj)
+            if kind is types.CodeType:
                 self.codes.append(obj)
                 # Leaves out file and lines.
                 parts = [getattr(obj, f"co_{part}", None) for part in CODE]
                 return bytes, (repr(parts).encode(),), {"consts": obj.co_consts}
             reduced = _reduced(obj) or super().reducer_override(obj)
+            if kind is types.FunctionType and isinstance(reduced, tuple):
+                self.functions.append(obj)
+                make, arguments, (attributes, slots), *rest = reduced
+                # They depend on what else the process has imported.
+                slots = {**slots, "_cloudpickle_submodules": []}
+                return make, arguments, (attributes, slots), *rest
             if _makes_a_class(obj, reduced):
-                self.classes.append(obj)
-                make, arguments, *rest = reduced
-                return make, (*arguments[:-2], None, arguments[-1]), *rest
+                make, arguments, (attributes, slots), *rest = reduced
+                attributes = {name: value for name, value in attributes.items() if name not in NOT_OF_CLASS}
+                if not attributes.get("__annotations__"):
+                    attributes.pop("__annotations__", None)
+                if not self.with_classes:
+                    arguments = (*arguments[:-2], None, arguments[-1])
+                return make, arguments, (attributes, slots), *rest
             return reduced
 
     return Travelling, Alike
 
 
 def _makes_a_class(obj: Any, reduced: Any) -> bool:
-    return isinstance(obj, type) and isinstance(reduced, tuple) and reduced[0].__name__ in MAKERS
+    return issubclass(type(obj), type) and isinstance(reduced, tuple) and reduced[0].__name__ in MAKERS
 
 
 def _reduced(obj: Any) -> tuple[Any, ...] | None:
@@ -159,26 +183,3 @@ def _own_modules() -> list[Any]:
     import cloudpickle
 
     return [sys.modules[name] for name in cloudpickle.list_registry_pickle_by_value() if name in sys.modules]
-
-
-def _in_order(values: Any) -> list[str] | None:
-    """Returns the elements of a set as texts in a fixed order; ``None``: it holds other objects."""
-    texts = []
-    for one in values:
-        if type(one) in ATOMS:
-            texts.append(repr(one))
-            continue
-        if type(one) not in (tuple, frozenset) or (inner := _in_order(one)) is None:
-            return None
-        texts.append(f"{type(one).__name__}{inner}")
-    return texts if type(values) is tuple else sorted(texts)
-
-
-def _identify(one: type, content: bytes) -> None:
-    """Gives a class of this process the id that ``cloudpickle`` writes for it, and by which it finds it again."""
-    from cloudpickle import cloudpickle
-
-    identity = f"gristmill-{content.hex()[:32]}"
-    with cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK:
-        cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS[one] = identity
-        cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[identity] = one

@@ -104,13 +104,13 @@ def written(value: Any, mini_batch_size: int | str | None, taker: str | None) ->
     return str(path)
 
 
-def written_objects(values: list[Any], mini_batch_size: int | str | None) -> tuple[str, int]:
-    """Writes a list of objects once, below the home folder, and returns the path of the file, and the number of objects
-    of a mini-batch."""
-    lines, same = given.lines_of(values)
+def written_objects(values: list[Any], mini_batch_size: int | str | None) -> tuple[str, int, bool]:
+    """Writes a list of objects once, below the home folder, and returns the path of the file, the number of objects
+    in a mini-batch, and whether classes travel with them."""
+    lines, same, with_classes = given.lines_of(values)
     path = home() / "functions" / "inputs" / f"{same}.jsonl"
     given.write_lines(lines, path)
-    return str(path), given.rows_each(len(lines), sum(map(len, lines)), mini_batch_size)
+    return str(path), given.rows_each(len(lines), sum(map(len, lines)), mini_batch_size), with_classes
 
 
 def path_of(value: Any, label: str) -> str:

@@ -76,11 +76,11 @@ def _change(match: re.Match[str]) -> str:
     """Returns what has changed: the function, or files and variables that it names."""
     try:
         now, was = (json.loads(Path(match[name], "function.json").read_text()) for name in ("now", "was"))
-    except OSError:
+        differ = [name for name in now["reads"] | was["reads"] if now["reads"].get(name) != was["reads"].get(name)]
+        if now["code"] != was["code"]:
+            return "the function has changed"
+    except (OSError, ValueError, KeyError):
         return "the function has changed"
-    if now["code"] != was["code"]:
-        return "the function has changed"
-    differ = [name for name in {**now["reads"], **was["reads"]} if now["reads"].get(name) != was["reads"].get(name)]
     if len(differ) > 1:
         return f"{differ[0]} and {len(differ) - 1} more that the function names have changed"
     return f"{''.join(differ)}, which the function names, has changed"
