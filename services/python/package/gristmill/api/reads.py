@@ -143,9 +143,9 @@ def _statements(code: types.CodeType) -> list[tuple[bool, set[str], set[str]]]:
 
 def _writes(statement: list[dis.Instruction]) -> bool:
     for start, opened in enumerate(statement):
-        if opened.argval in WRITERS and opened.opname.startswith(ATTRIBUTES):
+        if opened.opname.startswith(ATTRIBUTES) and opened.argval in WRITERS:
             return True
-        if opened.argval != "open" or not opened.opname.startswith("LOAD"):
+        if not opened.opname.startswith("LOAD") or opened.argval != "open":
             continue
         depth = 0
         for one, following in itertools.pairwise(statement[start + 1 :]):

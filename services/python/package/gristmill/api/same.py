@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 CODE = (
     *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
@@ -133,7 +133,7 @@ def _picklers() -> tuple[Any, Any]:
                 # Leaves out file and lines.
                 parts = [getattr(obj, f"co_{part}", None) for part in CODE]
                 return bytes, (repr(parts).encode(),), {"consts": obj.co_consts}
-            reduced = _reduced(obj) or super().reducer_override(obj)
+            reduced = cast("Any", _reduced(obj) or super().reducer_override(obj))
             if kind is types.FunctionType and isinstance(reduced, tuple):
                 self.functions.append(obj)
                 make, arguments, (attributes, slots), *rest = reduced
