@@ -41,30 +41,33 @@ impl Latest {
     }
 }
 
-/// Shows progress on standard error, until the task is aborted.
+/// Shows progress on standard error, until the task is aborted. `waits_for`: the reason that was shown last why the job
+/// waits.
 pub fn show(
     progress: watch::Receiver<Progress>,
     hint: watch::Receiver<Option<Hint>>,
+    waits_for: Option<String>,
 ) -> JoinHandle<()> {
     let latest = Latest { progress, hint };
+    let mut shown = Shown::default();
+    shown.waits_for(waits_for);
     if is_quiet() {
         tokio::spawn(async {})
     } else if std::io::stderr().is_terminal() {
-        tokio::spawn(bar(latest))
+        tokio::spawn(bar(latest, shown))
     } else {
-        tokio::spawn(lines(latest, print))
+        tokio::spawn(lines(latest, shown, print))
     }
 }
 
-async fn bar(latest: Latest) {
+async fn bar(latest: Latest, mut shown: Shown) {
     let bar = ProgressBar::new_spinner();
     // TERM=dumb cannot draw.
     if bar.is_hidden() {
-        return lines(latest, print).await;
+        return lines(latest, shown, print).await;
     }
     let clear = ClearOnDrop(bar.clone());
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a valid template"));
-    let mut shown = Shown::default();
     loop {
         let (now, waits_for) = latest.get();
         let columns = usize::from(Term::stderr().size().1).saturating_sub(MARGIN_COLUMNS);
@@ -93,8 +96,8 @@ fn print(line: &str) {
 }
 
 /// Calls `print` with every line.
-async fn lines(latest: Latest, print: impl Fn(&str)) {
-    let (mut shown, mut last) = (Shown::default(), String::new());
+async fn lines(latest: Latest, mut shown: Shown, print: impl Fn(&str)) {
+    let mut last = String::new();
     loop {
         tokio::time::sleep(LINE_EVERY).await;
         let (now, waits_for) = latest.get();
@@ -263,8 +266,9 @@ mod tests {
         let (_sender, progress) = watch::channel(starting);
         let (_hints, hint) = watch::channel(None);
         let (sender, mut printed) = tokio::sync::mpsc::unbounded_channel();
-        let showing =
-            lines(Latest { progress, hint }, |line: &str| drop(sender.send(line.to_owned())));
+        let showing = lines(Latest { progress, hint }, Shown::default(), |line: &str| {
+            drop(sender.send(line.to_owned()))
+        });
         tokio::time::timeout(Duration::from_secs(6), showing)
             .await
             .expect_err("it goes on until it is aborted");
@@ -287,8 +291,9 @@ mod tests {
         let hint = Hint { job_id: "a-1".to_owned(), target, blocker };
         let (_hints, hint) = watch::channel(Some(hint));
         let (sender, mut printed) = tokio::sync::mpsc::unbounded_channel();
-        let showing =
-            lines(Latest { progress, hint }, |line: &str| drop(sender.send(line.to_owned())));
+        let showing = lines(Latest { progress, hint }, Shown::default(), |line: &str| {
+            drop(sender.send(line.to_owned()))
+        });
         tokio::time::timeout(Duration::from_secs(30), showing).await.expect_err("it goes on");
         let reason = printed.recv().await.expect("the reason");
         assert!(reason.starts_with("waiting: no reducer has looked at it yet"), "{reason}");

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{event_lines, notices, printed, progress};
+use crate::{event_lines, notices, printed, progress, remedies};
 
 /// Shows events until the command has its result.
 #[derive(Debug)]
@@ -36,6 +36,7 @@ impl Show {
         let finished = finish.clone();
         let showing = tokio::spawn(async move {
             let mut progress: Option<AbortOnDropHandle<()>> = None;
+            let mut waits_for = None;
             loop {
                 let event = tokio::select! {
                     // Events that were sent before the end are shown.
@@ -61,7 +62,8 @@ impl Show {
                     Event::Job(job_id) => say!(note, "job {job_id}"),
                     Event::Reused(_) => {}
                     Event::Progress { latest, hint } => {
-                        progress = Some(AbortOnDropHandle::new(progress::show(latest, hint)));
+                        let showing = progress::show(latest, hint, waits_for.take());
+                        progress = Some(AbortOnDropHandle::new(showing));
                     }
                     Event::ProgressEnded => {
                         if let Some(progress) = progress.take() {
@@ -69,10 +71,15 @@ impl Show {
                             let _ = progress.await;
                         }
                     }
-                    Event::Notice(notice) => match notice.is_warning() {
-                        true => say!(err, "{}", notices::text(&notice)),
-                        false => say!(note, "{}", notices::text(&notice)),
-                    },
+                    Event::Notice(notice) => {
+                        if let Notice::Waiting(hint) = &notice {
+                            waits_for = Some(remedies::hint(hint));
+                        }
+                        match notice.is_warning() {
+                            true => say!(err, "{}", notices::text(&notice)),
+                            false => say!(note, "{}", notices::text(&notice)),
+                        }
+                    }
                 }
             }
         });
