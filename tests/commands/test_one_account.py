@@ -789,5 +789,7 @@ def test_page_says_what_a_job_of_a_target_lacks(
     check_page(page, views, "Running", plan.expected(with_held=False), running=1)
     worker.kill()
     check_page(page, views, "Waiting", plan.expected(with_held=False), running=0)
-    assert "no worker has been heard from since" in page.locator(".sentence").inner_text()
+    # First, the schedule may notice that no worker is left.
+    said = "no worker has been heard from since"
+    wait_until(lambda: said in page.locator(".sentence").inner_text(), "the silence of the worker", 30)
     go(workplace)

@@ -43,7 +43,8 @@ def test_ended_job_shows_the_same_as_status(workplace, portal):
     mini_batch = portal.get(f"/jobs/{job_id}/mini-batches/3")
     assert [attempt["status"] for attempt in mini_batch["attempts"]] == ["run_raised"] * 2
     phases = [phase["name"] for phase in mini_batch["attempts"][1]["phases"]]
-    assert phases == ["waited", "loaded", "ran", "reported"], phases
+    # The time to report may be too short to count.
+    assert phases in (["waited", "loaded", "ran", "reported"], ["waited", "loaded", "ran"]), phases
     error = mini_batch["attempts"][1]["error"]
     assert error["frames"][-1]["user"] and error["frames"][-1]["function"] == "run", error
     assert "reading <b>" in error["printed"], error

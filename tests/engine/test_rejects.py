@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import FAILED, file_names, wait_until
+from harness import ERROR, FAILED, file_names, wait_until
 
 REFUSES_SOME = """
     import os
@@ -258,7 +258,7 @@ def test_all_records_that_cannot_be_read_are_the_cause(workplace):
     groups = counted(workplace, ended.job_id)["groups"]
     assert all(group["first"]["detail"] for group in groups), groups
     again = workplace.command("retry", ended.job_id)
-    assert again.exit_status == FAILED and "would fail again: 500 records could not be read" in again.stderr, str(again)
+    assert again.exit_status == ERROR and "would fail again: 500 records could not be read" in again.stderr, str(again)
 
 
 def test_retry_says_that_records_it_cannot_read_exceed_the_threshold(workplace):
@@ -269,7 +269,8 @@ def test_retry_says_that_records_it_cannot_read_exceed_the_threshold(workplace):
     inputs = [{"name": "table", "type": "tabular", "format": "csv", "path": "table", "columns": columns}]
     ended = workplace.job(COUNTS, inputs=inputs, mini_batch_size="1MB", error_threshold=10).run(expect=FAILED)
     again = workplace.command("retry", ended.job_id)
-    assert again.exit_status == FAILED, str(again)
+    assert again.exit_status == ERROR, str(again)
+    assert json.loads(workplace.command("status", ended.job_id, "--json").stdout)["state"] == "Failed"
     (line,) = again.stderr.strip().splitlines()
     assert "12 records could not be read (first: " in line and "change `columns`, `on_type_mismatch`" in line, line
 
