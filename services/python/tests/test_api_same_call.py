@@ -1,12 +1,17 @@
 """Which calls of a function are the same: its code, its values, the files that it names, in any process."""
 
+import glob
 import json
 import os
+import subprocess
+import sys
+import textwrap
 import warnings
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from agent import PACKAGE
 from calls import drive, run
 
 import gristmill
@@ -81,7 +86,7 @@ def test_another_model_is_not_answered_with_earlier_scores(home, tmp_path, capfd
 FOLDER = "model"
 
 
-@pytest.mark.parametrize("way", ["constant", "value", "joined", "module", "folder", "variable"])
+@pytest.mark.parametrize("way", ["constant", "value", "joined", "module", "folder", "pattern", "variable"])
 def test_what_a_function_names_decides_about_reuse(home, tmp_path, monkeypatch, way):
     (tmp_path / FOLDER).mkdir()
     path = str(tmp_path / FOLDER / "weight.txt")
@@ -110,6 +115,11 @@ def test_what_a_function_names_decides_about_reuse(home, tmp_path, monkeypatch, 
         with open(file.path) as file:
             return float(file.read())
 
+    def pattern(numbers):
+        (path,) = glob.glob("model/*.txt")
+        with open(path) as file:
+            return [number * float(file.read()) for number in numbers]
+
     def variable(numbers):
         return [number * float(os.environ["WEIGHT"]) for number in numbers]
 
@@ -126,7 +136,7 @@ def test_what_a_function_names_decides_about_reuse(home, tmp_path, monkeypatch, 
 
     assert scores("2") == ([2, 4], False)
     assert scores("30") == ([30, 60], False)
-    assert scores("30") == ([30, 60], way != "folder"), "files of a folder are compared by their times"
+    assert scores("30") == ([30, 60], way not in ("folder", "pattern")), "these files are compared by their times"
 
 
 LOG = "calls.txt"
@@ -244,6 +254,53 @@ def test_a_call_is_the_same_in_a_new_process(home, tmp_path):
     for reused in ([False] * 4, [True, True, True, False]):
         lines = [f"{first} True {values}" for first, values in zip(reused, expected, strict=True)]
         assert drive(DRIVER).splitlines() == lines, "inputs of a class of the main module are others in each process"
+
+
+SCRIPT = """
+    import dataclasses, enum
+    from shapes import Colour, Square
+
+    @dataclasses.dataclass
+    class Own:
+        side: int
+
+    def known(shapes):
+        kinds = {Colour.RED: "red", Colour.BLUE: "blue"}
+        return [
+            f"{isinstance(one, (Square, Own))} {one in (Square(1), Own(1))} {kinds[colour]}" for one, colour in shapes
+        ]
+
+    job = gristmill.run(known, [(Square(1), Colour.RED), (Own(1), Colour.BLUE)], progress=False, verbose=False)
+    import pandas
+    frame = pandas.DataFrame({"one": [Square(1), Own(1)], "colour": [Colour.RED, Colour.BLUE]})
+    cells = gristmill.run(
+        lambda frame: known(list(zip(frame["one"], frame["colour"]))), frame, progress=False, verbose=False
+    )
+    assert cells.to_pandas().equals(job.to_pandas()), cells.to_pandas()
+    print(job.reused, job.to_pandas()["value"].tolist())
+"""
+
+
+def test_objects_of_own_classes_are_those_that_the_function_knows(home, tmp_path):
+    (tmp_path / "shapes.py").write_text(
+        "import dataclasses, enum\n"
+        "@dataclasses.dataclass\nclass Square:\n    side: int\n"
+        "class Colour(enum.Enum):\n    RED = 1\n    BLUE = 2\n"
+    )
+    script = tmp_path / "script.py"
+
+    def ran(text):
+        import_path = f"import sys\nsys.path.insert(0, {str(PACKAGE)!r})\nimport gristmill\n"
+        script.write_text(import_path + textwrap.dedent(text))
+        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+        return ended.stdout.strip()
+
+    expected = "['True True red', 'True True blue']"
+    assert ran(SCRIPT) == f"False {expected}"
+    assert ran(SCRIPT) == f"True {expected}", "in a new process, too"
+    assert ran(SCRIPT + "    # Another text.\n") == f"False {expected}"
+    (tmp_path / "shapes.py").write_text((tmp_path / "shapes.py").read_text() + "# Another text.\n")
+    assert ran(SCRIPT) == f"False {expected}"
 
 
 def test_sets_and_classes_that_differ_make_other_calls(home):

@@ -332,7 +332,12 @@ def _add(columns, missing, series, name):
                 return
         except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
             pass
-    columns.append(pyarrow.array([_cell(cell, name) for cell in cells], pyarrow.large_binary()))
+    from gristmill.api.same import by_value
+
+    # As the function, which would else have other classes.
+    with by_value():
+        pickled = [_cell(cell, name) for cell in cells]
+    columns.append(pyarrow.array(pickled, pyarrow.large_binary()))
 
 
 def _one_array(array):
@@ -372,10 +377,10 @@ def _is_same(one, other):
 
 
 def _cell(value, name):
-    import cloudpickle
+    from gristmill.api.same import dumps
 
     try:
-        return cloudpickle.dumps(value)
+        return dumps(value)
     except Exception as error:
         raise TypeError(f"inputs: {name} has a {type(value).__name__}, which cannot be pickled: {error}") from None
 

@@ -106,6 +106,7 @@ def document_of(
             document["inputs"] = [{"name": "data", "type": "tabular", "format": "jsonl", "path": path}]
             document["mini_batch_size"] = f"{rows} rows"
         else:
+            with_classes = given.may_hold_objects(inputs)
             document["inputs"] = [{"name": "data", "type": "tabular", "path": written(inputs, mini_batch_size, taker)}]
     if is_script:
         script = Path(absolute(what))

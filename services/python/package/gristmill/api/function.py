@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.machinery
 import inspect
@@ -12,20 +11,19 @@ import os
 import pickle
 import shutil
 import sys
-import sysconfig
 import textwrap
 import threading
 import types
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gristmill.api.errors import GristmillError
 from gristmill.api.inputs import in_use
 from gristmill.api.reads import what_is_read
-from gristmill.api.same import digest, dumps
+from gristmill.api.same import by_value, digest, dumps, is_own_file, is_own_folder
 
 ENTRY = '''"""Runs a function that was pickled from Python."""
 
@@ -52,8 +50,6 @@ except ImportError:
 TAKES_ARROW = ("pyarrow", "polars", "polars_lazy", "records", "polars_series", "arrow_array", "array")
 TAKES_PANDAS = {"pandas": "files", "frame": "memory", "series": "memory", "frame_rows": "memory"}
 TAKES_ITEMS = ("items", "lines")
-TRAVELS_ANYWAY = ("gristmill", "azureml_user", "cloudpickle")
-"""Packages that every worker process has."""
 FORM = ("argument", "each", "concurrency", "is_named", "dtype", "dtypes", "shape", "of_lines", "working_folder")
 """Settings of the form of the argument."""
 SPECIAL = ("state", "context")
@@ -182,11 +178,11 @@ def pack(
         "yields": any(is_one(inspect.unwrap(function)) for is_one in GENERATORS),
         "python": list(sys.version_info[:2]),
         "takes": [one.name for one in _positional(function)[1:] if one.name in SPECIAL],
-        "folders": [*dict.fromkeys(path for path in map(os.path.abspath, sys.path) if _is_own_folder(path))],
+        "folders": [*dict.fromkeys(path for path in map(os.path.abspath, sys.path) if is_own_folder(path))],
     }
     settings = json.dumps(about, sort_keys=True)
     try:
-        with _by_value():
+        with by_value():
             found = digest(wanted, with_classes=with_classes)
             of_init = digest(init)
     except Exception as error:
@@ -201,7 +197,7 @@ def pack(
     folder = root / job_name(name_of(function)) / (_with(code, reads) if reads else code)
     if in_use(folder):
         return folder
-    with _by_value():
+    with by_value():
         pickled = dumps(wanted)
     about |= {"code": code, "reads": reads, "sources": _sources(found.codes)}
     beside = folder.with_name(f".{folder.name}.{os.getpid()}.{threading.get_ident()}")
@@ -284,57 +280,6 @@ def replacement(job_id: str, folder: str, changed: Any, init: Any, root: Path) -
     return pack(changed, its_init if init is None else init, form, root, with_classes=True)
 
 
-_PICKLING = threading.RLock()
-"""``cloudpickle`` has one list of modules for all threads."""
-
-
-@contextmanager
-def _by_value() -> Iterator[None]:
-    """Pickles the user's own modules with their code, because no worker can import them."""
-    import cloudpickle
-
-    with _PICKLING:
-        own = [module for module in list(sys.modules.values()) if _is_own(module)]
-        registered = []
-        for module in own:
-            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
-                cloudpickle.register_pickle_by_value(module)
-                registered.append(module)
-        try:
-            yield
-        finally:
-            for module in registered:
-                cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_own(module: Any) -> bool:
-    if not isinstance(module, types.ModuleType) or module.__name__ == "__main__":
-        return False
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or module.__name__.partition(".")[0] in TRAVELS_ANYWAY:
-        return False
-    return _is_own_file(file)
-
-
-# A notebook has imported thousands of modules, from a few folders, and each call checks all of them.
-@functools.cache
-def _is_own_file(file: str) -> bool:
-    return file.endswith(".py") and _is_own_folder(os.path.dirname(os.path.abspath(file)))
-
-
-@functools.cache
-def _is_own_folder(path: str) -> bool:
-    """Returns whether a folder, an absolute path, is neither Python's own nor one of installed packages."""
-    full = os.path.realpath(path)
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    installed = {os.path.realpath(sysconfig.get_path(name)) for name in names} | {os.path.realpath(sys.base_prefix)}
-    parts = full.split(os.sep)
-    if "site-packages" in parts or "dist-packages" in parts or not os.path.isdir(full):
-        return False
-    package = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
-    return not any(full == one or full.startswith(one + os.sep) for one in {*installed, package})
-
-
 def _with(code: str, reads: dict[str, str]) -> str:
     content = json.dumps([code, reads], sort_keys=True)
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
@@ -403,7 +348,7 @@ def _own_files(name: str) -> list[tuple[str, str]]:
         if spec is None:
             break
         path = os.path.join(path, part)
-        if spec.origin is not None and not _is_own_file(spec.origin):
+        if spec.origin is not None and not is_own_file(spec.origin):
             break
         if spec.origin is not None:
             in_folder = os.path.join(path, "__init__.py") if spec.submodule_search_locations else f"{path}.py"
@@ -418,13 +363,13 @@ def _sources(codes: list[types.CodeType]) -> dict[str, list[str]]:
     """Returns the lines of the user's own code, for tracebacks: a cell of a notebook exists only in this process, and a
     file perhaps only on this machine."""
     names = {code.co_filename for code in codes}
-    own = [name for name in sorted(names) if "ipykernel" in name or not os.path.exists(name) or _is_own_file(name)]
+    own = [name for name in sorted(names) if "ipykernel" in name or not os.path.exists(name) or is_own_file(name)]
     return {name: lines for name in own if (lines := linecache.getlines(name))}
 
 
 def _cannot_travel(function: Any, init: Any, error: Exception) -> str:
     for owner in filter(None, (function, init)):
-        with _by_value():
+        with by_value():
             found = _untransportable(name_of(owner), owner, 3)
         if found is not None and found[0] != name_of(owner):
             name, value, cause = found

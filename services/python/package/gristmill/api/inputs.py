@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gristmill.api.same import dumps_alike
+from gristmill.api.same import by_value, dumps_alike
 
 LIKE_URL = re.compile(r"[a-z][a-z0-9+.-]*://|(s3a?|gs|az|adl|azure|abfss?|https?|file)(:|//)", re.IGNORECASE)
 # Not `.txt` and `.json`, which are more often documents than tables: the type of the function's argument decides.
@@ -125,6 +125,14 @@ def _first_name(path: str) -> str:
 def is_table(value: Any) -> bool:
     """Returns whether the value is a DataFrame or an Arrow table, without importing their packages."""
     return type(value).__module__.split(".")[0] in ("pandas", "polars", "pyarrow") and hasattr(type(value), "columns")
+
+
+def may_hold_objects(value: Any) -> bool:
+    """Returns whether a table or a column may hold objects of own classes."""
+    if library_of(value) not in ("pandas", "numpy"):
+        return False
+    dtypes = value.dtypes if hasattr(type(value), "columns") else [value.dtype]
+    return any(getattr(dtype, "name", "") == "object" for dtype in dtypes)
 
 
 def library_of(value: Any) -> str:
@@ -242,17 +250,20 @@ def lines_of(values: Iterable[Any]) -> tuple[list[bytes], str, bool]:
 
     lines, with_classes = [], False
     content = hashlib.blake2b(digest_size=16)
-    for position, value in enumerate(values):
-        try:
-            if type(value) in PLAIN:
-                same = pickled = pickle.dumps(value, 5)
-            else:
-                pickled, same, has_classes = dumps_alike(value)
-                with_classes |= has_classes
-        except Exception as error:
-            raise TypeError(f"inputs: item {position} ({type(value).__name__}) cannot be pickled: {error}") from None
-        content.update(b"%d " % len(same) + same)
-        lines.append(b'{"%s": "%s"}\n' % (PICKLED.encode(), base64.b64encode(pickled)))
+    # By value, as the function, which would else have other classes.
+    with by_value():
+        for position, value in enumerate(values):
+            try:
+                if type(value) in PLAIN:
+                    same = pickled = pickle.dumps(value, 5)
+                else:
+                    pickled, same, has_classes = dumps_alike(value)
+                    with_classes |= has_classes
+            except Exception as error:
+                cause = f"item {position} ({type(value).__name__}) cannot be pickled: {error}"
+                raise TypeError(f"inputs: {cause}") from None
+            content.update(b"%d " % len(same) + same)
+            lines.append(b'{"%s": "%s"}\n' % (PICKLED.encode(), base64.b64encode(pickled)))
     return lines, content.hexdigest(), with_classes
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import glob
 import hashlib
 import itertools
 import os
@@ -70,11 +71,17 @@ def _files_named(
     given = dict.fromkeys(path for name in names[:NAMES_MAX] if os.path.isdir(path := os.path.expanduser(name)))
     folders = [path for path in given if not _is_around(path)][:FOLDERS_MAX]
     found: dict[str, str] = {}
+    known: set[str] = set()
     for folder in ["", *sorted(sources)[:FOLDERS_MAX], *folders]:
         for name in files:
             path = os.path.normpath(os.path.join(folder, os.path.expanduser(name)))
-            if len(found) < FILES_MAX and path not in found and not path.endswith(CODE) and os.path.isfile(path):
+            if os.path.abspath(path) in known or path.endswith(CODE):
+                continue
+            if len(found) < FILES_MAX and os.path.isfile(path):
+                known.add(os.path.abspath(path))
                 found[path] = _version(path)
+            elif glob.has_magic(name):
+                found |= {each: _stamp(each) for each in itertools.islice(glob.iglob(path, recursive=True), FILES_MAX)}
     for folder in folders if has_folders else []:
         for path in itertools.islice(_files_below(os.path.normpath(folder)), FILES_MAX):
             found.setdefault(path, _stamp(path))

@@ -9,9 +9,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import os
 import sys
+import sysconfig
 import threading
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, NamedTuple, cast
 
@@ -30,6 +34,8 @@ NOT_OF_CLASS = ("__doc__", "__slotnames__", "__firstlineno__", "__annotations_ca
 """Attributes that a class gets by its place or its use. A dataclass has the text of its sets in ``__doc__``."""
 SETS = (set, frozenset)
 TEXTS_MAX = 5000
+TRAVELS_ANYWAY = ("gristmill", "azureml_user", "cloudpickle")
+"""Packages that every worker process has."""
 
 
 class Digest(NamedTuple):
@@ -68,6 +74,57 @@ def digest(value: Any, *, with_classes: bool = False) -> Digest:
     return Digest(hashlib.blake2b(file.getvalue()).digest(), pickler.codes, pickler.functions, list(pickler.texts))
 
 
+_PICKLING = threading.RLock()
+"""``cloudpickle`` has one list of modules for all threads."""
+
+
+@contextmanager
+def by_value() -> Iterator[None]:
+    """Pickles the user's own modules with their code, because no worker can import them."""
+    import cloudpickle
+
+    with _PICKLING:
+        own = [module for module in list(sys.modules.values()) if _is_own_module(module)]
+        registered = []
+        for module in own:
+            if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+                cloudpickle.register_pickle_by_value(module)
+                registered.append(module)
+        try:
+            yield
+        finally:
+            for module in registered:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_own_module(module: Any) -> bool:
+    if not isinstance(module, types.ModuleType) or module.__name__ == "__main__":
+        return False
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or module.__name__.partition(".")[0] in TRAVELS_ANYWAY:
+        return False
+    return is_own_file(file)
+
+
+# A notebook has imported thousands of modules, from a few folders, and each call checks all of them.
+@functools.cache
+def is_own_file(file: str) -> bool:
+    return file.endswith(".py") and is_own_folder(os.path.dirname(os.path.abspath(file)))
+
+
+@functools.cache
+def is_own_folder(path: str) -> bool:
+    """Returns whether a folder, an absolute path, is neither Python's own nor one of installed packages."""
+    full = os.path.realpath(path)
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = {os.path.realpath(sysconfig.get_path(name)) for name in names} | {os.path.realpath(sys.base_prefix)}
+    parts = full.split(os.sep)
+    if "site-packages" in parts or "dist-packages" in parts or not os.path.isdir(full):
+        return False
+    package = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+    return not any(full == one or full.startswith(one + os.sep) for one in {*installed, package})
+
+
 def _pickled(value: Any) -> tuple[bytes, Any]:
     file = io.BytesIO()
     pickler = _picklers()[0](file)
@@ -90,6 +147,7 @@ def _picklers() -> tuple[Any, Any]:
             return None
 
         def reducer_override(self, obj: Any) -> Any:
+            _identify(obj)
             reduced = _reduced(obj) or super().reducer_override(obj)
             if _makes_a_class(obj, reduced):
                 self.has_classes = True
@@ -128,6 +186,7 @@ def _picklers() -> tuple[Any, Any]:
         def reducer_override(self, obj: Any) -> Any:
             # Not by `isinstance`, for which an object may pretend to be another one.
             kind = type(obj)
+            _identify(obj)
             if kind is types.CodeType:
                 self.codes.append(obj)
                 # Leaves out file and lines.
@@ -151,6 +210,31 @@ def _picklers() -> tuple[Any, Any]:
             return reduced
 
     return Travelling, Alike
+
+
+def _identify(one: Any) -> None:
+    """Gives a class of a file, before it is pickled, an id that it has in every process which runs that file."""
+    if not issubclass(type(one), type):
+        return
+    from cloudpickle import cloudpickle
+
+    module = sys.modules.get(one.__module__)
+    file = getattr(module, "__file__", None)
+    is_main = one.__module__ == "__main__" and isinstance(file, str) and file.endswith(".py")
+    if one in cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS or not (is_main or _is_own_module(module)):
+        return
+    found: Any = module
+    for part in one.__qualname__.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    # Another class of that name, such as an earlier one of a module that was loaded again, keeps an id of its own.
+    if found is not one:
+        return
+    with open(str(file), "rb") as opened:
+        content = hashlib.blake2b(opened.read(), digest_size=16).hexdigest()
+    identity = f"gristmill-{one.__module__}.{one.__qualname__}-{content}"
+    with cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK:
+        cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS[one] = identity
+        cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[identity] = one
 
 
 def _makes_a_class(obj: Any, reduced: Any) -> bool:
