@@ -109,6 +109,7 @@ def _is_own_module(module: Any) -> bool:
 # A notebook has imported thousands of modules, from a few folders, and each call checks all of them.
 @functools.cache
 def is_own_file(file: str) -> bool:
+    """Returns whether a file is Python code of the user."""
     return file.endswith(".py") and is_own_folder(os.path.dirname(os.path.abspath(file)))
 
 
@@ -229,8 +230,11 @@ def _identify(one: Any) -> None:
     # Another class of that name, such as an earlier one of a module that was loaded again, keeps an id of its own.
     if found is not one:
         return
-    with open(str(file), "rb") as opened:
-        content = hashlib.blake2b(opened.read(), digest_size=16).hexdigest()
+    try:
+        with open(str(file), "rb") as opened:
+            content = hashlib.blake2b(opened.read(), digest_size=16).hexdigest()
+    except OSError:
+        return
     identity = f"gristmill-{one.__module__}.{one.__qualname__}-{content}"
     with cloudpickle._DYNAMIC_CLASS_TRACKER_LOCK:
         cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS[one] = identity
