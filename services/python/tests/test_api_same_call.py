@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 from pathlib import Path
 
@@ -137,6 +138,22 @@ def test_what_a_function_names_decides_about_reuse(home, tmp_path, monkeypatch, 
     assert scores("2") == ([2, 4], False)
     assert scores("30") == ([30, 60], False)
     assert scores("30") == ([30, 60], way not in ("folder", "pattern")), "these files are compared by their times"
+
+
+def test_interrupted_call_continues_although_a_file_has_changed(home, tmp_path):
+    def waiting(numbers):
+        while not os.path.exists("gate.txt"):
+            time.sleep(0.05)
+        return numbers
+
+    first = gristmill.submit(waiting, [1, 2], mini_batch_size=1, process_count_per_node=1)
+    first.cancel()
+    (tmp_path / "gate.txt").write_text("open")
+    second = gristmill.submit(waiting, [1, 2], mini_batch_size=1, process_count_per_node=1)
+    assert second.id == first.id and second.wait(progress=False).to_pandas()["value"].tolist() == [1, 2]
+    third = gristmill.submit(waiting, [1, 2], mini_batch_size=1, process_count_per_node=1)
+    assert third.id != first.id, "the result is that of another file"
+    assert third.wait(progress=False).reused is False
 
 
 LOG = "calls.txt"

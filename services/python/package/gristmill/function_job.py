@@ -1,7 +1,6 @@
 """The worker's side of a job whose entry script is a pickled function (``api/function.py`` writes it)."""
 
 import base64
-import functools
 import json
 import linecache
 import os
@@ -114,17 +113,6 @@ async def _result_of(awaitable):
 
 async def _elements_of(generator):
     return [element async for element in generator]
-
-
-def cached(function, maxsize, typed):
-    """Makes a function again that ``functools.lru_cache`` had wrapped; its cache is empty."""
-    return functools.lru_cache(maxsize, typed)(function)
-
-
-def cached_property(function, name):
-    made = functools.cached_property(function)
-    made.__set_name__(None, name)
-    return made
 
 
 def load(entry):

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gristmill.api import command
 from gristmill.api.errors import GristmillError
 from gristmill.api.inputs import in_use
 from gristmill.api.reads import what_is_read
@@ -197,6 +198,8 @@ def pack(
     folder = root / job_name(name_of(function)) / (_with(code, reads) if reads else code)
     if in_use(folder):
         return folder
+    if (other := _of_unfinished_job(folder.parent, code)) is not None:
+        return other
     with by_value():
         pickled = dumps(wanted)
     about |= {"code": code, "reads": reads, "sources": _sources(found.codes)}
@@ -228,6 +231,24 @@ def pack(
         # Another thread or process has created it.
         shutil.rmtree(beside)
     return folder
+
+
+def _of_unfinished_job(folders: Path, code: str) -> Path | None:
+    """Returns the folder of a job of the same function that has not ended. It continues although a file that the
+    function reads has changed since, as it would have without the interruption; its result is not reused."""
+    same = set()
+    for about in folders.glob("*/function.json"):
+        with suppress(OSError, ValueError):
+            if json.loads(about.read_text()).get("code") == code:
+                same.add(str(about.parent))
+    if not same:
+        return None
+    listed = json.loads(command.call("jobs", "--json", "--state", "interrupted,canceled,running", "--limit", "5"))
+    for job in listed:
+        folder = json.loads(command.call("status", job["job_id"], "--json")).get("source_directory")
+        if folder in same and in_use(Path(folder)):
+            return Path(folder)
+    return None
 
 
 def _text(*functions: Callable[..., Any] | None) -> str:

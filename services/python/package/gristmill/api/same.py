@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Any, NamedTuple, cast
 
+from gristmill import caching
+
 CODE = (
     *("name", "code", "exceptiontable", "flags", "argcount", "posonlyargcount", "kwonlyargcount"),
     *("names", "varnames", "freevars", "cellvars"),
@@ -249,13 +251,9 @@ def _reduced(obj: Any) -> tuple[Any, ...] | None:
     """Returns how to make an object again that ``cloudpickle`` refuses, or pickles by its name; ``None``: any other."""
     kind = type(obj)
     if kind is functools._lru_cache_wrapper and _is_own(obj):
-        from gristmill import function_job
-
-        return function_job.cached, (obj.__wrapped__, *obj.cache_parameters().values())
+        return caching.cached, (obj.__wrapped__, *obj.cache_parameters().values())
     if kind is functools.cached_property:
-        from gristmill import function_job
-
-        return function_job.cached_property, (obj.func, obj.attrname)
+        return caching.cached_property, (obj.func, obj.attrname)
     if kind in LOCKS and any(obj is one for module in _own_modules() for one in vars(module).values()):
         return LOCKS[kind], ()
     return None
