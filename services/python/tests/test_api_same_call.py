@@ -346,3 +346,31 @@ def test_other_lambdas_are_not_compared(home):
         for number in range(2):
             run(lambda numbers, number=number: [number for _ in numbers], [1])
         gristmill.map(lambda x: x, pd.DataFrame({"x": [1]}), progress=False)
+
+
+def test_earlier_scores_stay_hidden_beside_an_unfinished_job(home, tmp_path):
+    """Only the very job that has not ended continues, and its result, of two contents, is that of no call."""
+    path = tmp_path / "model.txt"
+
+    def weighed(numbers):
+        while float(Path("model.txt").read_text()) == 1:
+            time.sleep(0.05)
+        return [float(Path("model.txt").read_text()) * number for number in numbers]
+
+    def scores(weight, numbers):
+        path.write_text(weight)
+        return run(weighed, numbers, mini_batch_size=1).to_pandas()["value"].tolist()
+
+    path.write_text("1")
+    gristmill.submit(weighed, [0], mini_batch_size=1, process_count_per_node=1).cancel()
+    stopped = gristmill.submit(weighed, [5], mini_batch_size=1, process_count_per_node=1)
+    stopped.cancel()
+    assert scores("2", [7]) == [14]
+    assert scores("3", [7]) == [21], "not the scores of the second model"
+    path.write_text("3")
+    continued = gristmill.submit(weighed, [5], mini_batch_size=1, process_count_per_node=1)
+    assert continued.wait(progress=False).id == stopped.id
+    path.write_text("1")
+    another = gristmill.submit(weighed, [5], mini_batch_size=1, process_count_per_node=1)
+    assert another.id != stopped.id
+    another.cancel()

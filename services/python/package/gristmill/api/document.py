@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gristmill.api import command
 from gristmill.api import function as functions
 from gristmill.api import inputs as given
 from gristmill.api.inputs import absolute
@@ -32,6 +35,9 @@ LONG_SECONDS = 86_400
 """Limit of a call of a function on this machine, in seconds: a day."""
 TARGET_SECONDS = 900
 """Limit of a call of a function on a compute target, in seconds."""
+UNFINISHED = ("Interrupted", "Canceled", "Running")
+JOBS_MAX = 20
+"""The newest jobs of a name that may be the one that a call continues."""
 OVERHEAD_SECONDS = 5
 """Seconds for the work around a call of a function: reading its mini-batch, and the first import of pandas."""
 
@@ -46,11 +52,13 @@ def document_of(
     name: str | None,
     target: str | None,
     settings: dict[str, Any],
+    fresh: bool = False,
 ) -> dict[str, Any]:
     """Returns the job file of a call.
 
     :param what: a function, or the path of an entry script.
     :param each: the function gets one item at a time.
+    :param fresh: it continues no earlier job.
     """
     if inputs is None:
         meant = next((f" as inputs, not as {name}" for name in ("input", "input_data", "data") if name in settings), "")
@@ -128,10 +136,7 @@ def document_of(
             settings.setdefault("isolate", "off")
     document |= settings
     if "output" not in document and document.get("output_action") != "summary_only":
-        same = hashlib.blake2b(text_of(document, sort_keys=True).encode(), digest_size=8).hexdigest()
-        output = str(home() / "functions" / "outputs" / f"{document['name']}-{same}")
-        defaults = {"output": output, "output_format": "native", "append_row_file_name": "output.parquet"}
-        document = defaults | document
+        document = _with_output(document) if is_script or target or fresh else _of_unfinished_job(document)
     document.setdefault("output_action", "append_row")
     if not is_script:
         # The author of a function that fails should see the error after one try, and the job should fail.
@@ -148,6 +153,38 @@ def document_of(
         arguments = document.get("arguments") or []
         document["arguments"] = [*(shlex.split(arguments) if isinstance(arguments, str) else arguments), *options]
     return document
+
+
+def _with_output(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns a document with an output of its own."""
+    same = hashlib.blake2b(text_of(document, sort_keys=True).encode(), digest_size=8).hexdigest()
+    output = str(home() / "functions" / "outputs" / f"{document['name']}-{same}")
+    defaults = {"output": output, "output_format": "native", "append_row_file_name": "output.parquet"}
+    return defaults | document
+
+
+def _of_unfinished_job(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns a document with an output: that of a job that has not ended, if this is the same call but for the content
+    of what its function names. The job continues, as it would have without the interruption."""
+    now = _with_output(document)
+    earlier = {}
+    for folder in functions.of_same_code(Path(document["source_directory"])):
+        other = _with_output({**document, "source_directory": str(folder)})
+        earlier[other["output"]] = other
+    if not earlier:
+        return now
+    for job in json.loads(command.call("jobs", "--json", "--name", document["name"], "--limit", str(JOBS_MAX))):
+        with suppress(OSError, ValueError, KeyError):
+            spec = json.loads((home() / "jobs" / job["job_id"] / "spec.json").read_text())
+            output = spec["output"]["folder"]
+            if output == now["output"]:
+                return now
+            if output in earlier:
+                if job["state"] not in UNFINISHED:
+                    return now
+                Path(spec["source_directory"], functions.CONTINUED).touch()
+                return earlier[output]
+    return now
 
 
 def output_of(path: str) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gristmill.api import command
 from gristmill.api.errors import GristmillError
 from gristmill.api.inputs import in_use
 from gristmill.api.reads import what_is_read
@@ -51,6 +50,8 @@ except ImportError:
 TAKES_ARROW = ("pyarrow", "polars", "polars_lazy", "records", "polars_series", "arrow_array", "array")
 TAKES_PANDAS = {"pandas": "files", "frame": "memory", "series": "memory", "frame_rows": "memory"}
 TAKES_ITEMS = ("items", "lines")
+CONTINUED = "continued"
+"""Marks a folder whose job has continued after another content of a file: its result is that of no call."""
 FORM = ("argument", "each", "concurrency", "is_named", "dtype", "dtypes", "shape", "of_lines", "working_folder")
 """Settings of the form of the argument."""
 SPECIAL = ("state", "context")
@@ -195,11 +196,11 @@ def pack(
         same += hashlib.blake2b(f"{name}\n".encode() + source).digest()
     code = hashlib.blake2b(same + settings.encode() + ENTRY.encode(), digest_size=8).hexdigest()
     reads = what_is_read(found, of_init, imported)
-    folder = root / job_name(name_of(function)) / (_with(code, reads) if reads else code)
+    folder = root / job_name(name_of(function)) / (_folder_name(code, reads) if reads else code)
+    while (folder / CONTINUED).exists():
+        folder = folder.with_name(_folder_name(folder.name, reads))
     if in_use(folder):
         return folder
-    if (other := _of_unfinished_job(folder.parent, code)) is not None:
-        return other
     with by_value():
         pickled = dumps(wanted)
     about |= {"code": code, "reads": reads, "sources": _sources(found.codes)}
@@ -233,22 +234,15 @@ def pack(
     return folder
 
 
-def _of_unfinished_job(folders: Path, code: str) -> Path | None:
-    """Returns the folder of a job of the same function that has not ended. It continues although a file that the
-    function reads has changed since, as it would have without the interruption; its result is not reused."""
-    same = set()
-    for about in folders.glob("*/function.json"):
+def of_same_code(folder: Path) -> list[Path]:
+    """Returns the other folders of a packed function: files or variables that it names had another content."""
+    code = json.loads((folder / "function.json").read_text())["code"]
+    found = []
+    for about in folder.parent.glob("*/function.json"):
         with suppress(OSError, ValueError):
-            if json.loads(about.read_text()).get("code") == code:
-                same.add(str(about.parent))
-    if not same:
-        return None
-    listed = json.loads(command.call("jobs", "--json", "--state", "interrupted,canceled,running", "--limit", "5"))
-    for job in listed:
-        folder = json.loads(command.call("status", job["job_id"], "--json")).get("source_directory")
-        if folder in same and in_use(Path(folder)):
-            return Path(folder)
-    return None
+            if about.parent != folder and json.loads(about.read_text()).get("code") == code:
+                found.append(about.parent)
+    return found
 
 
 def _text(*functions: Callable[..., Any] | None) -> str:
@@ -301,7 +295,8 @@ def replacement(job_id: str, folder: str, changed: Any, init: Any, root: Path) -
     return pack(changed, its_init if init is None else init, form, root, with_classes=True)
 
 
-def _with(code: str, reads: dict[str, str]) -> str:
+def _folder_name(code: str, reads: dict[str, str]) -> str:
+    """Returns the name of the folder of a function with this code that reads these versions of files."""
     content = json.dumps([code, reads], sort_keys=True)
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 

@@ -254,7 +254,7 @@ def _reduced(obj: Any) -> tuple[Any, ...] | None:
         return caching.cached, (obj.__wrapped__, *obj.cache_parameters().values())
     if kind is functools.cached_property:
         return caching.cached_property, (obj.func, obj.attrname)
-    if kind in LOCKS and any(obj is one for module in _own_modules() for one in vars(module).values()):
+    if kind in LOCKS and any(obj is one for module in _modules_by_value() for one in vars(module).values()):
         return LOCKS[kind], ()
     return None
 
@@ -262,10 +262,11 @@ def _reduced(obj: Any) -> tuple[Any, ...] | None:
 def _is_own(function: Any) -> bool:
     """Returns whether a function travels with its code, because no worker can import it."""
     name = function.__module__
-    return "<locals>" in function.__qualname__ or name == "__main__" or sys.modules.get(name) in _own_modules()
+    return "<locals>" in function.__qualname__ or name == "__main__" or sys.modules.get(name) in _modules_by_value()
 
 
-def _own_modules() -> list[Any]:
+def _modules_by_value() -> list[Any]:
+    """Returns the modules that travel with their code now."""
     import cloudpickle
 
     return [sys.modules[name] for name in cloudpickle.list_registry_pickle_by_value() if name in sys.modules]

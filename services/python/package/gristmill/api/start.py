@@ -247,7 +247,7 @@ def _start(call: Call) -> Job:
         return _start_file(call, settings)
     try:
         document = document_of(
-            function, call.inputs, each=call.each, init=call.init, target=target, settings=settings, **own
+            function, call.inputs, each=call.each, init=call.init, target=target, settings=settings, fresh=fresh, **own
         )
     except OSError as error:
         if not str(error.filename or "").startswith(str(home())):
