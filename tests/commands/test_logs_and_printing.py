@@ -24,7 +24,7 @@ SAY = """
 
 def test_variable_that_must_be_a_number_is_refused(workplace):
     refused = workplace.command("jobs", GRISTMILL_LEASE_SECONDS="8s")
-    said = 'gristmill: GRISTMILL_LEASE_SECONDS is "8s", and must be a whole number\n'
+    said = 'gristmill: GRISTMILL_LEASE_SECONDS is "8s", and must be a whole number, 0 or more\n'
     assert (refused.exit_status, refused.stderr) == (INVALID, said)
 
 

@@ -30,7 +30,7 @@ struct Latest {
 }
 
 impl Latest {
-    /// Returns the progress, and the reason why the job waits. Then nothing is known of its end.
+    /// Returns the progress, and the reason why the job waits, if it does; then its rate and its end are unknown.
     fn get(&self) -> (Progress, Option<String>) {
         let progress = self.progress.borrow().clone();
         let trouble = || progress.trouble.as_ref().map(|trouble| trouble.reason.clone());
@@ -41,8 +41,8 @@ impl Latest {
     }
 }
 
-/// Shows progress on standard error, until the task is aborted. `waits_for`: the reason that was shown last why the job
-/// waits.
+/// Shows progress on standard error, until the task is aborted. `waits_for`: the last reason for waiting that the user
+/// has seen.
 pub fn show(
     progress: watch::Receiver<Progress>,
     hint: watch::Receiver<Option<Hint>>,

@@ -167,7 +167,9 @@ fn text(name: &str) -> Option<String> {
 fn number(name: &str) -> anyhow::Result<Option<u64>> {
     let Some(value) = text(name) else { return Ok(None) };
     let number = value.trim().parse();
-    number.map(Some).map_err(|_| anyhow::anyhow!("{name} is {value:?}, and must be a whole number"))
+    number
+        .map(Some)
+        .map_err(|_| anyhow::anyhow!("{name} is {value:?}, and must be a whole number, 0 or more"))
 }
 
 /// Returns the interpreter of the environment in which this command is installed, or of the active one.

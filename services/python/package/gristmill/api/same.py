@@ -68,8 +68,10 @@ def dumps_alike(value: Any) -> tuple[bytes, bytes, bool]:
 
 
 def digest(value: Any, *, with_classes: bool = False) -> Digest:
-    """Returns the digest of an object. `with_classes`: it is another one if a class is another one, even if both are
-    defined alike; so it is another one in every process."""
+    """Returns the digest of an object.
+
+    :param with_classes: two classes that are defined alike differ, unless they have the same id.
+    """
     file = io.BytesIO()
     pickler = _picklers()[1](file, with_classes, 0)
     pickler.dump(value)
