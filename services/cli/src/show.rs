@@ -37,6 +37,8 @@ impl Show {
         let showing = tokio::spawn(async move {
             let mut progress: Option<AbortOnDropHandle<()>> = None;
             let mut waits_for = None;
+            // A document with several steps is checked as a whole, and each step again.
+            let mut decisions = Vec::new();
             loop {
                 let event = tokio::select! {
                     // Events that were sent before the end are shown.
@@ -50,6 +52,12 @@ impl Show {
                 }
                 if let Event::Notice(Notice::Continuing(continuation)) = &event {
                     jobs.add(&continuation.job_id);
+                }
+                if let Event::Notice(notice @ (Notice::Doubt(_) | Notice::Decision(_))) = &event {
+                    if decisions.contains(notice) {
+                        continue;
+                    }
+                    decisions.push(notice.clone());
                 }
                 if printed::streams_events() {
                     event_lines::objects(&event).iter().for_each(printed::event);
