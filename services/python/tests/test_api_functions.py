@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import decimal
+import enum
 import os
 import sys
 import textwrap
@@ -384,6 +385,18 @@ def test_columns_keep_type_and_name(home):
     assert run(lambda series: series, column).to_polars().schema == {"c": pl.Int8}
     assert run(lambda array: array, pa.array([1, 2], pa.uint8())).to_arrow().schema.field("value").type == pa.uint8()
     assert run(lambda array: array, np.array([1, 2], "u1")).to_arrow().schema.field("value").type == pa.uint8()
+
+
+class Mode(str, enum.Enum):  # noqa: UP042
+    FAST = "fast"
+    SLOW = "slow"
+
+
+def test_members_of_an_enumeration_of_texts_are_objects(home):
+    assert mapped(lambda mode: f"{mode.name} {mode.value}", [*Mode]).to_pandas()["value"].tolist() == [
+        "FAST fast",
+        "SLOW slow",
+    ]
 
 
 def test_map_rejects_items_alone(home):

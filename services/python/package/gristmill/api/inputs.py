@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import math
 import os
 import re
@@ -70,12 +71,17 @@ def _keys(value: Any) -> dict[str, Any] | None:
 def _paths(value: Any) -> list[str] | None:
     if isinstance(value, Items):
         return None
-    paths = [value] if isinstance(value, (str, os.PathLike)) else value
-    if isinstance(paths, (list, tuple)) and paths and all(isinstance(one, (str, os.PathLike)) for one in paths):
+    paths = [value] if _is_path(value) else value
+    if isinstance(paths, (list, tuple)) and paths and all(map(_is_path, paths)):
         if "" in paths:
             raise TypeError("inputs: a path is empty, and would be the working folder: pass '.' if you mean that")
         return [absolute(one) for one in paths]
     return None
+
+
+def _is_path(value: Any) -> bool:
+    # A member of an enumeration of texts is an object with a meaning of its own.
+    return isinstance(value, (str, os.PathLike)) and not isinstance(value, enum.Enum)
 
 
 def paths_of(value: Any, owner: str) -> list[str]:
