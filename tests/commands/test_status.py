@@ -278,7 +278,7 @@ def test_status_waits_for_the_end(workplace, sqlite):
     # The signal handlers are installed before the first read of the store ends.
     wait_until(lambda: "SigCgt" in status_of(interrupted) and catches(interrupted, signal.SIGINT), "a handler")
     interrupted.send(signal.SIGINT)
-    assert interrupted.wait().exit_status == NOT_ENDED
+    assert interrupted.wait().exit_status == CANCELED
     sqlite.reducer()
     sqlite.worker("--process-count", 1)
     assert sqlite.command("status", there, "--wait").exit_status == COMPLETED

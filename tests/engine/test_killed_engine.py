@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import signal
+import subprocess
 
 import pytest
 
@@ -134,6 +135,25 @@ def test_signal_leaves_a_resumable_job(workplace, number):
     ended = job.retry(canceled.job_id, SECONDS="0")
     assert ended.lines == file_names(FILES)
     assert len(runs_of(workplace)) - before <= FILES - canceled.mini_batches[1]
+
+
+def test_interrupt_ends_a_loop_of_a_shell(workplace):
+    """A shell ends its loop only if the command ended by the signal."""
+    workplace.data(2)
+    job = workplace.job(HOLDS_AT_ONE)
+    loop = f"for i in 1 2 3; do {workplace.executable} run {job.file} --fresh; done"
+    shell = subprocess.Popen(
+        ["bash", "-c", loop],
+        cwd=workplace.folder,
+        env={**workplace.environment, "HOLD": "001.txt"},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    workplace.started.append(shell)
+    wait_until(lambda: workplace.recorded("held"), "a mini-batch that is held")
+    os.killpg(shell.pid, signal.SIGINT)
+    assert "SIGINT: stopping" in shell.communicate(timeout=60)[1].decode()
+    assert shell.returncode == -signal.SIGINT and len(workplace.job_ids()) == 1
 
 
 def test_run_continues_a_canceled_job(workplace):

@@ -470,7 +470,9 @@ class Running:
             raise AssertionError(
                 f"{self.process.args} still ran after {seconds} s\n{stdout.decode()}\n{stderr.decode()}"
             ) from None
-        ended = Ended(self.process.returncode, stdout.decode(), stderr.decode(errors="replace"), self.job)
+        # Ctrl-C ends a command by a signal, which a shell shows as 130.
+        status = CANCELED if self.process.returncode == -signal.SIGINT else self.process.returncode
+        ended = Ended(status, stdout.decode(), stderr.decode(errors="replace"), self.job)
         if "--json" in self.process.args and ended.exit_status in (COMPLETED, FAILED, CANCELED):
             ended.result = json.loads(ended.stdout)
         return ended

@@ -293,7 +293,10 @@ fn main() -> ExitCode {
         status
     });
     match status {
-        Ok(status) => status,
+        Ok(status) => {
+            signals::end_if_interrupted(status);
+            status
+        }
         Err(error) => {
             let exit = Exit::of_error(&error);
             observe::report_failure(&error);

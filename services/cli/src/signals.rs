@@ -1,9 +1,29 @@
 //! Signals that ask a command to stop: Ctrl-C, SIGTERM, and SIGHUP, which a closed terminal sends.
 
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use engine::StopRequest;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::exit::Exit;
+
+/// Whether Ctrl-C has stopped the command.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Ends the process by SIGINT if Ctrl-C has stopped its command, so that a loop of a shell ends with it. The shell shows
+/// [`Exit::Canceled`].
+pub fn end_if_interrupted(status: ExitCode) {
+    if status != Exit::Done.into() && INTERRUPTED.load(Ordering::Relaxed) {
+        // SAFETY: neither call touches memory of this program. The first process of a container ignores the signal.
+        unsafe {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            libc::raise(libc::SIGINT);
+        }
+    }
+}
 
 /// Stops a job gracefully at the first signal, and immediately at the second.
 pub fn stop_on_signals() -> (StopRequest, AbortOnDropHandle<()>) {
@@ -69,7 +89,10 @@ impl StopSignals {
             }
         };
         tokio::select! {
-            _ = interrupt.recv() => "SIGINT",
+            _ = interrupt.recv() => {
+                INTERRUPTED.store(true, Ordering::Relaxed);
+                "SIGINT"
+            }
             _ = terminate.recv() => "SIGTERM",
             _ = hangup => "SIGHUP",
         }
