@@ -10,7 +10,7 @@ use super::layers::{Layer, LayerValue, Layers};
 use super::register::Asset;
 use super::versioned::NameTable;
 use crate::paths::is_url;
-use crate::problem::did_you_mean;
+use crate::problem::{did_you_mean, nearest};
 use crate::{Context, Entry, Fault, Location, Node, Paths, Problems, Value, other};
 
 /// The state that all steps of a document share.
@@ -74,8 +74,16 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks the keys of the mapping `key`, in which Azure ML tolerates unknown ones.
-    pub fn warn_of_unknown(&self, entries: &[Entry], key: &str, prefix: &str, known: KnownKeys) {
+    /// Checks the keys of the mapping `key`, in which Azure ML tolerates unknown ones. `decide`: its keys decide about rows,
+    /// so an unknown key that resembles one of them is a mistake.
+    pub fn warn_of_unknown(
+        &self,
+        entries: &[Entry],
+        key: &str,
+        prefix: &str,
+        known: KnownKeys,
+        decide: bool,
+    ) {
         let names: Vec<&str> = known::keys(&[known]).map(|(name, _)| name).collect();
         let Some(node) = crate::find(entries, key) else { return };
         let Value::Mapping(inner) = &node.value else {
@@ -85,8 +93,11 @@ impl Reader<'_> {
                 Fault::new(node, "a mapping"),
             );
         };
+        let is_meant = |key: &str| {
+            names.contains(&key) || decide && nearest(key, names.iter().copied()).is_some()
+        };
         let (read, unknown): (Vec<Entry>, Vec<Entry>) =
-            inner.iter().cloned().partition(|entry| names.contains(&entry.key.as_str()));
+            inner.iter().cloned().partition(|entry| is_meant(&entry.key));
         self.check_keys(&read, &format!("{prefix}{key}."), &[known]);
         for entry in unknown.into_iter().filter(|entry| !entry.key.starts_with("x-")) {
             let message = format!(

@@ -137,6 +137,11 @@ fn each_mistake_has_its_line() {
             "retry_settings.retries: unknown key; did you mean \"max_retries\"?",
         ),
         (
+            "append_row_to:",
+            "append_rows_to:",
+            "task.append_rows_to: unknown key; did you mean \"append_row_to\"?",
+        ),
+        (
             "max_retries: 1",
             "max_retries: many",
             "retry_settings.max_retries: found \"many\"; allowed: an integer from 0",
