@@ -51,7 +51,7 @@ pub(crate) async fn begin_round(
 ) -> crate::Result<BegunRound> {
     let job_id = reducer.spec().job_id.clone();
     if let Some((records, first)) = reducer.unread_that_fail_the_job() {
-        return Err(Error::RecordsUnread { job_id, records, first });
+        return Err(Error::RecordsUnread { job_id, records, first: first.to_owned() });
     }
     let check = move |planned: &Descriptor| Ok(check_input(planned, &job_id, is_here)?);
     Ok(reducer.begin_round(request, script, is_running, check).await?)

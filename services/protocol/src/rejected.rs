@@ -173,12 +173,12 @@ impl Attempt {
         if self.status != AttemptStatus::Succeeded || self.returned_nothing() {
             return 0;
         }
-        let rejected = self.items_rejected();
-        let unread = self
-            .unread
-            .iter()
-            .fold(0, |records: u64, unread| records.saturating_add(unread.records));
-        self.failed().saturating_sub(rejected).saturating_sub(unread)
+        self.failed().saturating_sub(self.items_rejected()).saturating_sub(self.records_unread())
+    }
+
+    /// Returns the number of records that could not be read, although the attempt succeeded.
+    pub fn records_unread(&self) -> u64 {
+        self.unread.iter().fold(0, |records: u64, unread| records.saturating_add(unread.records))
     }
 }
 

@@ -28,7 +28,7 @@ use crate::commit::Appended;
 use crate::ledger::RowLocation;
 use crate::output::Source;
 use crate::rejects::{RejectedMiniBatch, Rejects};
-use crate::thresholds::{exceeded, is_above, nothing_succeeded, unread};
+use crate::thresholds::{exceeded, is_above, nothing_succeeded};
 use crate::{CrashPoint, MiniBatchState, Peers, Reducer, Tally};
 
 /// Objects that are written at once.
@@ -148,10 +148,10 @@ impl Reducer {
 
     /// Returns the number of records that could not be read, and the first of them, if they fail the job in every round:
     /// they exceed its error threshold, or are all items of a job that must have rows.
-    pub fn unread_that_fail_the_job(&self) -> Option<(u64, String)> {
+    pub fn unread_that_fail_the_job(&self) -> Option<(u64, &str)> {
         let collects_rows = self.spec.output.action == OutputAction::AppendRow;
         let has_nothing = collects_rows && self.tally.is_complete();
-        unread(&self.tally).filter(|(records, _)| {
+        self.tally.warnings().records_unread().filter(|(records, _)| {
             is_above(*records, self.spec.thresholds.error_threshold)
                 || has_nothing && *records >= self.tally.items().total
         })

@@ -137,7 +137,7 @@ pub fn nothing_succeeded(tally: &Tally) -> Option<String> {
         let none = format!("0 of {} succeeded", counted(items.total, "item"));
         let returned = match rejects(tally) {
             Some(rejects) => format!("{none}; {rejects}"),
-            None if unread(tally).is_some() => {
+            None if tally.warnings().records_unread().is_some() => {
                 format!("{none}: {}; open logs/rejects.csv.", clause(&few_results(tally)))
             }
             None => {
@@ -212,26 +212,18 @@ fn with_first(text: String, tally: &Tally) -> String {
 /// Returns why items of mini-batches that succeeded have no result, although none is known as rejected.
 pub(crate) fn few_results(tally: &Tally) -> String {
     let fewer = "run() returned fewer results than it received items";
-    let Some((lost, first)) = unread(tally) else { return fewer.to_owned() };
+    let Some((lost, first)) = tally.warnings().records_unread() else { return fewer.to_owned() };
     match tally.items().failed.saturating_sub(lost) {
         0 => format!("{} could not be read, first: {first}", counted(lost, "record")),
         _ => format!("{} could not be read, first: {first}; and {fewer}", counted(lost, "record")),
     }
 }
 
-/// Returns the number of records that could not be read, and the first of them; `None`: all could.
-pub(crate) fn unread(tally: &Tally) -> Option<(u64, String)> {
-    let mut kinds =
-        tally.warnings().kinds_of_successes().iter().filter(|kind| kind.loses_records());
-    let first = kinds.next()?;
-    Some((kinds.fold(first.count, |lost, kind| lost + kind.count), first.first.clone()))
-}
-
 #[cfg(test)]
 mod tests {
     use protocol::{
         Attempt, AttemptStatus, ErrorReport, Planned, RECORD_FAILED, Rejected, ResultEvent,
-        WarningKind,
+        UnreadRecord, WarningKind,
     };
 
     use super::*;
@@ -301,16 +293,22 @@ mod tests {
         let kind = WarningKind {
             column: Some("total".into()),
             problem: format!("not a whole number, {RECORD_FAILED}"),
-            count: 2,
+            count: 3,
             first: "t.csv, line 335: \"abc\"".into(),
             remedy: String::new(),
             column_type: None,
+        };
+        // One of the two records has two such values.
+        let unread = || {
+            let (path, place, message) = (String::new(), String::new(), String::new());
+            UnreadRecord { path, place, records: 2, message }
         };
         let read = |succeeded_items| {
             let warning_kinds = vec![kind.clone()];
             few_results(&tally(vec![Attempt {
                 warning_kinds,
-                warnings_total: 2,
+                warnings_total: 3,
+                unread: vec![unread()],
                 ..succeeded(0, 1, 10, succeeded_items)
             }]))
         };
@@ -320,7 +318,8 @@ mod tests {
         );
         let none = Attempt {
             warning_kinds: vec![kind.clone()],
-            warnings_total: 2,
+            warnings_total: 3,
+            unread: vec![unread()],
             ..succeeded(0, 1, 2, 0)
         };
         assert_eq!(

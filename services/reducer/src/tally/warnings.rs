@@ -72,9 +72,11 @@ impl Warnings {
         kinds.kinds
     }
 
-    /// Returns those of the successes alone.
-    pub(crate) fn kinds_of_successes(&self) -> &[WarningKind] {
-        &self.of_successes.kinds
+    /// Returns the number of records that successes could not read, and the first of them; `None`: all could. A record of
+    /// which several values do not fit has several warnings.
+    pub(crate) fn records_unread(&self) -> Option<(u64, &str)> {
+        let first = self.of_successes.kinds.iter().find(|kind| kind.loses_records())?;
+        Some((self.of_successes.records_unread, &first.first))
     }
 }
 
@@ -85,6 +87,7 @@ fn has_warnings(attempt: &Attempt) -> bool {
 #[derive(Clone, Debug, Default)]
 struct Counted {
     count: u64,
+    records_unread: u64,
     /// The first distinct warnings with their mini-batches.
     first: Vec<(u64, String)>,
     kinds: Vec<WarningKind>,
@@ -95,6 +98,7 @@ struct Counted {
 impl Counted {
     fn add(&mut self, attempt: &Attempt) {
         self.count += attempt.warnings_total.max(attempt.warnings.len() as u64);
+        self.records_unread += attempt.records_unread();
         self.add_first(attempt);
         attempt.warning_kinds.iter().for_each(|kind| self.add_kind(kind, attempt.mini_batch));
     }
