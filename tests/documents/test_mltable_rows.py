@@ -6,6 +6,7 @@ import textwrap
 import pandas
 import pytest
 
+from azure_documents import COMPONENT, run
 from harness import FAILED, INVALID
 
 FILES = {
@@ -120,3 +121,20 @@ def test_unknown_column_is_an_error_of_a_step_and_a_warning_of_a_script(workplac
     assert 'found "prise"; allowed: store, price, n' in str(ended)
     with pytest.warns(UserWarning, match=f"{name}: the table has no column prise; did you mean price?"):
         loaded()
+
+
+def test_pipeline_shows_each_note_once(workplace):
+    """It is checked as a whole, and each step again before it runs."""
+    workplace.write(
+        {
+            "data/a.csv": "a,b\n1,2\n",
+            "data/b.csv": "c,d\n3,4\n",
+            "data/MLTable": "paths: [{pattern: ./*.csv}]\ntransformations: [read_delimited: {delimiter: ','}]\n",
+            "code/rate.py": "def run(frame):\n    return frame\n",
+        }
+    )
+    step = {**COMPONENT, "inputs": {"data": {"type": "mltable", "path": "data"}}}
+    document = {"type": "pipeline", "jobs": {"first": step, "second": step}}
+    workplace.write({"pipeline.yml": json.dumps(document)})
+    said = run(workplace, "pipeline.yml").stderr
+    assert said.count("b.csv begins with another line than") == 1, said
