@@ -91,6 +91,10 @@ pub(super) fn cells(
         DataType::UInt16 => integers::<types::UInt16Type>(&array, to),
         DataType::UInt32 => integers::<types::UInt32Type>(&array, to),
         DataType::UInt64 => integers::<types::UInt64Type>(&array, to),
+        // The nearest number of 64 bits has more digits than the shortest text of a narrower one.
+        DataType::Float16 | DataType::Float32 if *to == DataType::Float64 => {
+            floats::<types::Float64Type>(&cast(&array, to)?, to)
+        }
         DataType::Float16 => floats::<types::Float32Type>(&cast(&array, &DataType::Float32)?, to),
         DataType::Float32 => floats::<types::Float32Type>(&array, to),
         DataType::Float64 => floats::<types::Float64Type>(&array, to),
