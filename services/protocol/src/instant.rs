@@ -58,9 +58,12 @@ impl Instant {
         }
     }
 
-    /// Appends `2020-01-31` and, at finer precisions, `between`, the time and the digits of the fraction.
+    /// Appends `2020-01-31`, with a year of at least four digits and no sign, and, at finer precisions, `between`, the time and the digits of the fraction.
     pub fn push(&self, text: &mut Vec<u8>, precision: Precision, between: u8) {
-        push_digits(text, self.year.unsigned_abs() as u32, 4);
+        match u32::try_from(self.year.unsigned_abs()) {
+            Ok(year @ 0..=9999) => push_digits(text, year, 4),
+            _ => text.extend_from_slice(self.year.unsigned_abs().to_string().as_bytes()),
+        }
         text.push(b'-');
         push_digits(text, self.month, 2);
         text.push(b'-');
@@ -94,6 +97,24 @@ fn push_digits(text: &mut Vec<u8>, mut number: u32, width: usize) {
     }
 }
 
+/// Returns the days between 1970-01-01 and a day of the proleptic Gregorian calendar; `None`: there is no such day.
+pub fn days_since_epoch(year: i64, month: u32, day: u32) -> Option<i64> {
+    const DAYS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let is_leap = year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0);
+    let days = *DAYS.get(month.checked_sub(1)? as usize)? + u32::from(is_leap && month == 2);
+    if day == 0 || day > days {
+        return None;
+    }
+    // Years start in March, so that the leap day is the last day.
+    let year = year - i64::from(month <= 2);
+    let month = i64::from((month + 9) % 12);
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * month + 2) / 5 + i64::from(day) - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    Some(era * 146_097 + day_of_era - 719_468)
+}
+
 /// Returns year, month and day of a number of days since 1970-01-01, in the proleptic Gregorian calendar.
 ///
 /// Counts years from March, so that the leap day is the last day of its year; 400 years have a fixed number of days.
@@ -108,4 +129,28 @@ fn date_of(days: i64) -> (i64, u32, u32) {
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     (year_of_era + era * 400 + i64::from(month <= 2), month as u32, day as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_of_any_year_are_written_and_counted() {
+        for (days, expected) in [
+            (0, "1970-01-01"),
+            (-719_528, "0000-01-01"),
+            (-719_529, "0001-12-31"),
+            (2_932_896, "9999-12-31"),
+            (2_932_897, "10000-01-01"),
+            (3_789_812, "12346-02-26"),
+            (i64::MAX / 86_400, "292277026596-12-04"),
+        ] {
+            let (instant, mut text) = (Instant::new(days * 86_400, 1), Vec::new());
+            instant.push(&mut text, Precision::Day, b' ');
+            assert_eq!(String::from_utf8_lossy(&text), expected);
+            assert_eq!(days_since_epoch(instant.year, instant.month, instant.day), Some(days));
+        }
+        assert_eq!(days_since_epoch(1900, 2, 29), None);
+    }
 }

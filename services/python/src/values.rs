@@ -25,6 +25,7 @@ use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString, PyTuple,
     PyType,
 };
+use protocol::instant::days_since_epoch;
 use rustc_hash::FxHashMap;
 
 /// A value of a column; `None`: its row lacks the key.
@@ -894,12 +895,19 @@ fn time_of_day(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<i64> {
         + part(intern!(py, "microsecond"))?)
 }
 
-/// Returns the microseconds of a `datetime` since 1970; with a time zone, since 1970 in UTC.
+/// Returns the microseconds of a `datetime` since 1970; with a time zone, since 1970 in UTC. A `Timestamp` of pandas may have
+/// any year.
 fn instant(py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<i64> {
-    let days = value.call_method0(intern!(py, "toordinal"))?.extract::<i64>()? - 719_163;
-    let local = days * 86_400_000_000 + time_of_day(py, value)?;
+    let year = value.getattr(intern!(py, "year"))?.extract()?;
+    let part = |name| value.getattr(name)?.extract::<u32>();
+    let days = days_since_epoch(year, part(intern!(py, "month"))?, part(intern!(py, "day"))?);
+    let time = time_of_day(py, value)?;
+    let local = days.and_then(|days| days.checked_mul(86_400_000_000)?.checked_add(time));
     let offset = value.call_method0(intern!(py, "utcoffset"))?;
-    Ok(if offset.is_none() { local } else { local - microseconds(&offset)? })
+    let offset = if offset.is_none() { 0 } else { microseconds(&offset)? };
+    local.and_then(|local| local.checked_sub(offset)).ok_or_else(|| {
+        PyValueError::new_err(format!("the year of {value} is beyond those of a column of times"))
+    })
 }
 
 fn too_long() -> PyErr {

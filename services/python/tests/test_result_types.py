@@ -758,3 +758,55 @@ def test_frame_with_a_missing_label_gets_no_column_of_its_index(home, labels):
 
     found = gristmill.run(labelled, pandas.DataFrame({"a": [1]})).to_arrow()
     assert len(found.column_names) == 2, found.column_names
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_years_of_any_number_of_digits_round_trip(home, form):
+    """From the Arrow library, which counts units since 1970."""
+    years = [-20_000, -1, 9_999, 10_000, 262_143]
+    seconds = [int(numpy.datetime64(f"{year:05}-06-07T01:02:03", "s").astype("int64")) for year in years]
+    days = [2_932_896, 2_932_897, -800_000, 2**28, 0]
+    ticks = [2**62, -(2**62), 0, 253_402_300_800 * 10**6, 1]
+    table = pyarrow.table(
+        {
+            "at": pyarrow.array(seconds, pyarrow.timestamp("s")),
+            "day": pyarrow.array(days, pyarrow.int32()).cast(pyarrow.date32()),
+            "zoned": pyarrow.array(ticks, pyarrow.timestamp("us", "UTC")),
+            "days": pyarrow.array([[day] for day in days], pyarrow.list_(pyarrow.int32())).cast(
+                pyarrow.list_(pyarrow.date32())
+            ),
+        }
+    )
+    found = gristmill.run(lambda table: table, table, output=f"out.{form}").to_arrow()
+    assert found.cast(table.schema).equals(table), found
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_timestamp_of_pandas_may_have_any_year(home, form):
+    at = pandas.Timestamp(numpy.datetime64("12345-06-07T01:02:03", "s"))
+    found = gristmill.map(lambda number: {"at": at}, [1], output=f"out.{form}").to_arrow()["at"]
+    assert found.cast(pyarrow.int64()).to_pylist() == [int(at.timestamp()) * 10**6]
+    beyond = pandas.Timestamp(numpy.datetime64("300000-01-01", "s"))
+    with pytest.raises(gristmill.JobFailed, match="is beyond those of a column of times"):
+        gristmill.map(lambda number: {"at": beyond}, [1], output=f"beyond.{form}")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_narrow_numbers_among_wide_ones_have_the_same_value_in_each_format(home, form):
+    def numbers(narrow):
+        return [numpy.float32(0.1) if one else 0.25 for one in narrow]
+
+    for size in (1, 2):
+        job = gristmill.run(numbers, [True, False], mini_batch_size=size, output=f"out{size}.{form}")
+        assert job.to_arrow()["value"].to_pylist() == [float(numpy.float32(0.1)), 0.25]
+
+
+def test_column_of_polars_without_a_name_keeps_it(home, tmp_path):
+    def same(frame: polars.DataFrame):
+        assert frame.columns == ["", "b"], frame.columns
+        return frame
+
+    frame = polars.DataFrame({"": [1, 2], "b": [3, 4]})
+    frame.write_parquet(tmp_path / "in.parquet")
+    for inputs in (frame, str(tmp_path / "in.parquet")):
+        assert gristmill.run(same, inputs).to_polars().equals(frame)

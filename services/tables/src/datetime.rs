@@ -3,6 +3,8 @@
 //! The forms are ISO 8601 (`2020-01-31`, also with slashes) and four-digit years at the end (`1/31/2020`, `31/1/2020`),
 //! both with an optional time, fraction, AM or PM, and offset. An offset is applied: the result is UTC.
 
+use protocol::instant::days_since_epoch;
+
 /// The position of the month in `1/2/2020`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DayOrder {
@@ -30,7 +32,7 @@ pub(crate) fn is_datetime(cell: &[u8], order: DayOrder) -> bool {
 pub(crate) fn parse_instant(cell: &[u8], order: DayOrder) -> Option<Instant> {
     let mut cursor = Cursor { rest: cell };
     let (year, month, day) = cursor.date(order)?;
-    let days = days_since_epoch(year, month, day)?;
+    let days = days_since_epoch(i64::from(year), month, day)?;
     let time = if cursor.rest.is_empty() { Time::default() } else { cursor.time()? };
     let seconds = i128::from(days) * 86_400 + i128::from(time.seconds);
     let nanoseconds = seconds * NANOSECONDS_PER_SECOND + i128::from(time.nanoseconds);
@@ -156,24 +158,6 @@ impl Cursor<'_> {
         let seconds = i32::try_from(hours * 3600 + minutes * 60).expect("below five days");
         (hours < 24 && minutes < 60).then_some(Some(sign * seconds))
     }
-}
-
-/// Returns the days between 1970-01-01 and a day of the Gregorian calendar.
-fn days_since_epoch(year: u32, month: u32, day: u32) -> Option<i64> {
-    const DAYS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let days = *DAYS.get(month.checked_sub(1)? as usize)? + u32::from(is_leap && month == 2);
-    if day == 0 || day > days {
-        return None;
-    }
-    // Years start in March, so that the leap day is the last day.
-    let year = i64::from(year) - i64::from(month <= 2);
-    let month = i64::from((month + 9) % 12);
-    let era = year.div_euclid(400);
-    let year_of_era = year.rem_euclid(400);
-    let day_of_year = (153 * month + 2) / 5 + i64::from(day) - 1;
-    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    Some(era * 146_097 + day_of_era - 719_468)
 }
 
 #[cfg(test)]

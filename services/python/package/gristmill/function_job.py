@@ -137,7 +137,10 @@ def _polars(table, about):
 
     from gristmill.stored_tables import with_plain_scales
 
-    return polars.from_arrow(with_plain_scales(_parsed(table, about)))
+    frame = polars.from_arrow(with_plain_scales(_parsed(table, about)))
+    # `from_arrow` gives a column without a name another one.
+    frame.columns = table.column_names
+    return frame
 
 
 def _parsed(table, about):

@@ -381,6 +381,8 @@ class Job:
                 )
         frame = polars.from_arrow(table)
         assert isinstance(frame, polars.DataFrame)
+        # `from_arrow` gives a column without a name another one.
+        frame.columns = table.column_names
         return frame
 
     def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
