@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from harness import CANCELED, FAILED, HOLDS, INVALID, NOT_ENDED, file_names, go, wait_until
+from harness import CANCELED, FAILED, HOLDS, INVALID, NOT_ENDED, file_names, go, wait_until, wait_until_ended
 from http_server import HttpServer
 
 FILES = 40
@@ -207,6 +207,22 @@ def test_cancel_status_logs_and_retry(workplace, target):
     assert job_id in overview
     missing = target.command("logs", job_id, "no/such.txt")
     assert missing.exit_status == 1 and "there is no" in missing.stderr
+
+
+def test_workers_leave_a_job_that_is_canceled_while_no_reducer_runs(workplace, sqlite):
+    workplace.data(10)
+    job = workplace.job(HOLDS, run_invocation_timeout=600)
+    job_id = sqlite.enqueue(job)
+    worker, reducer = sqlite.worker("--process-count", 2), sqlite.reducer()
+    held = worker.wait_for_record("held", 2)
+    reducer.kill()
+    sqlite.command("cancel", job_id)
+    wait_until_ended(fact["pid"] for fact in held)
+    sqlite.reducer()
+    assert sqlite.wait_for_end(job_id, "Canceled")
+    go(workplace)
+    retried = sqlite.command("retry", job_id, "--wait", "--json", expect=0).result
+    assert sqlite.output(retried).decode().splitlines() == file_names(10)
 
 
 def test_retry_works_on_another_target_with_the_same_store(workplace, sqs, components):

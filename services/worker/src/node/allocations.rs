@@ -33,6 +33,8 @@ const REST: Duration = Duration::from_secs(60);
 const FAILURES_MAX: u32 = 3;
 /// The pause before the node asks a silent store again.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// How often the node asks the store whether a job is over. No schedule says so while no reducer runs.
+const OVER_EVERY: Duration = Duration::from_secs(10);
 /// The pause before the node looks again for queues that a reducer is about to create.
 const OPEN_AGAIN: Duration = Duration::from_millis(300);
 
@@ -211,8 +213,10 @@ struct Visit {
     stage: Stage,
     /// Its allocation in the schedule; `None`: it leaves.
     allocation: Option<Allocation>,
-    /// The node has asked the store whether the job has ended.
-    is_asked: bool,
+    /// The node asks the store whether the job is over,
+    is_asking: bool,
+    /// and asks next at this time; `None`: at once.
+    asks_at: Option<Instant>,
     /// The allocation that the agent has been sent.
     agent_allocation: AgentAllocation,
     stop: Stop,
@@ -234,7 +238,7 @@ struct Memory {
     asks_at: Option<Instant>,
     /// Failures to provision the job, in a row.
     failures: u32,
-    /// The store says that the job has ended or does not exist.
+    /// The log says that the job has ended, was canceled or does not exist.
     is_over: bool,
 }
 
@@ -387,7 +391,10 @@ impl Allocations {
         self.given = given.collect();
         let given = &self.given;
         self.memories.retain(|job_id, memory| {
-            memory.is_over &= given.contains_key(job_id);
+            if memory.is_over && !given.contains_key(job_id) {
+                // Once a schedule gives it again, it has been opened again.
+                (memory.is_over, memory.asks_at) = (false, None);
+            }
             memory.waits(self.now)
                 || memory.is_over
                 || memory.failures > 0 && given.contains_key(job_id)
@@ -452,6 +459,9 @@ impl Allocations {
                 .filter(|(_, queues)| *queues == visit.queues && self.is_seen);
             let allocation = given.map(|(allocation, _)| allocation.clone());
             if let Some(visit) = self.visits.get_mut(&id) {
+                if allocation.is_none() && visit.allocation.is_some() {
+                    visit.asks_at = None;
+                }
                 visit.allocation = allocation;
             }
         }
@@ -469,7 +479,7 @@ impl Allocations {
         for (job_id, queues) in new {
             let now = self.now;
             let memory = self.memories.entry(job_id.clone()).or_default();
-            if memory.is_over || memory.waits(now) {
+            if memory.waits(now) {
                 continue;
             }
             if self.memory_is_short && !self.visits.is_empty() {
@@ -552,23 +562,26 @@ impl Allocations {
     }
 
     fn begin_or_leave(&mut self, id: VisitId) {
+        let now = self.now;
         let Some(visit) = self.visits.get_mut(&id) else { return };
         match (&visit.stage, &visit.allocation) {
             (Stage::Ready, Some(_)) if visit.agent_allocation.processes > 0 => {
                 visit.stage = Stage::Working;
                 visit.processes = visit.agent_allocation.processes as usize;
+                visit.asks_at = Some(now + OVER_EVERY);
                 self.begin(id, Step::Work);
             }
-            (Stage::Working, None) => {
-                let ends_by_itself = visit.processes == 0;
-                if !std::mem::replace(&mut visit.is_asked, true) {
+            (Stage::Working, allocation) => {
+                let ends_by_itself = allocation.is_none() && visit.processes == 0;
+                if !visit.is_asking && visit.asks_at.is_none_or(|at| at <= now) {
+                    visit.is_asking = true;
+                    visit.asks_at = Some(now + OVER_EVERY);
                     self.begin(id, Step::IsOver);
                 }
                 if ends_by_itself {
                     self.stop_agent(id, Stop::Finish);
                 }
             }
-            (Stage::Working, Some(_)) => visit.is_asked = false,
             (
                 Stage::LookingUp | Stage::Opening { .. } | Stage::Provisioning | Stage::Ready,
                 None,
@@ -585,8 +598,12 @@ impl Allocations {
                 self.begin(id, Step::OpenQueues);
             }
             Ok(JobLookup::Over(why)) => {
-                self.log(id, false, format!("nothing to do for the job: {why}"));
-                self.memory(id).is_over = true;
+                let asks_at = Some(self.now + OVER_EVERY);
+                let memory = self.memory(id);
+                memory.asks_at = asks_at;
+                if !std::mem::replace(&mut memory.is_over, true) {
+                    self.log(id, false, format!("nothing to do for the job: {why}"));
+                }
                 self.close(id);
             }
             Ok(JobLookup::Foreign(reason)) => {
@@ -651,9 +668,8 @@ impl Allocations {
     }
 
     fn looked(&mut self, id: VisitId, over: Option<JobEnd>) {
-        if self.visit_in(id, &Stage::Working).is_none() {
-            return;
-        }
+        let Some(visit) = self.visit_in(id, &Stage::Working) else { return };
+        visit.is_asking = false;
         match over {
             Some(JobEnd::Canceled) => self.stop_agent(id, Stop::Kill),
             // Results are no longer needed, but processes may call `shutdown()`.

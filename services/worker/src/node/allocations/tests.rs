@@ -172,6 +172,29 @@ fn ended_job_is_finished_and_canceled_job_is_killed() {
 }
 
 #[test]
+fn job_that_is_canceled_while_no_reducer_runs_is_killed() {
+    let mut played = Played::new();
+    played.give(&[("job", 2, &[])]);
+    played.begin(0);
+    assert_eq!(played.tick(OVER_EVERY / 2), "");
+    assert_eq!(played.tick(OVER_EVERY), "0: IsOver");
+    assert_eq!(played.tick(OVER_EVERY), "", "the store has not answered yet");
+    assert_eq!(played.after(Event::Looked { visit: VisitId(0), over: None }), "0: IsOver");
+    let canceled = Event::Looked { visit: VisitId(0), over: Some(JobEnd::Canceled) };
+    assert_eq!(played.after(canceled), "0: stop Kill");
+    played.worked(0, Ok(0));
+    assert_eq!(played.done(0), "0: close, 1: open job job.1, 1: LookUp");
+    let over = |visit| Event::LookedUp {
+        visit: VisitId(visit),
+        found: Ok(JobLookup::Over("it was canceled")),
+    };
+    assert_eq!(played.after(over(1)), "1: close");
+    assert_eq!(played.tick(OVER_EVERY / 2), "");
+    // A user may retry it.
+    assert_eq!(played.tick(OVER_EVERY), "2: open job job.1, 2: LookUp");
+}
+
+#[test]
 fn job_with_other_queues_is_visited_anew() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
@@ -321,12 +344,12 @@ fn agent_that_gives_up_or_fails_is_not_started_again_at_once() {
 }
 
 #[test]
-fn job_that_is_over_is_not_asked_for_again() {
+fn job_that_is_over_is_rarely_asked_for() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
     let over = Event::LookedUp { visit: VisitId(0), found: Ok(JobLookup::Over("it has ended")) };
     assert_eq!(played.after(over), "0: close");
-    assert_eq!(played.tick(Duration::from_secs(60)), "");
+    assert_eq!(played.tick(OVER_EVERY / 2), "");
     played.give(&[]);
     assert_eq!(
         played.give(&[("job", 2, &[])]),
