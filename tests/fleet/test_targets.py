@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import threading
 from collections import Counter
 
@@ -251,7 +252,14 @@ def one_line(text, *parts):
     return len(lines) == 1 and all(part in lines[0] for part in parts)
 
 
-def test_unreachable_services_are_reported_in_one_line(workplace, sqs):
+@pytest.fixture
+def silent_service():
+    """The address of a service that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_unreachable_services_are_reported_in_one_line(workplace, sqs, silent_service):
     workplace.data(1)
     job = workplace.job(ROWS)
     cases = [
@@ -263,6 +271,13 @@ def test_unreachable_services_are_reported_in_one_line(workplace, sqs):
             ["-control does not answer", "no answer from its queues yet"],
         ),
         ({"queue": "sqlite:queues", "endpoint": "http://127.0.0.1:1"}, [" at http://127.0.0.1:1: "]),
+        (
+            {"queue": "sqlite:queues", "endpoint": silent_service},
+            [
+                f"its store cannot be used: no answer from its store within 30 s; the endpoint of this target is {silent_service}",
+                "no answer from its store yet",
+            ],
+        ),
     ]
     started = []
     for number, (settings, _) in enumerate(cases):

@@ -100,7 +100,8 @@ fn push_digits(text: &mut Vec<u8>, mut number: u32, width: usize) {
 /// Returns the days between 1970-01-01 and a day of the proleptic Gregorian calendar; `None`: there is no such day.
 pub fn days_since_epoch(year: i64, month: u32, day: u32) -> Option<i64> {
     const DAYS: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let is_leap = year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0);
+    let is_leap =
+        year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0);
     let days = *DAYS.get(month.checked_sub(1)? as usize)? + u32::from(is_leap && month == 2);
     if day == 0 || day > days {
         return None;

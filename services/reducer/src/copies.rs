@@ -83,8 +83,9 @@ impl Reducer {
         };
         let mini_batches = planned.mini_batches;
         let open = mini_batches.saturating_sub(self.tally.ended());
-        // A killed node has reported no end of its processes.
-        let (processes, _) = self.at_work(&(self.options.workers)());
+        // A killed node has reported no end of its processes, and `init()` of a process may take longer than a mini-batch.
+        let (at_work, _) = self.at_work(&(self.options.workers)());
+        let processes = at_work.min(self.tally.nodes().processes_ready() as u64);
         let now = Instant::now();
         let Some(idle_for) = self.speculation.idle_for(open, processes, now) else { return Ok(()) };
         let until = now + self.copy_time();

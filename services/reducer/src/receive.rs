@@ -84,7 +84,10 @@ pub(crate) async fn receive_all(
             biased;
             answer = &mut receiving => answer,
             () = sleep(wait + LATE_AFTER) => {
-                tell(&trouble, "the queue of results does not answer".to_owned());
+                // A cause that an earlier receive has told stays.
+                if trouble.borrow().is_none() {
+                    tell(&trouble, "the queue of results does not answer".to_owned());
+                }
                 receiving.await
             }
         };
@@ -119,5 +122,76 @@ pub(crate) async fn receive_all(
             sleep(gathering).await;
             gathering = (gathering * 2).min(pause_between);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use async_trait::async_trait;
+    use queue::{Depth, Error, Limits, Message, Receipt};
+
+    use super::*;
+
+    /// Refuses the first receive, and answers no other.
+    #[derive(Debug, Default)]
+    struct Down(AtomicBool);
+
+    #[async_trait]
+    impl Queue for Down {
+        async fn receive(&self, _: Receive) -> Result<Vec<Delivery>, Error> {
+            if self.0.swap(true, Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            let (queue, source) = ("results".to_owned(), "nothing listens".into());
+            Err(Error::Unavailable { queue, source })
+        }
+
+        async fn send(&self, _: Vec<Message>) -> Result<(), Error> {
+            unimplemented!()
+        }
+
+        async fn extend(&self, _: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
+            unimplemented!()
+        }
+
+        async fn acknowledge(&self, _: &[Receipt]) -> Result<Vec<Receipt>, Error> {
+            unimplemented!()
+        }
+
+        async fn release(&self, _: &[Receipt]) -> Result<(), Error> {
+            unimplemented!()
+        }
+
+        async fn depth(&self) -> Result<Depth, Error> {
+            unimplemented!()
+        }
+
+        fn limits(&self) -> Limits {
+            unimplemented!()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cause_of_a_silent_queue_stays_known() {
+        let (trouble, known) = watch::channel(None);
+        let (sender, _receiver) = mpsc::channel(1);
+        let request = Receive {
+            messages_max: 1,
+            wait: Duration::from_secs(1),
+            visibility: Duration::from_secs(60),
+        };
+        let receiving = tokio::spawn(receive_all(
+            Arc::new(Down::default()),
+            request,
+            Duration::ZERO,
+            sender,
+            trouble,
+        ));
+        sleep(Duration::from_secs(600)).await;
+        let reason = known.borrow().clone().expect("it does not answer").reason;
+        assert!(reason.ends_with("nothing listens"), "{reason}");
+        receiving.abort();
     }
 }

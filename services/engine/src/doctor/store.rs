@@ -24,7 +24,7 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
         }
     }
     let opening = TargetStore::open(url, target.store_options());
-    let store = match target.with_notice("its store", opening).await {
+    let store = match target.answer("its store", opening).await {
         Ok(store) => store,
         Err(error) => return report.failed("store", format!("{error:#}")),
     };

@@ -12,6 +12,7 @@ use queue::{
 };
 use serde::Serialize;
 use storage::{StoreOptions, TargetStore};
+use tokio::time::timeout;
 use url::Url;
 
 use super::{QueueAddress, Target};
@@ -19,6 +20,8 @@ use crate::{Fixable, Remedy, Settings};
 
 /// How long a command waits for an answer before it says what it waits for.
 const SILENCE: Duration = Duration::from_secs(4);
+/// How long it waits in all. Retries of one request of the SDK may take half of this.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The queues of a target.
 #[derive(Clone, Debug)]
@@ -143,25 +146,37 @@ impl Target {
     /// Opens its store, which checks address, bucket and credentials.
     pub async fn open_store(&self) -> Result<TargetStore> {
         let opening = TargetStore::open(self.store()?, self.store_options());
-        self.with_notice("its store", opening).await.map_err(|error| {
-            anyhow::anyhow!("target {}: its store cannot be used: {error:#}", self.name)
-        })
+        self.answer("its store", opening)
+            .await
+            .with_context(|| format!("target {}: its store cannot be used", self.name))
     }
 
-    /// Waits for a service of this target, and warns if it does not answer soon: its requests are retried for up to half a
-    /// minute.
-    pub(crate) async fn with_notice<T>(
+    /// Waits for a service of this target, and warns if it does not answer soon: its requests are retried. Fails if it has not
+    /// answered after [`ANSWER_MAX`].
+    pub(crate) async fn answer<T, E: Into<anyhow::Error>>(
         &self,
         service: &str,
-        request: impl Future<Output = T>,
-    ) -> T {
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Result<T> {
         let mut request = std::pin::pin!(request);
-        tokio::select! {
-            answer = &mut request => return answer,
-            () = tokio::time::sleep(SILENCE) => {}
+        if let Ok(answer) = timeout(SILENCE, &mut request).await {
+            return answer.map_err(Into::into);
         }
         tracing::warn!("target {}: no answer from {service} yet; still trying", self.name);
-        request.await
+        match timeout(ANSWER_MAX - SILENCE, request).await {
+            Ok(answer) => answer.map_err(Into::into),
+            Err(_) => {
+                let endpoint = self
+                    .endpoint
+                    .as_ref()
+                    .map(|endpoint| format!("; the endpoint of this target is {endpoint}"));
+                anyhow::bail!(
+                    "no answer from {service} within {} s{}",
+                    ANSWER_MAX.as_secs(),
+                    endpoint.unwrap_or_default()
+                )
+            }
+        }
     }
 
     /// Returns the options for its store.
@@ -198,9 +213,9 @@ impl Target {
             let TargetQueues { control, dead_letters, are_new } = broker.target().await?;
             // Files have no prefix that could be mistaken.
             let are_new = are_new && self.queue()?.prefix().is_some();
-            Ok(Queues { control, dead_letters, broker, are_new })
+            anyhow::Ok(Queues { control, dead_letters, broker, are_new })
         };
-        self.with_notice("its queues", open).await.map_err(|error| self.explain(error))
+        self.answer("its queues", open).await.map_err(|error| self.explain(error))
     }
 
     async fn broker(&self, create: bool) -> Result<Arc<dyn Broker>> {

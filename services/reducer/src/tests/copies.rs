@@ -1,10 +1,12 @@
 //! Speculative runs of slow mini-batches.
 
-use protocol::{Copies, Descriptor, Rejected, Work};
+use protocol::{Copies, Descriptor, Rejected, Start, Work};
 use queue::Receive;
 
 use super::*;
 use crate::fixtures::started;
+
+const PROCESSES: [&str; 3] = ["process000", "process001", "process002"];
 
 /// A job whose last mini-batches are slow.
 struct Slow {
@@ -15,6 +17,23 @@ struct Slow {
 impl Slow {
     /// All but `slow` of the mini-batches have succeeded.
     async fn new(mini_batches: u64, slow: u64) -> Self {
+        let new = Self::in_init(mini_batches, slow).await;
+        new.ends_init().await;
+        new
+    }
+
+    async fn ends_init(&self) {
+        for process in PROCESSES {
+            let (node, process) = ("0".into(), process.into());
+            let (start, notice) = (Start::default(), String::new());
+            let ready =
+                ResultEvent::ProcessReady { node, process, init_seconds: 0.1, start, notice };
+            self.job.send_event(ready).await;
+        }
+    }
+
+    /// The same, and its processes are in `init()`.
+    async fn in_init(mini_batches: u64, slow: u64) -> Self {
         let mut job = Job::new();
         let tasks = Arc::new(MemoryQueue::new(MemoryOptions::default()));
         job.spec.speculation = true;
@@ -27,7 +46,7 @@ impl Slow {
         let plan: String = (0..mini_batches).map(line).collect();
         job.store.create_plan_chunk(0, plan.into()).await.expect("writable");
         job.planned(mini_batches).await;
-        for process in ["process000", "process001", "process002"] {
+        for process in PROCESSES {
             job.send_event(started("0", process)).await;
         }
         for mini_batch in 0..mini_batches - slow {
@@ -82,6 +101,17 @@ async fn slow_mini_batch_is_started_once_more() {
     assert_eq!((result.state, result.copies), (JobState::Completed, Copies { started: 1, won: 1 }));
     assert_eq!(slow.job.output().lines().count(), 6);
     assert!(slow.job.log("job_result.txt").contains("1 speculative run, 1 won."));
+}
+
+#[tokio::test]
+async fn mini_batch_that_waits_for_init_is_not_slow() {
+    let slow = Slow::in_init(6, 1).await;
+    let running = tokio::spawn(slow.job.open().await.run(CancellationToken::new()));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(slow.tasks.depth().await.expect("there").visible, 0, "no process could run it");
+    slow.ends_init().await;
+    assert_eq!(slow.copies(9).await.len(), 1);
+    running.abort();
 }
 
 #[tokio::test]
