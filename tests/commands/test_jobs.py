@@ -80,12 +80,15 @@ def test_problems_as_json(workplace):
     [
         ("name: test\n".encode("utf-16"), "it is UTF-16; save it as UTF-8"),
         (b"name: test\ndescription: caf\xe9\n", "line 2 is not valid UTF-8"),
-        (None, "it is larger than 16 MB"),
+        ("/dev/zero", "it is larger than 16 MB"),
+        ("code/entry.py", "it is a Python script; write a job file"),
+        ("code", "it is a folder; pass the job file in it"),
     ],
 )
 def test_unreadable_job_file_says_why(workplace, content, said):
-    workplace.write({"job.yaml": content or b""})
-    ended = workplace.command("validate", "job.yaml" if content else "/dev/zero")
+    is_path = isinstance(content, str)
+    workplace.write({"job.yaml": b"" if is_path else content, "code/entry.py": "def run(files): return files\n"})
+    ended = workplace.command("validate", content if is_path else "job.yaml")
     assert ended.exit_status == INVALID and said in ended.stderr and ended.stderr.count("\n") == 1, str(ended)
 
 

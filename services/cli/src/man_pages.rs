@@ -32,7 +32,7 @@ type Section<'a> = (&'a str, Vec<(String, &'a str)>);
 /// Writes one page for the command, and one for each subcommand.
 pub fn man_pages(arguments: &ManPagesArguments) -> Result<Exit> {
     let ManPagesArguments { folder, date } = arguments;
-    std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();
     let statuses = Exit::ALL.map(|exit| (exit.number().to_string(), exit.meaning())).to_vec();

@@ -86,8 +86,13 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
     {
         let _ = writeln!(text, "  open: {}/job_result.txt", result.logs);
     }
-    if matches!(result.state, JobState::Failed | JobState::Canceled) {
-        let _ = writeln!(text, "  continue with: gristmill retry {id}{}", flags(target));
+    let first = match result.state {
+        JobState::Failed => Some("correct the cause, then "),
+        JobState::Canceled => Some(""),
+        _ => None,
+    };
+    if let Some(first) = first {
+        let _ = writeln!(text, "  {first}continue with: gristmill retry {id}{}", flags(target));
     }
     let lacks = result.mini_batches.failed + result.rejects_to_retry();
     if result.state == JobState::Completed && lacks > 0 && !result.command {
@@ -233,7 +238,7 @@ job score-20261121-100203-ab12 failed in 1 min 15 s
   failed: mini-batch 4 (/in/5): ValueError: five is bad; open /jobs/1/logs/user/error/0/process001.txt
   failed: 2 more mini-batches, in /jobs/1/logs/sys/job_report/processed_mini-batches.csv
   open: /jobs/1/logs/job_result.txt
-  continue with: gristmill retry score-20261121-100203-ab12 --target prod
+  correct the cause, then continue with: gristmill retry score-20261121-100203-ab12 --target prod
   logs: /jobs/1/logs";
         assert_eq!(summary(&result, &TargetRef::Named("prod".to_owned())), expected);
     }

@@ -424,7 +424,7 @@ pub fn make_output_folder(spec: &JobSpec) -> Result<()> {
             Durability::Process => std::fs::create_dir_all(folder.as_path()),
             Durability::Full => disk::create_folder(folder.as_path()),
         };
-        made.with_context(|| format!("make the output folder {}", folder.display()))?;
+        made.with_context(|| format!("create the output folder {}", folder.display()))?;
     }
     Ok(())
 }

@@ -138,7 +138,7 @@ impl Home {
     pub(crate) fn make(&self) -> Result<()> {
         let made =
             std::fs::create_dir_all(&self.folder).and_then(|()| snapshot::mark(&self.folder));
-        let problem = || format!("make {}", self.folder.display());
+        let problem = || format!("create {}", self.folder.display());
         made.map_err(|error| Fixable::caused(problem(), Remedy::SetHome, error.into()))
     }
 
@@ -213,7 +213,7 @@ impl Home {
         output: &Path,
     ) -> Result<std::result::Result<OutputLock, Option<String>>> {
         let folder = self.folder.join("outputs");
-        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let digest = blake3::hash(resolved(output).as_os_str().as_bytes()).to_hex();
         let path = folder.join(&digest[..32]);
         loop {
@@ -242,7 +242,7 @@ impl Home {
             Durability::Process => std::fs::create_dir_all(&folder),
             Durability::Full => disk::create_folder(&folder),
         };
-        made.with_context(|| format!("make {}", folder.display()))?;
+        made.with_context(|| format!("create {}", folder.display()))?;
         Ok(JobStore::local(&folder)?.with_durability(durability)?)
     }
 
@@ -302,7 +302,7 @@ impl Home {
 
     pub(crate) fn removed_folder(&self) -> Result<PathBuf> {
         let folder = self.folder.join("removed");
-        std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         Ok(folder)
     }
 

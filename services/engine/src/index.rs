@@ -181,7 +181,7 @@ fn line(key: &str, job_id: &str) -> String {
 }
 
 fn make_folder(folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))
+    std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))
 }
 
 /// Replaces a file, whole or not at all.

@@ -109,7 +109,7 @@ impl Settings {
             return Err(Fixable::error(problem, Remedy::SetPackage));
         };
         let links = private.join("package");
-        std::fs::create_dir_all(&links).with_context(|| format!("make {}", links.display()))?;
+        std::fs::create_dir_all(&links).with_context(|| format!("create {}", links.display()))?;
         for name in ["gristmill", "azureml_user"] {
             let link = links.join(name);
             let _ = std::fs::remove_file(&link);

@@ -86,7 +86,7 @@ fn add_version(sources: &Path, spec: &JobSpec, identity: &Identity) -> Result<()
         }
         _ => {}
     }
-    std::fs::create_dir_all(&partial).with_context(|| format!("make {}", partial.display()))?;
+    std::fs::create_dir_all(&partial).with_context(|| format!("create {}", partial.display()))?;
     copy(&partial, spec, identity)?;
     let version = versions(sources);
     let is_new = match version.checked_sub(1) {
@@ -113,7 +113,7 @@ fn copy(to: &Path, spec: &JobSpec, identity: &Identity) -> Result<()> {
         let Some(rest) = left.checked_sub(metadata.len()) else { continue };
         left = rest;
         let parent = target.parent().context("a file is in a folder")?;
-        std::fs::create_dir_all(parent).with_context(|| format!("make {}", parent.display()))?;
+        std::fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
         std::fs::copy(&source, &target).with_context(|| format!("copy {}", source.display()))?;
     }
     Ok(())
@@ -146,7 +146,7 @@ impl Jobs {
                         "The snapshot of the script is too large to show ({size})."
                     )));
                 }
-                let folder = tempfile::tempdir().context("make a folder for the snapshot")?;
+                let folder = tempfile::tempdir().context("create a folder for the snapshot")?;
                 let (archive, into) = (folder.path().join("archive"), folder.path().join("source"));
                 match store.snapshot(&snapshot.digest, &archive).await {
                     Err(storage::Error::NotFound { .. }) => {

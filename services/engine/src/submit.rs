@@ -331,7 +331,7 @@ pub(crate) async fn send_snapshots(
     events: &Events,
 ) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("gristmill-{}", spec.job_id));
-    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     let sent = send_from(folder.join("archive"), spec, store, home, address, events).await;
     let _ = std::fs::remove_dir_all(&folder);
     sent

@@ -17,6 +17,8 @@ pub struct Unfinished {
     pending: BTreeMap<u64, Pending>,
     interrupted: u64,
     retrying: u64,
+    /// Those of which only rejected items run.
+    partial: u64,
     /// Mini-batches of the whole job; `None`: not all are known.
     planned: Option<u64>,
 }
@@ -25,7 +27,7 @@ impl Unfinished {
     /// Returns everything, for a new job.
     pub fn all() -> Self {
         let (ended, pending) = (MiniBatches::default(), BTreeMap::new());
-        Self { ended, pending, interrupted: 0, retrying: 0, planned: None }
+        Self { ended, pending, interrupted: 0, retrying: 0, partial: 0, planned: None }
     }
 
     /// Sets the number of all mini-batches, which the reducer may not know yet.
@@ -66,7 +68,9 @@ impl Unfinished {
             deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(mini_batch)),
             again: tally.again(mini_batch),
         };
-        if pending.tries_spent > 0 || pending.deliveries_lost > 0 {
+        if pending.again.as_ref().is_some_and(|again| again.kept.is_some()) {
+            self.partial += 1;
+        } else if pending.tries_spent > 0 || pending.deliveries_lost > 0 {
             self.interrupted += u64::from(lost.is_some());
             self.retrying += u64::from(lost.is_none());
         }
@@ -97,6 +101,7 @@ impl Unfinished {
             failed: mini_batches.failed,
             interrupted: self.interrupted,
             retrying: self.retrying,
+            partial: self.partial,
             untried: self.planned.map(|planned| planned.saturating_sub(named)),
             none_tried: named == 0,
             round: round.unwrap_or_default(),
@@ -118,9 +123,11 @@ pub struct Continuation {
     pub interrupted: u64,
     /// Failed a try, and have tries left.
     pub retrying: u64,
-    /// Not tried yet; `None`: not all are planned.
+    /// Only their rejected items run.
+    pub partial: u64,
+    /// Without an attempt that has ended; `None`: not all are planned.
     pub untried: Option<u64>,
-    /// No mini-batch has been tried.
+    /// No mini-batch has an attempt that has ended.
     pub none_tried: bool,
     /// The ended work that runs again.
     pub round: BegunRound,

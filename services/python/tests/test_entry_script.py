@@ -275,6 +275,11 @@ def test_main_guards_do_not_run(start):
         ("def init(): raise OSError('no model')\ndef run(m): return m", "OSError", "no model"),
         ("import sys\ndef init(): sys.exit()\ndef run(m): return m", "SystemExit", "the script called sys.exit()"),
         ("def init(): raise KeyboardInterrupt\ndef run(m): return m", "KeyboardInterrupt", "KeyboardInterrupt"),
+        (
+            "import os\ndef init(): os.environ['AZUREML_MODEL_DIR']\ndef run(m): return m",
+            "KeyError",
+            "'AZUREML_MODEL_DIR' (the key `model` of the job file sets it)",
+        ),
         ("def init(needed): pass\ndef run(m): return m", "TypeError", "missing 1 required positional argument"),
     ],
 )  # fmt: skip

@@ -48,7 +48,7 @@ pub struct RoundScript {
 pub struct BegunRound {
     /// Failed mini-batches that run again.
     pub failed: u64,
-    /// Rejected items that run again.
+    /// Rejected items that run again alone.
     pub items: u64,
     /// Mini-batches that succeeded without some of their items and run again as a whole.
     pub whole: u64,
@@ -63,7 +63,6 @@ struct RejectsToRun {
     /// Items of these.
     items: u64,
     whole: Vec<u64>,
-    whole_items: u64,
 }
 
 impl Reducer {
@@ -112,7 +111,7 @@ impl Reducer {
             // Rejects that would fail the job at once run even if the request leaves them out.
             if request.rejects || !fail_again(&round).is_empty() {
                 let rejected = self.keep_rejected(&round.id, &check).await?;
-                items = rejected.items + rejected.whole_items;
+                items = rejected.items;
                 (round.rejects, round.items, round.whole) =
                     (rejected.kept, rejected.items, rejected.whole);
             }
@@ -223,10 +222,7 @@ impl Reducer {
                         all.items += what.items();
                         kept.push((Kept::name(mini_batch, round), content));
                     }
-                    None => {
-                        all.whole.push(mini_batch);
-                        all.whole_items += rejected.attempt.failed();
-                    }
+                    None => all.whole.push(mini_batch),
                 }
             }
             write(&self.store, kept)

@@ -222,7 +222,7 @@ impl Target {
         Ok(match self.queue()? {
             QueueAddress::Sqlite { folder } => {
                 std::fs::create_dir_all(folder)
-                    .with_context(|| format!("make {}", folder.display()))?;
+                    .with_context(|| format!("create {}", folder.display()))?;
                 storage::snapshot::mark(folder)
                     .with_context(|| format!("write into {}", folder.display()))?;
                 Arc::new(SqliteBroker::new(folder.clone(), SqliteOptions::default()))

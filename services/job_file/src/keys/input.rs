@@ -113,7 +113,7 @@ const OF_INPUT: &[Key] = &[
         .meaning(
             "A value that does not fit its column. `reject`: its row is a failed item, and `run` \
              gets the others. `missing`: it is converted as Azure ML does, mostly to a missing \
-             value, and reported. Documents of Azure ML set `missing`.",
+             value, and reported. Documents of Azure ML and files `MLTable` set `missing`.",
         )
         .table(|table, node| {
             let policies =

@@ -116,6 +116,8 @@ def hint_on_start(error, printed):
     if isinstance(error, ModuleNotFoundError):
         remedy = "install the package there, or name another interpreter or a requirements file with `environment`"
         return f" (interpreter: {sys.executable}; {remedy})"
+    if isinstance(error, KeyError) and error.args == ("AZUREML_MODEL_DIR",):
+        return " (the key `model` of the job file sets it)"
     if isinstance(error, SystemExit) and error.code == USAGE_STATUS:
         errors = [line.partition("error: ")[2] for line in printed.splitlines() if "error: " in line]
         if not errors:

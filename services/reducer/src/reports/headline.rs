@@ -16,7 +16,13 @@ pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<St
     let failed = match (mini_batches.failed, items.failed) {
         (0, 0) => return None,
         (0, failed) => format!("{failed} of {} failed", counted(items.total, "item")),
-        (failed, _) => format!("{failed} of {} failed", counted(mini_batches.total, "mini-batch")),
+        (failed, _) => {
+            let rejected = match tally.items_rejected() {
+                0 => String::new(),
+                rejected => format!(" and {} of others", counted(rejected, "item")),
+            };
+            format!("{failed} of {}{rejected} failed", counted(mini_batches.total, "mini-batch"))
+        }
     };
     let causes = tally.failures().causes();
     let why = match mini_batches.failed {
@@ -111,8 +117,12 @@ mod tests {
             },
             run: None,
         }];
-        let text = headline(&tally([passing, succeeded(0, 2, 1, 1), partly], 2), &OFF);
+        let text =
+            headline(&tally([passing.clone(), succeeded(0, 2, 1, 1), partly.clone()], 2), &OFF);
         assert!(text.expect("one item failed").contains("1 of 11 items failed (KeyError)"));
+        let text = headline(&tally([failed(0, 1, true, 1), partly], 2), &OFF);
+        let expected = "1 of 2 mini-batches and 1 item of others failed (";
+        assert!(text.as_deref().expect("both failed").contains(expected), "{text:?}");
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl TaskProtection {
         let client = reqwest::Client::builder().no_proxy().timeout(REQUEST_TIME).build();
         let url = format!("{}{PATH}", address.trim_end_matches('/'));
         Ok(Self {
-            client: client.context("make a client for the agent of ECS")?,
+            client: client.context("create a client for the agent of ECS")?,
             url,
             expires_minutes: 30,
             renew_period: Duration::from_secs(600),

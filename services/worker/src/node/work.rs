@@ -104,7 +104,7 @@ impl NodeBackend for Arc<Shared> {
             && let Err(error) = user.move_in(&folder, name)
         {
             let error = anyhow::Error::new(error)
-                .context(format!("make folders of the job in {}", folder.display()));
+                .context(format!("create folders of the job in {}", folder.display()));
             tracing::error!(job.id = job_id, "{error:#}");
             return (
                 Err(error),

@@ -249,7 +249,7 @@ impl Remote {
             None => self.stores.size(url).await?,
         };
         let file = self.nameless()?;
-        file.set_len(size).context("make a file for an input")?;
+        file.set_len(size).context("create a file for an input")?;
         let object = Object { remote: self, url, block, size, file: &file };
         match block.range {
             BlockRange::WholeText | BlockRange::RowGroup { rows: 0, .. } => {
@@ -270,7 +270,7 @@ impl Remote {
             std::fs::remove_file(&path)?;
             Ok::<_, std::io::Error>(file)
         };
-        make().with_context(|| format!("make a file for an input in {}", self.folder.display()))
+        make().with_context(|| format!("create a file for an input in {}", self.folder.display()))
     }
 }
 
