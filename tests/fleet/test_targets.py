@@ -274,7 +274,7 @@ def test_unreachable_services_are_reported_in_one_line(workplace, sqs, silent_se
         (
             {"queue": "sqlite:queues", "endpoint": silent_service},
             [
-                f"its store cannot be used: no answer from its store within 30 s; the endpoint of this target is {silent_service}",
+                f"its store cannot be used: no answer at {silent_service} within 30 s",
                 "no answer from its store yet",
             ],
         ),
@@ -292,6 +292,14 @@ def test_unreachable_services_are_reported_in_one_line(workplace, sqs, silent_se
         assert part in line, str(refused)
         assert [notice for notice in notices if notice in "\n".join(before)] == notices, str(refused)
         assert all("yet; still trying" in notice for notice in before), str(refused)
+
+
+def test_doctor_goes_on_without_a_store_that_is_silent(workplace, sqs, silent_service):
+    sqs.write(queue="sqlite:queues", endpoint=silent_service)
+    found = json.loads(sqs.command("doctor", "--create", "--json").stdout)["checks"]
+    states = {check["check"]: (check["state"], check["message"]) for check in found}
+    assert states.pop("store") == ("failed", f"no answer at {silent_service} within 30 s")
+    assert "queues of jobs" in states and not any(state == "failed" for state, _ in states.values()), states
 
 
 def test_secrets_are_never_printed_or_stored(workplace, rabbitmq, components):

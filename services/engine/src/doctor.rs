@@ -115,7 +115,7 @@ impl Target {
         report: &mut Report,
     ) {
         let needs = Needs::new(spec, job_length);
-        store::check(self, create, report).await;
+        let has_store = store::check(self, create, report).await;
         let address = match self.queue() {
             Ok(address) => address,
             Err(error) => return report.failed_with("queues", &error),
@@ -137,8 +137,10 @@ impl Target {
             Err(error) => return report.failed_with("queues", &error),
         };
         traffic::check_target(&queues, report).await;
-        leaks::check(self, report).await;
-        builds::check(self, build, report).await;
+        if has_store {
+            leaks::check(self, report).await;
+            builds::check(self, build, report).await;
+        }
         let name = format!("doctor-{}.0", storage::random_name());
         let of_job = match queues.broker.create(&name).await {
             Ok(of_job) => of_job,

@@ -60,6 +60,17 @@ impl Display for Error {
 }
 
 impl Error {
+    /// Returns whether the queue was never created, or has been deleted.
+    pub fn is_of_missing_queue(&self) -> bool {
+        match self {
+            Self::Absent { .. } => true,
+            Self::Misconfigured { source, .. } => {
+                source.get_ref().is_some_and(|error| error.is::<MissingQueue>())
+            }
+            Self::Unavailable { .. } | Self::TooLarge { .. } => false,
+        }
+    }
+
     /// Returns the kind of the error in one word, for metrics.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -114,6 +125,11 @@ impl Display for Cause {
 }
 
 impl StdError for Cause {}
+
+/// Behind the cause of an [`Error::Misconfigured`] about a queue that deployment has not created.
+#[derive(Debug, thiserror::Error)]
+#[error("the queue does not exist")]
+pub(crate) struct MissingQueue;
 
 /// Fails if a body is larger than `bytes_max`.
 pub(crate) fn check_sizes(

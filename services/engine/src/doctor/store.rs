@@ -1,5 +1,6 @@
 //! Checks the store: whether it exists and grants access, and the operations that jobs depend on.
 
+use anyhow::{Result, bail};
 use storage::TargetStore;
 use storage::snapshot::is_marked;
 
@@ -11,31 +12,15 @@ const SKEW_SECONDS_MAX: f64 = 300.0;
 /// With a larger difference, times in logs and reports of several machines cannot be compared.
 const SKEW_SECONDS_NOTICED: f64 = 10.0;
 
-pub async fn check(target: &Target, create: bool, report: &mut Report) {
-    let url = match target.store() {
-        Ok(url) => url,
-        Err(error) => return report.failed_with("store", &error),
-    };
-    if create {
-        match storage::create_bucket(url, target.store_options()).await {
-            Ok(true) => report.ok("store", "created its bucket"),
-            Ok(false) => {}
-            Err(error) => return report.failed("store", format!("{error:#}")),
-        }
-    }
-    let opening = TargetStore::open(url, target.store_options());
-    let store = match target.answer("its store", opening).await {
+/// Returns whether the store can be used.
+pub async fn check(target: &Target, create: bool, report: &mut Report) -> bool {
+    let store = match opened(target, create, report).await {
         Ok(store) => store,
-        Err(error) => return report.failed("store", format!("{error:#}")),
+        Err(error) => {
+            report.failed_with("store", &error);
+            return false;
+        }
     };
-    if create && let Err(error) = store.create() {
-        return report.failed("store", format!("{error:#}"));
-    }
-    if let Some(folder) = store.folder().filter(|folder| !is_marked(folder)) {
-        let message =
-            format!("{} is not the folder of a store; mount it, or create it", folder.display());
-        return report.failed("store", message);
-    }
     report.ok("store", format!("{} answers", store.url()));
     let probe = storage::probe(&store).await;
     let mut writable = true;
@@ -56,6 +41,26 @@ pub async fn check(target: &Target, create: bool, report: &mut Report) {
         check_clock(seconds, report);
     }
     check_keys(&store, report).await;
+    true
+}
+
+async fn opened(target: &Target, create: bool, report: &mut Report) -> Result<TargetStore> {
+    let url = target.store()?;
+    if create {
+        let creating = storage::create_bucket(url, target.store_options());
+        if target.answer_of_store(creating).await? {
+            report.ok("store", "created its bucket");
+        }
+    }
+    let opening = TargetStore::open(url, target.store_options());
+    let store = target.answer_of_store(opening).await?;
+    if create {
+        store.create()?;
+    }
+    if let Some(folder) = store.folder().filter(|folder| !is_marked(folder)) {
+        bail!("{} is not the folder of a store; mount it, or create it", folder.display());
+    }
+    Ok(store)
 }
 
 /// Reports keys that no role can read, which only other software writes.

@@ -20,8 +20,8 @@ use crate::{Fixable, Remedy, Settings};
 
 /// How long a command waits for an answer before it says what it waits for.
 const SILENCE: Duration = Duration::from_secs(4);
-/// How long it waits in all. Retries of one request of the SDK may take half of this.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// How long it waits for a store in all. Queues have limits of their own.
+const STORE_ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The queues of a target.
 #[derive(Clone, Debug)]
@@ -146,37 +146,34 @@ impl Target {
     /// Opens its store, which checks address, bucket and credentials.
     pub async fn open_store(&self) -> Result<TargetStore> {
         let opening = TargetStore::open(self.store()?, self.store_options());
-        self.answer("its store", opening)
-            .await
-            .with_context(|| format!("target {}: its store cannot be used", self.name))
+        let opened = self.answer_of_store(opening).await;
+        opened.with_context(|| format!("target {}: its store cannot be used", self.name))
     }
 
-    /// Waits for a service of this target, and warns if it does not answer soon: its requests are retried. Fails if it has not
-    /// answered after [`ANSWER_MAX`].
-    pub(crate) async fn answer<T, E: Into<anyhow::Error>>(
+    /// Waits for the store of this target, at most for [`STORE_ANSWER_MAX`].
+    pub(crate) async fn answer_of_store<T>(
         &self,
-        service: &str,
-        request: impl Future<Output = Result<T, E>>,
+        request: impl Future<Output = storage::Result<T>>,
     ) -> Result<T> {
-        let mut request = std::pin::pin!(request);
-        if let Ok(answer) = timeout(SILENCE, &mut request).await {
-            return answer.map_err(Into::into);
-        }
-        tracing::warn!("target {}: no answer from {service} yet; still trying", self.name);
-        match timeout(ANSWER_MAX - SILENCE, request).await {
-            Ok(answer) => answer.map_err(Into::into),
+        match self.with_notice("its store", timeout(STORE_ANSWER_MAX, request)).await {
+            Ok(answer) => Ok(answer?),
             Err(_) => {
-                let endpoint = self
-                    .endpoint
-                    .as_ref()
-                    .map(|endpoint| format!("; the endpoint of this target is {endpoint}"));
-                anyhow::bail!(
-                    "no answer from {service} within {} s{}",
-                    ANSWER_MAX.as_secs(),
-                    endpoint.unwrap_or_default()
-                )
+                let is_s3 = self.store()?.starts_with("s3:");
+                let endpoint = self.endpoint.as_ref().filter(|_| is_s3);
+                let at = endpoint.map_or_else(String::new, |endpoint| format!(" at {endpoint}"));
+                anyhow::bail!("no answer{at} within {} s", STORE_ANSWER_MAX.as_secs())
             }
         }
+    }
+
+    /// Waits for a service of this target, and warns if it does not answer soon: its requests are retried.
+    async fn with_notice<T>(&self, service: &str, request: impl Future<Output = T>) -> T {
+        let mut request = std::pin::pin!(request);
+        if let Ok(answer) = timeout(SILENCE, &mut request).await {
+            return answer;
+        }
+        tracing::warn!("target {}: no answer from {service} yet; still trying", self.name);
+        request.await
     }
 
     /// Returns the options for its store.
@@ -215,7 +212,7 @@ impl Target {
             let are_new = are_new && self.queue()?.prefix().is_some();
             anyhow::Ok(Queues { control, dead_letters, broker, are_new })
         };
-        self.answer("its queues", open).await.map_err(|error| self.explain(error))
+        self.with_notice("its queues", open).await.map_err(|error| self.explain(error))
     }
 
     async fn broker(&self, create: bool) -> Result<Arc<dyn Broker>> {
@@ -246,19 +243,18 @@ impl Target {
 
     fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         let target = format!("target {}", self.name);
-        match (&self.queue, error.downcast_ref(), &self.endpoint) {
-            (Some(QueueAddress::Sqs { .. }), Some(queue::Error::Misconfigured { .. }), _) => {
+        match error.downcast_ref::<queue::Error>() {
+            Some(known) if known.is_of_missing_queue() => {
                 Fixable::caused(target, Remedy::CreateQueues(self.reference()), error)
             }
-            (Some(QueueAddress::Rabbit { .. }), Some(queue::Error::Absent { .. }), _) => {
-                Fixable::caused(target, Remedy::CreateQueues(self.reference()), error)
-            }
-            (
-                Some(QueueAddress::Sqs { .. }),
-                Some(queue::Error::Unavailable { .. }),
-                Some(endpoint),
-            ) => {
-                anyhow::anyhow!("{target}: {error:#}; the endpoint of this target is {endpoint}")
+            Some(queue::Error::Unavailable { .. }) => {
+                let is_sqs = matches!(self.queue, Some(QueueAddress::Sqs { .. }));
+                match self.endpoint.as_ref().filter(|_| is_sqs) {
+                    Some(endpoint) => anyhow::anyhow!(
+                        "{target}: {error:#}; the endpoint of this target is {endpoint}"
+                    ),
+                    None => error.context(target),
+                }
             }
             _ => error.context(target),
         }

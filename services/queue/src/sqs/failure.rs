@@ -7,7 +7,7 @@ use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
 use aws_sdk_sqs::types::BatchResultErrorEntry;
 
 use crate::Error;
-use crate::error::Cause;
+use crate::error::{Cause, MissingQueue};
 
 /// Why a request failed.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl Failure {
                     "it does not exist in region {region}; create it, or check the queue's name, the region and the \
                      account"
                 );
-                Error::Misconfigured { queue, source: words.into() }
+                Error::Misconfigured { queue, source: Cause::new(words, MissingQueue) }
             }
         }
     }
