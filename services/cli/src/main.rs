@@ -301,6 +301,7 @@ fn main() -> ExitCode {
             let exit = Exit::of_error(&error);
             observe::report_failure(&error);
             exit.print_object(&remedies::message(&error), None, json);
+            signals::end_if_interrupted(exit.into());
             exit.into()
         }
     }

@@ -399,6 +399,16 @@ def test_members_of_an_enumeration_of_texts_are_objects(home):
     ]
 
 
+class Files(str, enum.Enum):  # noqa: UP042
+    TRAIN = "train.csv"
+
+
+def test_member_of_an_enumeration_may_be_a_path(home, tmp_path):
+    (tmp_path / "train.csv").write_text("a\n1\n")
+    for inputs in (Files.TRAIN, gristmill.read_csv(Files.TRAIN)):
+        assert run(lambda frame: frame, inputs).to_pandas()["a"].tolist() == [1]
+
+
 def test_map_rejects_items_alone(home):
     numbers = list(range(20))
     job = mapped(lambda number: 1 / (number % 10 - 3), numbers, mini_batch_size=10, error_threshold=-1)

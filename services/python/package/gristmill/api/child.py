@@ -125,7 +125,7 @@ class Child:
             answer = {**answer["steps"][-1]["result"], "state": answer["state"], "steps": answer["steps"]}
         if "job_id" in answer and status != command.BUSY:
             return dict(answer)
-        if status < 0:
+        if status < 0 and not answer:
             raise GristmillError(
                 f"the command that ran the job was killed by signal {-status}; the same call continues it"
             )

@@ -57,6 +57,9 @@ def path_inputs(inputs: Any) -> list[dict[str, Any]] | None:
         return [{"name": name, **(keys or {})} for name, keys in named]
     if isinstance(inputs, (list, tuple)) and any(isinstance(one, Described) for one in inputs):
         raise TypeError("inputs is a list of inputs: give each a name, {name: input}")
+    if isinstance(inputs, (list, tuple)) and all(isinstance(one, enum.Enum) for one in inputs):
+        # Members of an enumeration of texts are objects with a meaning of their own.
+        return None
     keys = _keys(inputs)
     return None if keys is None else [{"name": "data", **keys}]
 
@@ -71,17 +74,12 @@ def _keys(value: Any) -> dict[str, Any] | None:
 def _paths(value: Any) -> list[str] | None:
     if isinstance(value, Items):
         return None
-    paths = [value] if _is_path(value) else value
-    if isinstance(paths, (list, tuple)) and paths and all(map(_is_path, paths)):
+    paths = [value] if isinstance(value, (str, os.PathLike)) else value
+    if isinstance(paths, (list, tuple)) and paths and all(isinstance(one, (str, os.PathLike)) for one in paths):
         if "" in paths:
             raise TypeError("inputs: a path is empty, and would be the working folder: pass '.' if you mean that")
         return [absolute(one) for one in paths]
     return None
-
-
-def _is_path(value: Any) -> bool:
-    # A member of an enumeration of texts is an object with a meaning of its own.
-    return isinstance(value, (str, os.PathLike)) and not isinstance(value, enum.Enum)
 
 
 def paths_of(value: Any, owner: str) -> list[str]:
