@@ -83,9 +83,8 @@ impl Reducer {
         };
         let mini_batches = planned.mini_batches;
         let open = mini_batches.saturating_sub(self.tally.ended());
-        // A killed node has reported no end of its processes, and `init()` of a process may take longer than a mini-batch.
-        let (at_work, _) = self.at_work(&(self.options.workers)());
-        let processes = at_work.min(self.tally.nodes().processes_ready() as u64);
+        // `init()` of a process may take longer than a mini-batch.
+        let processes = self.processes_ready(&(self.options.workers)());
         let now = Instant::now();
         let Some(idle_for) = self.speculation.idle_for(open, processes, now) else { return Ok(()) };
         let until = now + self.copy_time();

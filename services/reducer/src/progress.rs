@@ -153,6 +153,17 @@ impl Reducer {
         }
     }
 
+    /// Returns the number of Python processes on nodes where one has completed `init()`.
+    pub(crate) fn processes_ready(&self, workers: &Workers) -> u64 {
+        match self.peers {
+            Peers::Many if self.has_entries => {
+                let ready = workers.nodes.values().filter(|running| running.is_ready);
+                ready.map(|running| u64::from(running.processes)).sum()
+            }
+            Peers::Alone | Peers::Many => self.tally.nodes().processes_ready() as u64,
+        }
+    }
+
     /// Writes the progress, even if it has not changed: it is the reducer's heartbeat.
     pub(crate) async fn write_progress(&self) {
         let progress = self.progress.borrow().clone();
