@@ -142,14 +142,14 @@ fn read(job_file: &Path) -> std::io::Result<String> {
             &mut stdin
         }
         false => {
+            file = File::open(job_file)?;
+            if file.metadata()?.is_dir() {
+                return Err(std::io::Error::other("it is a folder; pass the job file in it"));
+            }
             if job_file.extension().is_some_and(|end| end == "py") {
                 return Err(std::io::Error::other(
                     "it is a Python script; write a job file with `entry_script`, and pass that",
                 ));
-            }
-            file = File::open(job_file)?;
-            if file.metadata()?.is_dir() {
-                return Err(std::io::Error::other("it is a folder; pass the job file in it"));
             }
             &mut file
         }

@@ -281,17 +281,20 @@ fn continuing(continuation: &Continuation) -> String {
     );
     let [one, several] =
         ["runs again; the rows of other items stay", "run again; the rows of other items stay"];
-    if items == 0 {
-        line(
-            continuation.partial,
-            "runs its rejected items again; the rows of other items stay",
-            "run their rejected items again; the rows of other items stay",
-        );
-    }
+    line(
+        continuation.again,
+        "of an interrupted round runs again",
+        "of an interrupted round run again",
+    );
+    line(
+        continuation.partial,
+        "of an interrupted round runs its rejected items again; the rows of other items stay",
+        "of an interrupted round run their rejected items again; the rows of other items stay",
+    );
     line_of(items, "rejected item", one, several);
-    match continuation.untried {
-        Some(untried) => line_of(untried, "mini-batch", "has no result yet", "have no result yet"),
-        None if continuation.none_tried => text += "\n  no mini-batch has a result yet",
+    match continuation.others {
+        Some(others) => line_of(others, "mini-batch", "has no result yet", "have no result yet"),
+        None if !continuation.has_named => text += "\n  no mini-batch has a result yet",
         None => text += "\n  all others have no result yet",
     }
     text
@@ -309,30 +312,30 @@ mod tests {
             failed: 0,
             interrupted: 0,
             retrying: 0,
+            again: 0,
             partial: 0,
-            untried: None,
-            none_tried: true,
+            others: None,
+            has_named: false,
             round: BegunRound::default(),
             lost_delivery_max: 10,
         };
         assert_eq!(continuing(&none), "continuing job test:\n  no mini-batch has a result yet");
         let round = BegunRound { failed: 1, items: 2, ..BegunRound::default() };
-        let again = Continuation { round, untried: Some(0), none_tried: false, ..none.clone() };
+        let again = Continuation { round, others: Some(0), ..none.clone() };
         assert_eq!(
             continuing(&again),
             "continuing job test:\n  1 mini-batch failed before and runs again, with all its tries\n  2 rejected items \
              run again; the rows of other items stay"
         );
-        let interrupted = Continuation { partial: 2, untried: Some(0), ..again.clone() };
-        assert!(!continuing(&interrupted).contains("their rejected items"), "they are counted");
-        let interrupted = Continuation { round: BegunRound::default(), ..interrupted };
+        let interrupted = Continuation { again: 1, partial: 2, others: Some(0), ..none.clone() };
         assert_eq!(
             continuing(&interrupted),
-            "continuing job test:\n  2 mini-batches run their rejected items again; the rows of other items stay"
+            "continuing job test:\n  1 mini-batch of an interrupted round runs again\n  2 mini-batches of an interrupted \
+             round run their rejected items again; the rows of other items stay"
         );
-        let known = Continuation { untried: Some(1), ..none.clone() };
+        let known = Continuation { others: Some(1), ..none.clone() };
         assert_eq!(continuing(&known), "continuing job test:\n  1 mini-batch has no result yet");
-        let some = Continuation { committed: 2, none_tried: false, ..none };
+        let some = Continuation { committed: 2, has_named: true, ..none };
         assert_eq!(
             continuing(&some),
             "continuing job test:\n  2 mini-batches are committed and do not run again\n  all others have no result yet"

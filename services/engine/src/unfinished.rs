@@ -17,8 +17,6 @@ pub struct Unfinished {
     pending: BTreeMap<u64, Pending>,
     interrupted: u64,
     retrying: u64,
-    /// Those of which only rejected items run.
-    partial: u64,
     /// Mini-batches of the whole job; `None`: not all are known.
     planned: Option<u64>,
 }
@@ -27,7 +25,7 @@ impl Unfinished {
     /// Returns everything, for a new job.
     pub fn all() -> Self {
         let (ended, pending) = (MiniBatches::default(), BTreeMap::new());
-        Self { ended, pending, interrupted: 0, retrying: 0, partial: 0, planned: None }
+        Self { ended, pending, interrupted: 0, retrying: 0, planned: None }
     }
 
     /// Sets the number of all mini-batches, which the reducer may not know yet.
@@ -68,9 +66,7 @@ impl Unfinished {
             deliveries_lost: lost.unwrap_or_else(|| tally.deliveries_lost(mini_batch)),
             again: tally.again(mini_batch),
         };
-        if pending.again.as_ref().is_some_and(|again| again.kept.is_some()) {
-            self.partial += 1;
-        } else if pending.tries_spent > 0 || pending.deliveries_lost > 0 {
+        if pending.again.is_none() && (pending.tries_spent > 0 || pending.deliveries_lost > 0) {
             self.interrupted += u64::from(lost.is_some());
             self.retrying += u64::from(lost.is_none());
         }
@@ -95,15 +91,22 @@ impl Unfinished {
     ) -> Continuation {
         let named = self.ended.len() + self.pending.len() as u64;
         let mini_batches = tally.mini_batches();
+        let begun = round.as_ref().map(|_| tally.rounds());
+        let of_earlier_rounds = |is_partial: bool| {
+            let again = self.pending.values().filter_map(|pending| pending.again.as_ref());
+            let left = again.filter(|again| Some(u64::from(again.round)) != begun);
+            left.filter(|again| again.kept.is_some() == is_partial).count() as u64
+        };
         Continuation {
             job_id: spec.job_id.clone(),
             committed: mini_batches.succeeded,
             failed: mini_batches.failed,
             interrupted: self.interrupted,
             retrying: self.retrying,
-            partial: self.partial,
-            untried: self.planned.map(|planned| planned.saturating_sub(named)),
-            none_tried: named == 0,
+            again: of_earlier_rounds(false),
+            partial: of_earlier_rounds(true),
+            others: self.planned.map(|planned| planned.saturating_sub(named)),
+            has_named: named > 0,
             round: round.unwrap_or_default(),
             lost_delivery_max: spec.lost_delivery_max,
         }
@@ -123,12 +126,14 @@ pub struct Continuation {
     pub interrupted: u64,
     /// Failed a try, and have tries left.
     pub retrying: u64,
-    /// Only their rejected items run.
+    /// An earlier round has begun to run them again.
+    pub again: u64,
+    /// An earlier round has begun to run their rejected items again.
     pub partial: u64,
-    /// Without an attempt that has ended; `None`: not all are planned.
-    pub untried: Option<u64>,
-    /// No mini-batch has an attempt that has ended.
-    pub none_tried: bool,
+    /// All others, without an attempt that has ended; `None`: not all are planned.
+    pub others: Option<u64>,
+    /// There are mini-batches of the other kinds.
+    pub has_named: bool,
     /// The ended work that runs again.
     pub round: BegunRound,
     /// Number of times that a mini-batch may be lost with its node.

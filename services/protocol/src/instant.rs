@@ -58,7 +58,8 @@ impl Instant {
         }
     }
 
-    /// Appends `2020-01-31`, with a year of at least four digits and no sign, and, at finer precisions, `between`, the time and the digits of the fraction.
+    /// Appends `2020-01-31`, with a year of at least four digits and no sign, and, at finer precisions, `between`, the time and
+    /// the digits of the fraction.
     pub fn push(&self, text: &mut Vec<u8>, precision: Precision, between: u8) {
         match u32::try_from(self.year.unsigned_abs()) {
             Ok(year @ 0..=9999) => push_digits(text, year, 4),

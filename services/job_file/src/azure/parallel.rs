@@ -89,7 +89,8 @@ impl Reader<'_> {
         self.check_nested(layers, "resources", prefix, known::RESOURCES);
         self.check_nested(layers, "retry_settings", prefix, known::RETRIES);
         for layer in &layers.0 {
-            self.warn_of_unknown(&layer.entries, "task", prefix, known::TASK, true);
+            let needed = ["append_row_to", "program_arguments"];
+            self.warn_of_unknown(&layer.entries, "task", prefix, known::TASK, &needed);
         }
         if layers.find(&["task"]).is_none() {
             let fault = Fault::missing("a mapping with type, code, entry_script, environment, …");

@@ -128,7 +128,7 @@ impl Reader<'_> {
             }
         }
         for layer in &layers.0 {
-            self.warn_of_unknown(&layer.entries, "settings", prefix, known::SETTINGS, false);
+            self.warn_of_unknown(&layer.entries, "settings", prefix, known::SETTINGS, &[]);
         }
         let store = layers
             .find(&["settings", "default_datastore"])

@@ -74,15 +74,15 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks the keys of the mapping `key`, in which Azure ML tolerates unknown ones. `decide`: its keys decide about rows,
-    /// so an unknown key that resembles one of them is a mistake.
+    /// Checks the keys of the mapping `key`, in which Azure ML tolerates unknown ones. `needed`: without these, rows or
+    /// arguments are lost, so a key that resembles one of them is a mistake.
     pub fn warn_of_unknown(
         &self,
         entries: &[Entry],
         key: &str,
         prefix: &str,
         known: KnownKeys,
-        decide: bool,
+        needed: &[&str],
     ) {
         let names: Vec<&str> = known::keys(&[known]).map(|(name, _)| name).collect();
         let Some(node) = crate::find(entries, key) else { return };
@@ -93,9 +93,8 @@ impl Reader<'_> {
                 Fault::new(node, "a mapping"),
             );
         };
-        let is_meant = |key: &str| {
-            names.contains(&key) || decide && nearest(key, names.iter().copied()).is_some()
-        };
+        let is_meant =
+            |key: &str| names.contains(&key) || nearest(key, needed.iter().copied()).is_some();
         let (read, unknown): (Vec<Entry>, Vec<Entry>) =
             inner.iter().cloned().partition(|entry| is_meant(&entry.key));
         self.check_keys(&read, &format!("{prefix}{key}."), &[known]);

@@ -19,9 +19,9 @@ pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<St
         (failed, _) => {
             let rejected = match tally.items_rejected() {
                 0 => String::new(),
-                rejected => format!(" and {} of others", counted(rejected, "item")),
+                rejected => format!(", and {} of the others", counted(rejected, "item")),
             };
-            format!("{failed} of {}{rejected} failed", counted(mini_batches.total, "mini-batch"))
+            format!("{failed} of {} failed{rejected}", counted(mini_batches.total, "mini-batch"))
         }
     };
     let causes = tally.failures().causes();
@@ -121,7 +121,7 @@ mod tests {
             headline(&tally([passing.clone(), succeeded(0, 2, 1, 1), partly.clone()], 2), &OFF);
         assert!(text.expect("one item failed").contains("1 of 11 items failed (KeyError)"));
         let text = headline(&tally([failed(0, 1, true, 1), partly], 2), &OFF);
-        let expected = "1 of 2 mini-batches and 1 item of others failed (";
+        let expected = "1 of 2 mini-batches failed, and 1 item of the others (";
         assert!(text.as_deref().expect("both failed").contains(expected), "{text:?}");
     }
 

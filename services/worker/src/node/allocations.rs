@@ -238,7 +238,7 @@ struct Memory {
     asks_at: Option<Instant>,
     /// Failures to provision the job, in a row.
     failures: u32,
-    /// The log says that the job has ended, was canceled or does not exist.
+    /// The node has logged that the job has ended, was canceled or does not exist.
     is_over: bool,
 }
 
@@ -595,6 +595,7 @@ impl Allocations {
         match found {
             Ok(JobLookup::Open(spec)) => {
                 visit.stage = Stage::Opening { spec, again_at: None };
+                self.memory(id).is_over = false;
                 self.begin(id, Step::OpenQueues);
             }
             Ok(JobLookup::Over(why)) => {
