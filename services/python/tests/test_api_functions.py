@@ -387,7 +387,7 @@ def test_columns_keep_type_and_name(home):
     assert run(lambda array: array, np.array([1, 2], "u1")).to_arrow().schema.field("value").type == pa.uint8()
 
 
-class Mode(str, enum.Enum):  # noqa: UP042
+class Mode(str, enum.Enum):
     FAST = "fast"
     SLOW = "slow"
 
@@ -399,7 +399,7 @@ def test_members_of_an_enumeration_of_texts_are_objects(home):
     ]
 
 
-class Files(str, enum.Enum):  # noqa: UP042
+class Files(str, enum.Enum):
     TRAIN = "train.csv"
 
 
