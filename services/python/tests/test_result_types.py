@@ -177,6 +177,8 @@ def pandas_frame_of(seed):
             "string": pandas.array(cells("007", "NA", "", missing=pandas.NA), dtype="string"),
             "category": pandas.Categorical(cells("low", "high"), categories=["low", "mid", "high"], ordered=True),
             "numbers": pandas.Categorical(cells(3, 1), categories=[3, 2, 1]),
+            "shares": pandas.Categorical(cells(0.1, 2.0), categories=[2.0, 0.1, 1e300]),
+            "flags": pandas.Categorical(cells(True, False), categories=[True, False]),
             "timestamp": pandas.Series(
                 cells(pandas.Timestamp("2024-02-29 12:30:59.123456789"), pandas.Timestamp("1700-01-01").as_unit("ns"))
             ),

@@ -329,7 +329,11 @@ fn category_names(arrays: &[ArrayRef]) -> Option<String> {
         let texts = cast(array, &DataType::Utf8).ok()?;
         let is_text =
             matches!(array.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
-        if !is_text && !array.data_type().is_integer() {
+        // Texts of numbers and truth values are JSON, but for infinite ones.
+        let data_type = array.data_type();
+        let is_plain =
+            data_type.is_integer() || data_type.is_floating() || *data_type == DataType::Boolean;
+        if !is_text && !is_plain {
             return None;
         }
         for text in texts.as_string::<i32>().iter().flatten() {
