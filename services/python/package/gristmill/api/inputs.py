@@ -93,7 +93,8 @@ def paths_of(value: Any, owner: str) -> list[str]:
 def absolute(path: Any) -> str:
     """Returns an absolute path, or a URL unchanged. Keeps a misspelt URL, too, because the check of the job suggests
     the right one."""
-    text = str(os.fspath(path))
+    # `str` of a member of an enumeration of texts is its name.
+    text: str = os.fspath(path)[:]
     return text if LIKE_URL.match(text) else os.path.abspath(os.path.expanduser(text))
 
 
