@@ -85,9 +85,10 @@ def test_another_model_is_not_answered_with_earlier_scores(home, tmp_path, capfd
 
 
 FOLDER = "model"
+VARIABLE = "WEIGHT"
 
 
-@pytest.mark.parametrize("way", ["constant", "value", "joined", "module", "folder", "pattern", "variable"])
+@pytest.mark.parametrize("way", ["constant", "value", "joined", "module", "folder", "pattern", "variable", "named"])
 def test_what_a_function_names_decides_about_reuse(home, tmp_path, monkeypatch, way):
     (tmp_path / FOLDER).mkdir()
     path = str(tmp_path / FOLDER / "weight.txt")
@@ -123,6 +124,9 @@ def test_what_a_function_names_decides_about_reuse(home, tmp_path, monkeypatch, 
 
     def variable(numbers):
         return [number * float(os.environ["WEIGHT"]) for number in numbers]
+
+    def named(numbers):
+        return [number * float(os.environ[VARIABLE]) for number in numbers]
 
     (tmp_path / "weighing.py").write_text("def weight():\n    return float(open('model/weight.txt').read())\n")
     function, settings = (scored, {"init": folder}) if way == "folder" else (locals()[way], {})
@@ -210,6 +214,24 @@ def test_the_working_folder_is_no_folder_of_a_model(home, tmp_path):
     assert not run(lambda numbers, state: numbers, [1], init=loaded).reused
     (tmp_path / "unrelated.txt").write_text("changed")
     assert run(lambda numbers, state: numbers, [1], init=loaded).reused
+
+
+def test_rows_of_a_corrected_function_stay_when_the_call_runs_again(home):
+    def priced(numbers):
+        if 3 in numbers:
+            raise ValueError("no price")
+        return numbers
+
+    def call():
+        return gristmill.run(priced, [1, 3], mini_batch_size=1, error_threshold=-1, progress=False)
+
+    job = call()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        job.retry(progress=False, function=lambda numbers: numbers)
+        again = call()
+        assert again.to_pandas()["value"].tolist() == [1] and call().id != job.id
+    assert job.to_pandas()["value"].tolist() == [1, 3]
 
 
 DRIVER = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shlex
@@ -158,9 +159,24 @@ def document_of(
 def _with_output(document: dict[str, Any]) -> dict[str, Any]:
     """Returns a document with an output of its own."""
     same = hashlib.blake2b(text_of(document, sort_keys=True).encode(), digest_size=8).hexdigest()
-    output = str(home() / "functions" / "outputs" / f"{document['name']}-{same}")
+    first = str(home() / "functions" / "outputs" / f"{document['name']}-{same}")
+    taken = _outputs_of_several_versions(document["name"]) if os.path.isdir(first) else set()
+    others = (f"{first}-{number}" for number in itertools.count(2))
+    output = next(folder for folder in itertools.chain([first], others) if folder not in taken)
     defaults = {"output": output, "output_format": "native", "append_row_file_name": "output.parquet"}
     return defaults | document
+
+
+def _outputs_of_several_versions(name: str) -> set[str]:
+    """Returns the folders with rows of jobs of this name that another version of their function has completed: no call
+    gets these as its result, and a new job must not overwrite them."""
+    found = set()
+    for spec in (home() / "jobs").glob(f"{name}-*/spec.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            job = json.loads(spec.read_text())
+            if job["name"] == name and not job["fingerprint"]:
+                found.add(job["output"]["folder"])
+    return found
 
 
 def _of_unfinished_job(document: dict[str, Any]) -> dict[str, Any]:

@@ -142,17 +142,22 @@ class Job:
             with Bar(self.id, progress) as bar:
                 while not self._has_ended(bar):
                     self._tell(progress)
-                    if printed is not None:
+                    # What a job that has ended printed belongs to an earlier call, unless it has just ended.
+                    if printed is not None and not (home() / "jobs" / self.id / "result.json").exists():
                         printed.show(False)
                     left = LOOK_EVERY if end is None else min(LOOK_EVERY, end - time.monotonic())
                     if left <= 0:
                         raise TimeoutError(f"job {self.id} has not ended after {timeout} s; it continues")
                     self._pause(left)
         except KeyboardInterrupt:
+            # Not of a class of its own: Python then ends by the signal, which ends a loop of a shell.
+            attached = f'gristmill.attach("{self.id}")'
             if self._child is None:
-                raise
+                raise KeyboardInterrupt(f"job {self.id} continues; {attached}.cancel() stops it") from None
             self.cancel()
-            raise Interrupted(self) from None
+            raise KeyboardInterrupt(
+                f"job {self.id} was canceled; its committed results stay, and {attached}.retry() continues it"
+            ) from None
         self._tell(progress)
         if printed is not None and not self.reused:
             printed.show(True)
@@ -559,15 +564,6 @@ class JobCanceled(GristmillError):
         self.job = job
 
 
-class Interrupted(KeyboardInterrupt):
-    """The user interrupted a call that waited for ``job``, which was canceled; ``job.retry()`` continues it."""
-
-    def __init__(self, job: Job) -> None:
-        retry = f'gristmill.attach("{job.id}").retry()'
-        super().__init__(f"job {job.id} was canceled; its committed results stay, and {retry} continues it")
-        self.job = job
-
-
 def _object_at(place: str, values: Any) -> Any:
     """Returns the object in a line of an input file that this package has written. Returns the values of the line if
     the object can no longer be unpickled."""
@@ -588,4 +584,8 @@ def _warnings_of(result: dict[str, Any]) -> list[str]:
         column = f"column {json.dumps(kind['column'], ensure_ascii=False)}: " if "column" in kind else ""
         times = "once:" if kind["count"] == 1 else f"{kind['count']} times; first:"
         texts.append(f"{column}{kind['problem']} ({times} {kind['first']}); {kind['remedy']}")
-    return [*texts, *result.get("first_warnings", [])]
+    texts += result.get("first_warnings", [])
+    counted = sum(kind["count"] for kind in result.get("warning_kinds", [])) + len(result.get("first_warnings", []))
+    if (more := result.get("warnings", 0) - counted) > 0:
+        texts.append(f'{more} more of its warnings are in job.logs("sys/warning/mini-batch_warnings.txt")')
+    return texts

@@ -51,7 +51,7 @@ def what_is_read(function: Digest, init: Digest, modules: list[types.CodeType]) 
     found = _files_named(texts, function.functions, codes, has_folders=False)
     # A model is often a folder, and only `init` loads it; a function may write into the folders that it names.
     found |= _files_named(init.texts, init.functions, init.codes, has_folders=True)
-    return found | _variables_named(codes)
+    return found | _variables_named(texts, codes)
 
 
 def _files_named(
@@ -94,14 +94,12 @@ def _is_around(folder: str) -> bool:
     return os.path.commonpath([here, os.path.abspath(folder)]) == os.path.abspath(folder)
 
 
-def _variables_named(codes: Iterable[types.CodeType]) -> dict[str, str]:
-    """Returns a digest of each environment variable that the code names."""
+def _variables_named(texts: Iterable[str], codes: Iterable[types.CodeType]) -> dict[str, str]:
+    """Returns a digest of each environment variable that texts name, if the code reads any."""
     found = {}
-    for code in codes:
-        if ENVIRONMENT.intersection(code.co_names):
-            for name in _texts_of(code):
-                if name.isidentifier() and not SECRET.search(name) and (value := os.environ.get(name)) is not None:
-                    found[f"${name}"] = hashlib.blake2b(os.fsencode(value), digest_size=8).hexdigest()
+    for name in texts if any(ENVIRONMENT.intersection(code.co_names) for code in codes) else ():
+        if name.isidentifier() and not SECRET.search(name) and (value := os.environ.get(name)) is not None:
+            found[f"${name}"] = hashlib.blake2b(os.fsencode(value), digest_size=8).hexdigest()
     return found
 
 

@@ -268,7 +268,10 @@ def _start(call: Call) -> Job:
     except JobBusy as busy:
         # This folder belongs to one function, input and settings.
         if busy.job_id is None or fresh or Path(document.get("output", "")).parent != home() / "functions" / "outputs":
-            raise
+            if busy.job_id is None:
+                raise
+            follow = f'gristmill.attach("{busy.job_id}").wait() follows it'
+            raise JobBusy(f"{busy}; {follow}", busy.job_id) from None
         return Job(busy.job_id, note=f"job {busy.job_id} is already running: this call follows it")
     if document.get("isolate") == "off" and "isolate" not in call.settings:
         job._advice = ISOLATE
