@@ -185,5 +185,5 @@ def test_command_that_waits_for_another_one_says_so_and_can_be_stopped(workplace
         assert "another command chooses or removes jobs" in said
         stopped.send(signal.SIGINT)
         ended = stopped.wait()
-        assert ended.exit_status == 1 and "stopped before the job began" in ended.stderr, str(ended)
+        assert ended.exit_status == 130 and "stopped before the job began" in ended.stderr, str(ended)
     assert waiting.wait().exit_status == 0
