@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from harness import CANCELED, FAILED, HOLDS, INVALID, NOT_ENDED, file_names, go, wait_until, wait_until_ended
+from harness import CANCELED, FAILED, HOLDS, INVALID, file_names, go, wait_until, wait_until_ended
 from http_server import HttpServer
 
 FILES = 40
@@ -511,7 +511,7 @@ def test_ctrl_c_cancels_a_run_and_leaves_a_followed_job_alone(workplace, sqlite)
     wait_until(lambda: sqlite.objects("open"), "an open job")
     followed.send(signal.SIGINT)
     ended = followed.wait()
-    assert ended.exit_status == NOT_ENDED and "continue" in ended.stderr, str(ended)
+    assert ended.exit_status == CANCELED and "continue" in ended.stderr, str(ended)
     (job_id,) = [name.removeprefix("open/") for name in sqlite.objects("open")]
     asked = sqlite.command("cancel", job_id, expect=0)
     assert "no reducer has looked at it yet" in asked.stdout
