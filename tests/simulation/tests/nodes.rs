@@ -56,16 +56,17 @@ fn most_nodes_on_which_every_run_fails_lose_few_mini_batches_and_are_named() {
     }
 }
 
+/// All tries of a mini-batch may run on that node, and fail, while the other one is busy.
 #[test]
-fn node_on_which_every_tenth_run_fails_loses_no_mini_batch_and_goes_on() {
-    for result in play(2, 1, 0.1) {
-        assert_eq!(
-            (result.state, result.mini_batches.failed),
-            (JobState::Completed, 0),
-            "{result:?}"
-        );
-        assert_eq!(excluded(&result), 0, "{:?}", result.notes);
+fn node_on_which_every_tenth_run_fails_loses_hardly_any_mini_batch_and_goes_on() {
+    let results = play(2, 1, 0.1);
+    for result in &results {
+        assert_eq!(result.state, JobState::Completed, "{result:?}");
+        assert_eq!(excluded(result), 0, "{:?}", result.notes);
     }
+    let lost: u64 = results.iter().map(|result| result.mini_batches.failed).sum();
+    let all: u64 = results.iter().map(|result| result.mini_batches.total).sum();
+    assert!(1000 * lost <= all, "{lost} of {all}");
 }
 
 #[test]
