@@ -132,11 +132,7 @@ impl StoreLayer {
 
     /// Whether this role has a bug that takes a failed request for a missing job.
     fn takes_failure_for_absence(&self, location: &Path) -> bool {
-        let is_buggy = match self.bug {
-            Some(Bug::NodeDropsOpenJobs) => self.is_node(),
-            Some(Bug::ServiceDropsOpenJobs) => self.is_reducer(),
-            _ => false,
-        };
+        let is_buggy = self.bug == Some(Bug::ServiceDropsOpenJobs) && self.is_reducer();
         is_buggy && in_job(location) == "spec.json"
     }
 

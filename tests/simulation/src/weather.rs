@@ -48,8 +48,6 @@ pub enum Bug {
     CountsCopies,
     /// Drops the slower start of a mini-batch before a success is committed.
     DropsTheSlowerTooEarly,
-    /// Takes a store that does not answer for the absence of a job, and leaves the job.
-    NodeDropsOpenJobs,
     /// Does not tell a job why it cannot work on it.
     TellsNoReason,
     /// Does not end without work.

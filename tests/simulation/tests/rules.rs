@@ -214,7 +214,6 @@ bugs! {
     CopiesTwice: "a slow mini-batch is started once more";
     ServiceDropsOpenJobs:
         "commit, then acknowledge", "while queue and store keep their promises, a job is completed", "every job ends";
-    NodeDropsOpenJobs: "every job ends";
     TellsNoReason: "every job ends";
     StaysIdle: "an idle node ends";
 }
