@@ -62,7 +62,7 @@ def test_interrupted_cell_cancels_and_continues_when_it_runs_again(cells, tmp_pa
     interrupted, again, looked = cells(
         {"run": cell, "interrupt_when": "second", "then_touch": "gate"}, {"run": cell}, {"run": LOOK}
     )
-    assert interrupted["error"].startswith("Interrupted: job wait-"), interrupted
+    assert interrupted["error"].startswith("KeyboardInterrupt: job wait-"), interrupted
     assert "was canceled; its committed results stay" in interrupted["error"]
     assert again["status"] == "ok" and "continuing job wait-" in again["text"]
     assert looked["data"][0]["text/plain"] == "[0, 1, 2]"
