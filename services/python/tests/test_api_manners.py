@@ -131,3 +131,24 @@ def test_processes_that_get_tables_share_the_import_of_pandas():
     assert "imported pandas once for all processes" in job.logs("sys/node/0/_main.txt")
     job = gristmill.map(lambda item: item * 2, [1, 2, 3], progress=False, process_count_per_node=2)
     assert "imported" not in job.logs("sys/node/0/_main.txt")
+
+
+def test_interrupt_of_a_call_that_follows_a_job_says_that_it_continues(monkeypatch):
+    followed = gristmill.attach(gristmill.run(lambda numbers: numbers, [1], progress=False).id)
+
+    def interrupted(bar):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(followed, "_has_ended", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=rf"job {followed.id} continues; .*\.cancel\(\) stops it"):
+        followed.wait(progress=False)
+
+
+def test_warnings_beyond_those_that_are_named_are_counted():
+    def mixed(numbers):
+        return pd.DataFrame({f"c{column:02}": ["x" if numbers[0] else 1] for column in range(13)})
+
+    with pytest.warns(gristmill.GristmillWarning) as warned:
+        gristmill.run(mixed, [0, 1], mini_batch_size=1, progress=False)
+    texts = [str(warning.message) for warning in warned]
+    assert "more of its warnings are in" in texts[-1] and len(texts) == 6, texts

@@ -329,4 +329,11 @@ mod tests {
             Failure::Transient(_)
         ));
     }
+
+    #[test]
+    fn only_a_missing_queue_can_be_created() {
+        let error = |code| of_answer(SEND, 400, code, "").explain("q", "eu-west-1");
+        assert!(error("NonExistentQueue").is_of_missing_queue());
+        assert!(!error("ExpiredToken").is_of_missing_queue());
+    }
 }
