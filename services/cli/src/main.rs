@@ -292,19 +292,14 @@ fn main() -> ExitCode {
         std::mem::forget(runtime);
         status
     });
-    match status {
-        Ok(status) => {
-            signals::end_if_interrupted(status);
-            status
-        }
-        Err(error) => {
-            let exit = Exit::of_error(&error);
-            observe::report_failure(&error);
-            exit.print_object(&remedies::message(&error), None, json);
-            signals::end_if_interrupted(exit.into());
-            exit.into()
-        }
-    }
+    let status = status.unwrap_or_else(|error| {
+        let exit = Exit::of_error(&error);
+        observe::report_failure(&error);
+        exit.print_object(&remedies::message(&error), None, json);
+        exit.into()
+    });
+    signals::end_if_interrupted(status);
+    status
 }
 
 async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCode> {

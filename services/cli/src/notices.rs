@@ -279,8 +279,6 @@ fn continuing(continuation: &Continuation) -> String {
         "had failed a try and runs again",
         "had failed a try and run again",
     );
-    let [one, several] =
-        ["runs again; the rows of other items stay", "run again; the rows of other items stay"];
     line(
         continuation.again,
         "of an interrupted round runs again",
@@ -291,6 +289,8 @@ fn continuing(continuation: &Continuation) -> String {
         "of an interrupted round runs its rejected items again; the rows of other items stay",
         "of an interrupted round run their rejected items again; the rows of other items stay",
     );
+    let [one, several] =
+        ["runs again; the rows of other items stay", "run again; the rows of other items stay"];
     line_of(items, "rejected item", one, several);
     match continuation.others {
         Some(others) => line_of(others, "mini-batch", "has no result yet", "have no result yet"),

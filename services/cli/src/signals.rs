@@ -13,8 +13,8 @@ use crate::exit::Exit;
 /// Whether Ctrl-C has stopped the command.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Ends the process by SIGINT if Ctrl-C has stopped its command before it succeeded, so that a loop of a shell ends with it. The shell shows
-/// [`Exit::Canceled`].
+/// Ends the process by SIGINT if Ctrl-C has stopped its command before it succeeded, so that a loop of a shell ends with it.
+/// The shell shows [`Exit::Canceled`].
 pub fn end_if_interrupted(status: ExitCode) {
     if status != Exit::Done.into() && INTERRUPTED.load(Ordering::Relaxed) {
         // SAFETY: neither call touches memory of this program. The first process of a container ignores the signal.

@@ -213,9 +213,9 @@ struct Visit {
     stage: Stage,
     /// Its allocation in the schedule; `None`: it leaves.
     allocation: Option<Allocation>,
-    /// The node asks the store whether the job is over,
+    /// The node waits for the store to say whether the job is over.
     is_asking: bool,
-    /// and asks next at this time; `None`: at once.
+    /// When the node asks next; `None`: at once.
     asks_at: Option<Instant>,
     /// The allocation that the agent has been sent.
     agent_allocation: AgentAllocation,
@@ -239,7 +239,7 @@ struct Memory {
     /// Failures to provision the job, in a row.
     failures: u32,
     /// The node has logged that the job has ended, was canceled or does not exist.
-    is_over: bool,
+    over_is_logged: bool,
 }
 
 impl Memory {
@@ -391,12 +391,12 @@ impl Allocations {
         self.given = given.collect();
         let given = &self.given;
         self.memories.retain(|job_id, memory| {
-            if memory.is_over && !given.contains_key(job_id) {
+            if memory.over_is_logged && !given.contains_key(job_id) {
                 // Once a schedule gives it again, it has been opened again.
-                (memory.is_over, memory.asks_at) = (false, None);
+                (memory.over_is_logged, memory.asks_at) = (false, None);
             }
             memory.waits(self.now)
-                || memory.is_over
+                || memory.over_is_logged
                 || memory.failures > 0 && given.contains_key(job_id)
         });
     }
@@ -595,14 +595,14 @@ impl Allocations {
         match found {
             Ok(JobLookup::Open(spec)) => {
                 visit.stage = Stage::Opening { spec, again_at: None };
-                self.memory(id).is_over = false;
+                self.memory(id).over_is_logged = false;
                 self.begin(id, Step::OpenQueues);
             }
             Ok(JobLookup::Over(why)) => {
                 let asks_at = Some(self.now + OVER_EVERY);
                 let memory = self.memory(id);
                 memory.asks_at = asks_at;
-                if !std::mem::replace(&mut memory.is_over, true) {
+                if !std::mem::replace(&mut memory.over_is_logged, true) {
                     self.log(id, false, format!("nothing to do for the job: {why}"));
                 }
                 self.close(id);

@@ -266,13 +266,13 @@ def _start(call: Call) -> Job:
         hint = "\nA list of texts is a list of paths: pass gristmill.items([…]) for texts." if texts else ""
         raise InvalidJob(say(str(error)) + hint, error.problems) from None
     except JobBusy as busy:
+        if busy.job_id is None:
+            raise
         # This folder belongs to one function, input and settings.
-        if busy.job_id is None or fresh or Path(document.get("output", "")).parent != home() / "functions" / "outputs":
-            if busy.job_id is None:
-                raise
-            follow = f'gristmill.attach("{busy.job_id}").wait() follows it'
-            raise JobBusy(f"{busy}; {follow}", busy.job_id) from None
-        return Job(busy.job_id, note=f"job {busy.job_id} is already running: this call follows it")
+        if not fresh and Path(document.get("output", "")).parent == home() / "functions" / "outputs":
+            return Job(busy.job_id, note=f"job {busy.job_id} is already running: this call follows it")
+        follow = f'gristmill.attach("{busy.job_id}").wait() follows it'
+        raise JobBusy(f"{busy}; {follow}", busy.job_id) from None
     if document.get("isolate") == "off" and "isolate" not in call.settings:
         job._advice = ISOLATE
     return job
