@@ -157,9 +157,10 @@ def short_rows(cache: Path, count: int) -> Path:
         with (folder / "rows.csv").open("wb") as file:
             file.write(b"v\n")
             for first in range(0, count, 1_000_000):
-                file.write(b"1\n" * min(1_000_000, count - first))
+                # A column of 0 and 1 would be one of truth values, with a warning in each mini-batch.
+                file.write(b"7\n" * min(1_000_000, count - first))
 
-    return once(cache / f"lines_{count}", 2 * count, f"{count:,} short rows", make)
+    return once(cache / f"sevens_{count}", 2 * count, f"{count:,} short rows", make)
 
 
 def tables(rows: int) -> Iterator[tuple[str, pa.Table]]:
