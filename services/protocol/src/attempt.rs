@@ -7,11 +7,10 @@
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::is_false;
 use crate::trace::lenient;
 use crate::{
     ErrorReport, Phases, Rejected, RejectedPart, TraceParent, UnreadRecord, WaitTimes, Warning,
-    WarningKind,
+    WarningKind, is_default,
 };
 
 /// The first byte of a compact header, in which the phases follow the core. JSON never begins with it.
@@ -23,14 +22,14 @@ const END: u8 = 1;
 /// One attempt of one mini-batch, as it ended.
 ///
 /// It owns its texts and is flat, because it is the JSON form and outlives the bytes that it was read from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {
     /// Mini-batch.
     pub mini_batch: u64,
     /// Number of this try, from 1.
     pub try_number: u32,
     /// The round of the job in which it ran, if the mini-batch ran again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub round: u32,
     /// Deliveries lost with their node before this attempt.
     pub deliveries_lost: u32,
@@ -61,7 +60,7 @@ pub struct Attempt {
     /// Duration of `run()`.
     pub run_seconds: f64,
     /// Its phases before `run()`.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub phases: Phases,
     /// Error that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +69,7 @@ pub struct Attempt {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
     /// Number of warnings, including those left out of `warnings`.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub warnings_total: u64,
     /// The same warnings, counted by kind. At most [`WARNING_KINDS_MAX`](crate::WARNING_KINDS_MAX).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -93,20 +92,20 @@ pub struct Attempt {
     pub pieces: Vec<(u64, u64)>,
     /// Runs of ranges of the mini-batch, after its last try had failed. If there were any, the rows of a success are
     /// those of several runs, one after the other.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub extra_runs: u32,
     /// Items of a success whose results earlier tries had handed back.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub items_kept: u64,
     /// How long it waited for the `limits` of the job and for services.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub waited: WaitTimes,
     /// Whether it was a speculative run of the mini-batch, a copy. The failure of a copy spends no
     /// try.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub copy: bool,
     /// Whether the process has asked for the `limits` of the job since its attempt before.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub asked_limits: bool,
     /// First item, for people.
     pub detail: String,
@@ -116,10 +115,6 @@ pub struct Attempt {
     /// Its trace; `None` without tracing.
     #[serde(default, deserialize_with = "lenient", skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
-}
-
-pub(crate) fn is_zero<Number: Default + PartialEq>(number: &Number) -> bool {
-    *number == Number::default()
 }
 
 /// The fields that every attempt has, however it ended; [`Attempt`] documents them. Process, texts and columns are
@@ -160,9 +155,10 @@ pub struct ProcessName<Text> {
 }
 
 /// The place of the rows of a successful attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rows<Text = String> {
     /// There are none, or the job does not need them (`summary_only`).
+    #[default]
     None,
     /// They follow the event in its record.
     Inline,
@@ -185,10 +181,11 @@ enum TaggedRows {
 }
 
 /// Every way an attempt can end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptStatus {
     /// `run()` returned a valid result.
+    #[default]
     Succeeded,
     /// `run()` raised an exception.
     RunRaised,
@@ -282,7 +279,7 @@ impl Attempt {
             && rejected.is_empty()
             && unread.is_empty()
             && pieces.is_empty()
-            && is_zero(waited)
+            && is_default(waited)
     }
 }
 
@@ -334,7 +331,6 @@ impl From<SuccessRef<'_>> for Attempt {
         Self {
             mini_batch: success.mini_batch,
             try_number: success.try_number,
-            round: 0,
             deliveries_lost: success.deliveries_lost,
             node: success.process.node.into(),
             process: success.process.process.into(),
@@ -351,22 +347,8 @@ impl From<SuccessRef<'_>> for Attempt {
             process_seconds: success.process_seconds,
             run_seconds: success.run_seconds,
             phases: success.phases,
-            error: None,
-            warnings: Vec::new(),
-            warnings_total: 0,
-            warning_kinds: Vec::new(),
-            rejected: Vec::new(),
-            rejected_part: None,
-            unread: Vec::new(),
-            pieces: Vec::new(),
-            extra_runs: 0,
-            items_kept: 0,
-            waited: WaitTimes::default(),
-            copy: false,
-            asked_limits: false,
             detail: success.detail.to_owned(),
-            values: String::new(),
-            traceparent: None,
+            ..Self::default()
         }
     }
 }

@@ -10,9 +10,8 @@ use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::is_false;
 use crate::trace::lenient;
-use crate::{ItemPath, MessageError, TraceParent, check_job_id};
+use crate::{ItemPath, MessageError, TraceParent, check_job_id, is_default};
 
 /// One mini-batch of one job, in the task queue and in the plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,10 +28,10 @@ pub struct Descriptor {
     pub deliveries_lost: u32,
     /// Whether it is a copy: the speculative run of a mini-batch that runs far longer than its
     /// peers.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub copy: bool,
     /// Whether an attempt on it was interrupted, through no fault of its own.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub was_interrupted: bool,
     /// The nodes on which a try of it has failed: other nodes try it first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -220,11 +219,7 @@ impl Descriptor {
             }
             None => planned,
         };
-        self.read_as_now()
-    }
-
-    /// Lets the files of a mini-batch that runs again be other versions than those of the plan.
-    fn read_as_now(mut self) -> Self {
+        // Its files may be other versions than those of the plan.
         if let (Some(_), Work::Files { versions, stamps, .. }) = (&self.again, &mut self.work) {
             versions.clear();
             stamps.clear();

@@ -5,10 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::is_zero;
-use crate::spec::is_false;
 use crate::words::duration;
-use crate::{Attempt, ColumnType, FileVersion, GpuSet, JobState, NO_RESULT, Wear};
+use crate::{Attempt, ColumnType, FileVersion, GpuSet, JobState, NO_RESULT, Wear, is_default};
 
 /// One event on the result queue. Rows that travel inline follow the event in its [`crate::Record`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -154,17 +152,17 @@ pub struct Round {
     pub output: Option<FileVersion>,
     /// Whether it continues an interrupted round: the tries that mini-batches have spent stay
     /// spent.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub goes_on: bool,
     /// Whether it begins while the job runs: then the reducers that serve the job publish its
     /// mini-batches.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub is_live: bool,
     /// Digest of the script that it runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub script: String,
     /// Whether that is another script than that of the round before.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub has_other_script: bool,
     /// Failed mini-batches are pending, with all their tries.
     pub failed: bool,
@@ -173,7 +171,7 @@ pub struct Round {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejects: Vec<u64>,
     /// Number of these items.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub items: u64,
     /// Mini-batches that run again as a whole, because nothing says which rows are those of their rejected items. If they do
     /// not succeed, all that they have stays.

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::is_zero;
-use crate::spec::{default_concurrency, is_default_concurrency, is_false};
+use crate::spec::{default_concurrency, is_default_concurrency};
 use crate::{
     AttemptStatus, ErrorReport, ItemPath, OutputFormat, RateLimits, ResultSchema, Warning,
+    is_default,
 };
 
 /// Largest header or payload of one frame: a larger length is an error, not a hang.
@@ -163,16 +163,16 @@ pub struct MiniBatchFrame {
     pub items: Option<(u64, u64)>,
     /// Whether `run()` is not called, and only results count that earlier attempts have handed back. Items without one
     /// failed with the attempt before.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub only_kept: bool,
     /// Whether an earlier attempt may have handed back results of some items.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub resumes: bool,
     /// Whether the answer may name items that have failed, because no other try follows and the job isolates them.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub names_failed_items: bool,
     /// Whether no item of the last mini-batches has succeeded, so that a few failures are enough to give this one up.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub doubted: bool,
     /// The number that the script sees, if it is a mini-batch of another job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -231,7 +231,7 @@ pub enum Payload {
         /// Length of the memory file.
         bytes: u64,
         /// Whether its metadata says what its Parquet file declares about the columns.
-        #[serde(default, skip_serializing_if = "is_false")]
+        #[serde(default, skip_serializing_if = "is_default")]
         is_declared: bool,
     },
     /// An empty list that counts as one item.
@@ -326,12 +326,12 @@ pub enum ProcessEvent {
 }
 
 /// The end of an attempt, as the process reports it. The worker reports the end of an attempt that no process can.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ending {
     /// Answered hand-over; 0 without an answer.
     pub sequence: u64,
     /// How the attempt ended.
-    #[serde(default = "succeeded")]
+    #[serde(default)]
     pub status: AttemptStatus,
     /// Length of the result; 0 without a result.
     #[serde(default)]
@@ -360,20 +360,20 @@ pub struct Ending {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<(u64, u64)>,
     /// Whether each item of a failure was tried on its own, or enough of them to know that the cause is no item.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub items_tried: bool,
     /// Whether no item succeeded, and so many failed on their own that the cause is probably no item.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub gave_up: bool,
     /// Position, in the argument of `run()`, of the item that a failed one seems to have worked on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspect: Option<u64>,
     /// Items of the result that earlier attempts had handed back.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub items_kept: u64,
     /// Whether there are checkpoints of the mini-batch, which a success makes superfluous. Of a failure: whether there
     /// are results of its own items.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub has_checkpoints: bool,
 }
 
@@ -392,31 +392,10 @@ pub struct FailedItems {
     pub error: ErrorReport,
 }
 
-fn succeeded() -> AttemptStatus {
-    AttemptStatus::Succeeded
-}
-
 impl Ending {
     /// Returns a success without a result.
     pub fn empty() -> Self {
-        Self {
-            sequence: 0,
-            status: AttemptStatus::Succeeded,
-            returned: 0,
-            columns: None,
-            error: None,
-            load_seconds: 0.0,
-            run_seconds: 0.0,
-            process_seconds: 0.0,
-            warnings: Vec::new(),
-            failed_items: Vec::new(),
-            pieces: Vec::new(),
-            items_tried: false,
-            gave_up: false,
-            suspect: None,
-            items_kept: 0,
-            has_checkpoints: false,
-        }
+        Self::default()
     }
 
     /// Returns a failure.

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::is_default;
+
 /// The items of a mini-batch that run again, and the rows of the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
@@ -17,7 +19,7 @@ pub struct Kept {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<(u64, u64)>,
     /// Whether only these items count as items of the mini-batch: the others belong to another job.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub is_separate: bool,
 }
 

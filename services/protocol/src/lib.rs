@@ -95,3 +95,8 @@ pub use table::{
 pub use trace::TraceParent;
 pub use waited::WaitTimes;
 pub use wear::{WEARS, Wear, memory};
+
+/// Whether a field may be absent from JSON.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::is_zero;
+use crate::is_default;
 
 /// The durations of the phases of an attempt before `run()`, to the microsecond. All are zero if
 /// they were not measured. Half the size of `f64`, because millions of attempts are in memory.
@@ -13,13 +13,13 @@ use crate::attempt::is_zero;
 pub struct Phases {
     /// From the receipt of the message by the node, or from the end of the try before on the same node, to the hand-over
     /// to the process; without preparation.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub waited_seconds: f32,
     /// Reading a table, or a download.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub prepared_seconds: f32,
     /// In the process, until `run()` began or could not begin.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub loaded_seconds: f32,
 }
 

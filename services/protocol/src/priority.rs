@@ -41,9 +41,4 @@ impl Priority {
             Self::High => "high",
         }
     }
-
-    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-    pub(crate) fn is_normal(&self) -> bool {
-        *self == Self::Normal
-    }
 }

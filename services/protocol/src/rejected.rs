@@ -4,8 +4,7 @@
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
-use crate::spec::is_false;
-use crate::{Attempt, AttemptStatus, ErrorReport};
+use crate::{Attempt, AttemptStatus, ErrorReport, is_default};
 
 /// Most entries of [`Attempt::rejected`] that travel: an attempt must fit into one message.
 pub const REJECTED_MAX: usize = 256;
@@ -38,7 +37,7 @@ impl UnreadRecord {
 }
 
 /// An item, or a range of items, that has no result in the success of its mini-batch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejected {
     /// Position of its first item in the argument of `run()`, from 0.
     pub item: u64,
@@ -68,7 +67,7 @@ pub struct RejectedPart {
     /// Number of rejected items, those of [`Attempt::rejected`] among them.
     pub items: u64,
     /// Whether a run failed for any of them. Rows that do not fit the schema of the job are no failure of a run.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub has_failed_runs: bool,
     /// Numbers of the entries that [`Attempt::rejected`] leaves out, by the category of their errors. At most 10
     /// categories.
@@ -185,41 +184,27 @@ impl Attempt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Phases, ProcessName, Rows, SuccessRef};
 
     fn attempt(count: u64, status: impl Fn(u64) -> AttemptStatus) -> Attempt {
         let rejected = |item| Rejected {
             item,
             items: 2,
-            detail: String::new(),
-            values: String::new(),
             status: status(item),
             error: ErrorReport {
                 category: format!("Error{}", item % 20),
                 ..ErrorReport::default()
             },
-            run: None,
-        };
-        let success = SuccessRef {
-            mini_batch: 7,
-            try_number: 3,
-            deliveries_lost: 0,
-            process: ProcessName { node: "0", process: "process000" },
-            total: 3 * count,
-            succeeded: count - 1,
-            rows: Rows::None,
-            columns: None,
-            started_at: 0,
-            elapsed_seconds: 1.0,
-            process_seconds: 1.0,
-            run_seconds: 1.0,
-            phases: Phases::default(),
-            detail: "",
+            ..Rejected::default()
         };
         Attempt {
+            mini_batch: 7,
+            try_number: 3,
+            is_final: true,
+            total: 3 * count,
+            succeeded: count - 1,
             rejected: (0..count).map(rejected).collect(),
             pieces: (0..count).map(|item| (item, 4)).collect(),
-            ..success.into()
+            ..Attempt::default()
         }
     }
 

@@ -5,15 +5,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::is_zero;
-use crate::spec::is_false;
 use crate::words::counted;
-use crate::{FileVersion, ProcessUsage, RunningMiniBatch, WaitTimes, Waiting, WarningKind};
+use crate::{
+    FileVersion, ProcessUsage, RunningMiniBatch, WaitTimes, Waiting, WarningKind, is_default,
+};
 
 /// The state of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobState {
     /// Not ended yet.
+    #[default]
     Running,
     /// All mini-batches processed, within the thresholds, output written.
     Completed,
@@ -51,10 +52,6 @@ pub struct Copies {
 }
 
 impl Copies {
-    fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Returns the counts in words; empty without a speculative run.
     pub fn sentence(&self) -> String {
         match self.started.max(self.won) {
@@ -76,10 +73,6 @@ pub struct DividedMiniBatches {
 
 impl DividedMiniBatches {
     const FIRST_MAX: usize = 5;
-
-    fn is_none(&self) -> bool {
-        self.mini_batches == 0
-    }
 
     /// Adds a mini-batch that is not among them.
     pub fn add(&mut self, mini_batch: u64) {
@@ -119,7 +112,7 @@ impl ReducerTrouble {
 }
 
 /// `progress.json`, which the reducer overwrites while the job runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Wall clock of this report, milliseconds since the epoch.
     pub at: u64,
@@ -143,16 +136,16 @@ pub struct Progress {
     #[serde(default)]
     pub retrying: u64,
     /// Runs of ranges of mini-batches whose tries were spent.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub extra_runs: u64,
     /// Items whose results earlier tries had handed back, so that no later one computed them again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub items_kept: u64,
     /// How long processes have waited for the `limits` of the job and for services.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub waited: WaitTimes,
     /// Speculative runs of mini-batches that ran far longer than their peers.
-    #[serde(default, skip_serializing_if = "Copies::is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub copies: Copies,
     /// Running Python processes.
     pub processes: u64,
@@ -217,7 +210,7 @@ pub struct OutputColumn {
 }
 
 /// `result.json`, written once when the job ends. `run --json` prints it too.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobResult {
     /// Identity of the job.
     pub job_id: String,
@@ -247,22 +240,22 @@ pub struct JobResult {
     #[serde(default)]
     pub retrying: u64,
     /// Runs of ranges of mini-batches whose tries were spent.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub extra_runs: u64,
     /// The mini-batches whose ranges were run.
-    #[serde(default, skip_serializing_if = "DividedMiniBatches::is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub divided: DividedMiniBatches,
     /// Items whose results earlier tries had handed back, so that no later one computed them again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub items_kept: u64,
     /// How long processes have waited for the `limits` of the job and for services.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub waited: WaitTimes,
     /// Items that were rejected from mini-batches that succeeded. `items` counts them as failed.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub items_rejected: u64,
     /// Speculative runs of mini-batches that ran far longer than their peers.
-    #[serde(default, skip_serializing_if = "Copies::is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub copies: Copies,
     /// Summary of the failures of a completed job: their number and cause, and how to make such a job fail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -304,7 +297,7 @@ pub struct JobResult {
     /// Whether it is the result of an earlier job.
     pub reused: bool,
     /// Whether the job ran a command. Its only mini-batch stands for the command.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub command: bool,
 }
 
@@ -324,39 +317,7 @@ impl JobResult {
 
     /// Returns a result without counts.
     pub fn new(job_id: String, state: JobState, logs: String) -> Self {
-        Self {
-            job_id,
-            state,
-            logs,
-            cause: None,
-            output: None,
-            output_version: None,
-            outputs: BTreeMap::new(),
-            columns: Vec::new(),
-            mini_batches: Counts::default(),
-            items: Counts::default(),
-            retrying: 0,
-            extra_runs: 0,
-            divided: DividedMiniBatches::default(),
-            items_kept: 0,
-            waited: WaitTimes::default(),
-            items_rejected: 0,
-            copies: Copies::default(),
-            headline: None,
-            failures: vec![],
-            rejects: None,
-            warnings: 0,
-            first_warnings: vec![],
-            warning_kinds: vec![],
-            notes: vec![],
-            duplicates_dropped: 0,
-            failed_mini_batches: vec![],
-            elapsed_seconds: 0.0,
-            worked_seconds: 0.0,
-            rounds: Vec::new(),
-            reused: false,
-            command: false,
-        }
+        Self { job_id, state, logs, ..Self::default() }
     }
 }
 
@@ -445,10 +406,10 @@ pub struct RejectTables {
     /// Number of rejected items.
     pub items: u64,
     /// Those of them whose places are unknown or may change, so that a retry cannot run them.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub without_place: u64,
     /// Those of failed mini-batches.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub of_failed: u64,
     /// Path or URL of `rejects.csv`.
     pub csv: String,

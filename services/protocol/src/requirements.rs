@@ -5,34 +5,26 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::is_default;
 use crate::wear::memory;
+use crate::words::counted;
 
 /// The requirements on each node of a job (`requires`). Zero: any number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Requirements {
     /// GPUs.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub gpus: u32,
     /// Bytes of memory.
-    #[serde(skip_serializing_if = "is_no_memory")]
+    #[serde(skip_serializing_if = "is_default")]
     pub memory: u64,
     /// Processors.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub processors: u32,
     /// Labels with their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-fn is_no_memory(bytes: &u64) -> bool {
-    *bytes == 0
 }
 
 impl Requirements {
@@ -136,7 +128,10 @@ impl Offer {
             |has: String, needs: String| lacks.push(format!("{has}, the job requires {needs}"));
         let Requirements { gpus, memory: bytes, processors, labels } = requirements;
         if self.gpus < *gpus {
-            let has = if self.gpus == 0 { "no GPU".to_owned() } else { counted(self.gpus, "GPU") };
+            let has = match self.gpus {
+                0 => "no GPU".to_owned(),
+                gpus => counted(gpus.into(), "GPU"),
+            };
             add(format!("it has {has}"), gpus.to_string());
         }
         if self.memory < *bytes {
@@ -144,7 +139,7 @@ impl Offer {
         }
         if self.processors < *processors {
             add(
-                format!("it has {}", counted(self.processors, "processor")),
+                format!("it has {}", counted(self.processors.into(), "processor")),
                 processors.to_string(),
             );
         }
@@ -170,21 +165,16 @@ impl fmt::Display for Offer {
 fn parts(gpus: u32, bytes: u64, processors: u32, labels: &BTreeMap<String, String>) -> Vec<String> {
     let mut parts = Vec::new();
     if gpus > 0 {
-        parts.push(counted(gpus, "GPU"));
+        parts.push(counted(gpus.into(), "GPU"));
     }
     if processors > 0 {
-        parts.push(counted(processors, "processor"));
+        parts.push(counted(processors.into(), "processor"));
     }
     if bytes > 0 {
         parts.push(format!("{} of memory", memory(bytes)));
     }
     parts.extend(labels.iter().map(|(name, value)| format!("label {name}={value}")));
     parts
-}
-
-fn counted(count: u32, word: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {word}{plural}")
 }
 
 /// Characters of the longest label.

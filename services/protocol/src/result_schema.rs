@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::is_default;
+
 /// The schema of a row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -21,7 +23,7 @@ pub struct ResultColumn {
     #[serde(rename = "type")]
     pub kind: ColumnKind,
     /// Whether a value may be missing, or null.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub nullable: bool,
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::table::TableOptions;
 use crate::{
     ItemPath, NameError, Priority, RateLimits, Requirements, ResultSchema, check_job_id,
-    is_file_name,
+    is_default, is_file_name,
 };
 
 /// The format of what builds write for each other: the objects of a job, messages, and schedules. It grows with each change
@@ -79,13 +79,13 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
     /// Weight of the job on nodes that it shares with other jobs.
-    #[serde(default, skip_serializing_if = "Priority::is_normal")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub priority: Priority,
     /// Largest part of the processes of a node, in percent; `None`: all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_share: Option<u32>,
     /// Bytes of memory of its processes on one node together; 0: any amount.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub max_memory: u64,
     /// Limit of one `run()` call.
     pub run_invocation_timeout_seconds: u64,
@@ -100,10 +100,10 @@ pub struct JobSpec {
     /// Deliveries of one mini-batch that may be lost with their node before the mini-batch fails.
     pub lost_delivery_max: u32,
     /// Runs after which a process is replaced; 0: any number.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub process_max_runs: u64,
     /// Resident memory in bytes above which a process is replaced; 0: any amount.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub process_max_memory: u64,
     /// `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
     pub logging_level: String,
@@ -137,13 +137,13 @@ pub struct JobSpec {
     #[serde(default, skip_serializing_if = "Requirements::is_empty")]
     pub requires: Requirements,
     /// The handling of a mini-batch whose tries are spent.
-    #[serde(default, skip_serializing_if = "Isolate::is_off")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub isolate: Isolate,
     /// Items of the largest mini-batch that is isolated.
     #[serde(default = "isolate_items_max", skip_serializing_if = "is_isolate_items_max")]
     pub isolate_items_max: u64,
     /// Whether mini-batches that run far longer than their peers get a speculative run.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub speculation: bool,
     /// Hide every GPU from processes without an assigned GPU, instead of leaving the variable unset.
     #[serde(default)]
@@ -192,17 +192,6 @@ pub enum Isolate {
     Halves,
     /// Its items are run in ever smaller ranges, down to single ones.
     Items,
-}
-
-impl Isolate {
-    fn is_off(&self) -> bool {
-        *self == Self::Off
-    }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-pub(crate) fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// Limits of a run that the isolation of one mini-batch may take.
@@ -356,7 +345,7 @@ pub struct ErrorThresholds {
     /// Percentage of failed mini-batches, evaluated once all are scheduled; 100: any.
     pub allowed_failed_percent: f64,
     /// Attempts that fail for the same reason ("greater than or equal"); 0: any number.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub fail_fast: u64,
 }
 
@@ -370,11 +359,6 @@ impl Default for ErrorThresholds {
             fail_fast: 0,
         }
     }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// One input of a job.

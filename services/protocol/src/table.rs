@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::is_default;
+
 /// The options for reading the tables of an input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -20,7 +22,7 @@ pub struct TableOptions {
     /// WHATWG label of the text encoding, `utf-8` by default.
     pub encoding: String,
     /// Number of lines before the header, or before the first row of a file without one. The JSON omits 0.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub skip_rows: u64,
     /// By which rules text becomes typed values. The JSON omits those of the original.
     #[serde(skip_serializing_if = "TypeRules::is_original")]
@@ -41,22 +43,17 @@ pub struct TableOptions {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub column_types: BTreeMap<String, ColumnType>,
     /// The job file names no format; the names of the files determine it.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "is_default")]
     pub by_name: bool,
     /// Name of a first column with the path of the file of each row; `None`: no such column. The JSON omits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path_column: Option<String>,
     /// Number of rows to skip at the beginning of the input, counted over its files in order. The JSON omits 0.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub skip: u64,
     /// Maximum number of rows to read after these; `None`: all. The JSON omits it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub take: Option<u64>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 impl TableOptions {
@@ -209,7 +206,7 @@ pub struct TableSchema {
     /// All columns in file order, whether read or not, then the columns taken from the path.
     pub columns: Vec<TableColumn>,
     /// No file of the input has a row.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub is_empty: bool,
 }
 
@@ -222,10 +219,10 @@ pub struct TableColumn {
     pub column_type: ColumnType,
     /// By the rules of pandas, a missing value among whole numbers makes all of them `float64`: the rows that decided
     /// the type have one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub has_missing: bool,
     /// By the rules of pandas, the times of a column have an offset, or none has: those that decided this have one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub has_offset: bool,
     /// A text with two possible readings, of which the rules of the original choose one: a code (`0`, `1`, `Y`, `N`, `T` or
     /// `F`) that is read as a truth value, or a date that is read with the month first. `None` if another text decided the

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::GpuSet;
+use crate::words::counted;
 
 /// Why a node replaces a process that still works. Its text completes the sentence "process007 is replaced: it …".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,13 +59,13 @@ impl Wear {
 
 impl fmt::Display for Wear {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted = |runs: u64| format!("{runs} run{}", if runs == 1 { "" } else { "s" });
         match self {
             Self::Runs { runs } => {
-                write!(formatter, "has made {} (process_max_runs)", counted(*runs))
+                write!(formatter, "has made {} (process_max_runs)", counted(*runs, "run"))
             }
             Self::Memory { bytes, limit, runs } => {
-                let (occupied, limit, runs) = (memory(*bytes), memory(*limit), counted(*runs));
+                let (occupied, limit) = (memory(*bytes), memory(*limit));
+                let runs = counted(*runs, "run");
                 write!(
                     formatter,
                     "occupies {occupied} after {runs}, more than {limit} (process_max_memory)"

@@ -16,12 +16,9 @@ fn attempt() -> Attempt {
     Attempt {
         mini_batch: 7,
         try_number: 1,
-        round: 0,
-        deliveries_lost: 0,
         node: "node-1".into(),
         process: "process000".into(),
         status: AttemptStatus::RunRaised,
-        is_final: false,
         total: 3,
         succeeded: 2,
         rows: Rows::Part { name: "0000000007-1-0-node-1-17".into(), bytes: 17 },
@@ -36,21 +33,8 @@ fn attempt() -> Attempt {
             message: "bad".into(),
             ..ErrorReport::default()
         })),
-        warnings: vec![],
-        warnings_total: 0,
-        warning_kinds: vec![],
-        rejected: vec![],
-        rejected_part: None,
-        unread: vec![],
-        pieces: vec![],
-        extra_runs: 0,
-        values: String::new(),
-        copy: false,
-        items_kept: 0,
-        waited: Default::default(),
-        asked_limits: false,
         detail: "/data/7.png".into(),
-        traceparent: None,
+        ..Attempt::default()
     }
 }
 
