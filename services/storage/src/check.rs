@@ -46,10 +46,10 @@ impl fmt::Display for NotConditional {
 pub async fn conditional_create_works(
     target: &TargetStore,
 ) -> Result<std::result::Result<(), NotConditional>> {
-    let (store, prefix) = target.objects();
-    let path = prefix.join("doctor").join(format!("race-{}", random_name()));
-    let name = format!("{}/doctor", target.url());
-    let checked = race(&*store, &path, &name).await;
+    let store = &*target.objects.store;
+    let path = target.objects.path("doctor").join(format!("race-{}", random_name()));
+    let name = target.objects.name("doctor");
+    let checked = race(store, &path, &name).await;
     match store.delete(&path).await {
         Ok(()) | Err(object_store::Error::NotFound { .. }) => checked,
         Err(error) => checked.and(Err(Error::from_store(&name, error))),

@@ -7,8 +7,13 @@ use std::io;
 
 use protocol::FORMAT;
 
+use crate::Result;
+
 /// The cause of an error.
 pub type Source = Box<dyn StdError + Send + Sync>;
+
+/// Codes of answers to credentials that were valid once.
+const EXPIRED: [&str; 2] = ["<Code>ExpiredToken</Code>", "<Code>InvalidToken</Code>"];
 
 /// The failure of a call. Every message names the object.
 ///
@@ -115,6 +120,12 @@ impl Error {
             | object_store::Error::Unauthenticated { .. }) => {
                 Self::Denied { object, source: Answer(error).into() }
             }
+            // S3 answers so with status 400.
+            error
+                if EXPIRED.iter().any(|code| deepest_cause(&error).to_string().contains(code)) =>
+            {
+                Self::Denied { object, source: Answer(error).into() }
+            }
             error => Self::Unavailable { object, source: Answer(error).into() },
         }
     }
@@ -142,6 +153,20 @@ impl Error {
     pub(crate) fn damaged(object: impl Into<String>, source: impl Into<Source>) -> Self {
         Self::Damaged { object: object.into(), source: source.into() }
     }
+}
+
+/// Returns `None` if the object does not exist.
+pub(crate) fn optional<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the answer of a store about an object; `None` if the object does not exist.
+pub(crate) fn found<T>(answer: object_store::Result<T>, object: &str) -> Result<Option<T>> {
+    optional(answer.map_err(|error| Error::from_store(object, error)))
 }
 
 /// Returns whether the cause of an unavailable object may end by itself.

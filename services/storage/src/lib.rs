@@ -44,6 +44,7 @@ mod folder;
 mod job_store;
 mod listing;
 mod logs;
+mod objects;
 mod plan;
 mod probe;
 mod random;

@@ -2,13 +2,11 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::TryStreamExt;
-use object_store::ObjectStore;
+use object_store::ObjectMeta;
 
-use crate::{Error, JobStore, Result, Upload};
+use crate::{JobStore, Result};
 
 /// The size of the largest log that a node uploads completely. Of a larger one it uploads only the beginning and the
 /// end.
@@ -28,13 +26,12 @@ pub struct LogFile {
 impl JobStore {
     /// Writes or replaces a file of the log tree; `path` is relative to `logs/`.
     pub async fn put_log(&self, path: &str, bytes: Bytes) -> Result<()> {
-        self.put(&format!("logs/{path}"), bytes).await
+        self.objects.put(&format!("logs/{path}"), bytes).await
     }
 
     /// Writes a file of the log tree, of any size, from a local file.
     pub async fn put_log_file(&self, path: &str, file: &Path) -> Result<()> {
-        let name = format!("logs/{path}");
-        Upload::file(Arc::clone(&self.store), self.path(&name), self.name(&name), file).await
+        self.objects.put_file(&format!("logs/{path}"), file).await
     }
 
     /// Works like [`put_log_file`](Self::put_log_file) for a local file that is no longer needed. If the file is on the
@@ -55,30 +52,23 @@ impl JobStore {
 
     /// Reads a file of the log tree.
     pub async fn log(&self, path: &str) -> Result<Bytes> {
-        self.get(&format!("logs/{path}")).await
+        self.objects.get(&format!("logs/{path}")).await
     }
 
     /// Reads a range of bytes of a file of the log tree, which must be within the file.
     pub async fn log_range(&self, path: &str, range: Range<u64>) -> Result<Bytes> {
-        self.range(&format!("logs/{path}"), range).await
+        self.objects.range(&format!("logs/{path}"), range).await
     }
 
     /// Returns all files of the log tree, sorted by path.
     pub async fn logs(&self) -> Result<Vec<LogFile>> {
-        let prefix = self.path("logs");
-        let files = self.store.list(Some(&prefix)).try_filter_map(|meta| {
-            let path = meta.location.prefix_match(&prefix).map(|parts| {
-                let parts: Vec<_> = parts.map(|part| part.as_ref().to_owned()).collect();
-                parts.join("/")
-            });
-            let file =
-                path.filter(|path| !path.is_empty()).map(|path| LogFile { path, bytes: meta.size });
-            async { Ok(file) }
-        });
-        let mut files: Vec<_> = files
-            .try_collect()
-            .await
-            .map_err(|error| Error::from_store(&self.name("logs"), error))?;
+        let (listed, prefix) = (self.objects.list("logs").await?, self.objects.path("logs"));
+        let file = |meta: ObjectMeta| {
+            let parts = meta.location.prefix_match(&prefix)?.map(|part| part.as_ref().to_owned());
+            let path = parts.collect::<Vec<_>>().join("/");
+            (!path.is_empty()).then_some(LogFile { path, bytes: meta.size })
+        };
+        let mut files: Vec<_> = listed.into_iter().filter_map(file).collect();
         files.sort();
         Ok(files)
     }
@@ -86,6 +76,8 @@ impl JobStore {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use object_store::memory::InMemory;
     use object_store::path::Path as ObjectPath;
 

@@ -4,7 +4,7 @@ use protocol::PlanPosition;
 use serde::{Deserialize, Serialize};
 
 /// `plan/complete.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanComplete {
     /// The number of mini-batches.
     pub mini_batches: u64,

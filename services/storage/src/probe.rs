@@ -23,12 +23,12 @@ pub struct Probe {
 /// Writes, reads, lists, uploads in parts and deletes objects below `doctor/`. Leaves objects behind only if the store
 /// does not allow their deletion.
 pub async fn probe(target: &TargetStore) -> Probe {
-    let (store, prefix) = target.objects();
-    let folder = prefix.join("doctor");
+    let store = &*target.objects.store;
+    let folder = target.objects.path("doctor");
     let name = format!("probe-{}", random_name());
     let (whole, parts) =
         (folder.clone().join(name.as_str()), folder.clone().join(format!("{name}-parts")));
-    let failed = |error| Error::from_store(&format!("{}/doctor", target.url()), error);
+    let failed = |error| Error::from_store(&target.objects.name("doctor"), error);
 
     let before = SystemTime::now();
     let put = store.put(&whole, "probe".into()).await;
@@ -41,9 +41,9 @@ pub async fn probe(target: &TargetStore) -> Probe {
     let requests = vec![
         ("put", Ok(())),
         ("get", get.await.map(drop).map_err(failed)),
-        ("list", list(&*store, &folder, &whole).await.map_err(failed)),
-        ("multipart upload", upload(&*store, &parts).await.map_err(failed)),
-        ("delete", delete(&*store, [&whole, &parts]).await.map_err(failed)),
+        ("list", list(store, &folder, &whole).await.map_err(failed)),
+        ("multipart upload", upload(store, &parts).await.map_err(failed)),
+        ("delete", delete(store, [&whole, &parts]).await.map_err(failed)),
     ];
     let clock_ahead_seconds = head.ok().map(|meta| ahead(meta.last_modified.into(), before, after));
     Probe { requests, clock_ahead_seconds }
@@ -54,11 +54,10 @@ impl Stores {
     /// Stores that begin an upload without a request always pass. [`Error::NotFound`] means that the bucket does not
     /// exist.
     pub async fn can_write(&self, url: &str) -> Result<()> {
-        let parsed = parsed(url)?;
-        let (store, path) = self.open(&parsed).await?;
+        let (store, path, name) = self.at(url).await?;
         let upload = store.put_multipart(&path.join(".gristmill-probe")).await;
         // If the abort fails, the upload that remains is empty.
-        let _ = upload.map_err(|error| Error::from_store(&shown(&parsed), error))?.abort().await;
+        let _ = upload.map_err(|error| Error::from_store(&name, error))?.abort().await;
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::TryStreamExt;
@@ -31,9 +32,8 @@ impl Stores {
         version: Option<&FileVersion>,
         to: &Path,
     ) -> Result<()> {
-        let url = parsed(url)?;
-        let (store, path) = self.open(&url).await?;
-        download(&*store, &path, &shown(&url), version, to).await
+        let (store, path, name) = self.at(url).await?;
+        download(&*store, &path, &name, version, to).await
     }
 
     /// Reads a range of bytes of an object, which must be within the object.
@@ -43,9 +43,7 @@ impl Stores {
         version: Option<&FileVersion>,
         range: Range<u64>,
     ) -> Result<Bytes> {
-        let url = parsed(url)?;
-        let (store, path) = self.open(&url).await?;
-        let name = shown(&url);
+        let (store, path, name) = self.at(url).await?;
         let object = get(&*store, &path, &name, version, Some(range)).await?;
         object.bytes().await.map_err(|error| Error::from_store(&name, error))
     }
@@ -58,9 +56,7 @@ impl Stores {
         range: Range<u64>,
         file: &File,
     ) -> Result<()> {
-        let url = parsed(url)?;
-        let (store, path) = self.open(&url).await?;
-        let name = shown(&url);
+        let (store, path, name) = self.at(url).await?;
         let mut at = range.start;
         let mut pieces = get(&*store, &path, &name, version, Some(range)).await?.into_stream();
         while let Some(piece) =
@@ -85,28 +81,30 @@ impl Stores {
                 Err(error) => Err(Error::unavailable(path_or_url, error)),
             };
         }
-        let url = parsed(path_or_url)?;
-        let (store, path) = self.open(&url).await?;
-        let found =
-            store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
+        let (store, path, name) = self.at(path_or_url).await?;
+        let found = store.head(&path).await.map_err(|error| Error::from_store(&name, error))?;
         Ok(FileVersion { bytes: found.size, etag: found.e_tag, modified: None })
     }
 
     /// Copies an object within its store.
     pub async fn copy(&self, from: &str, to: &str) -> Result<()> {
-        let (from, to) = (parsed(from)?, parsed(to)?);
-        let (store, path) = self.open(&from).await?;
-        let (_, copied) = self.open(&to).await?;
-        store.copy(&path, &copied).await.map_err(|error| Error::from_store(&shown(&from), error))
+        let (store, path, name) = self.at(from).await?;
+        let (_, copied, _) = self.at(to).await?;
+        store.copy(&path, &copied).await.map_err(|error| Error::from_store(&name, error))
     }
 
     /// Returns the size of an object.
     pub async fn size(&self, url: &str) -> Result<u64> {
+        let (store, path, name) = self.at(url).await?;
+        let found = store.head(&path).await.map_err(|error| Error::from_store(&name, error))?;
+        Ok(found.size)
+    }
+
+    /// Returns the store of a URL, the path in it, and the URL for messages. Sends no request.
+    pub(crate) async fn at(&self, url: &str) -> Result<(Arc<dyn ObjectStore>, ObjectPath, String)> {
         let url = parsed(url)?;
         let (store, path) = self.open(&url).await?;
-        let found =
-            store.head(&path).await.map_err(|error| Error::from_store(&shown(&url), error))?;
-        Ok(found.size)
+        Ok((store, path, shown(&url)))
     }
 }
 

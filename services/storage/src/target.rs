@@ -28,16 +28,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::TryStreamExt;
+use object_store::ObjectStore;
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectStore, ObjectStoreExt};
-use protocol::{Durability, Schedule, is_job_id};
+use protocol::{Schedule, is_job_id};
 use url::Url;
 
 use crate::clock::Clock;
 use crate::error::deepest_cause;
+use crate::objects::Objects;
 use crate::stores::shown;
 use crate::{Error, JobStore, Result, StoreOptions, Stores, snapshot};
 
@@ -51,9 +51,7 @@ pub use workers::{
 /// All jobs of one compute target.
 #[derive(Clone, Debug)]
 pub struct TargetStore {
-    url: String,
-    store: Arc<dyn ObjectStore>,
-    prefix: ObjectPath,
+    pub(crate) objects: Objects,
     /// The folder of a `file://` store, on a disk that all machines of the target share.
     folder: Option<PathBuf>,
     stores: Stores,
@@ -90,8 +88,10 @@ impl TargetStore {
             }
             None => (store, stores.clock(&parsed).await?),
         };
-        let target = Self { url: shown, store, prefix, folder, stores, clock };
-        let listed = target.store.list(Some(&target.path("open"))).try_next().await;
+        let objects = Objects { store, prefix, url: format!("{shown}/") };
+        let target = Self { objects, folder, stores, clock };
+        let open = target.objects.path("open");
+        let listed = target.objects.store.list(Some(&open)).try_next().await;
         match listed {
             Ok(_) => Ok(target),
             Err(error) => Err(target.explained(&parsed, error).await),
@@ -103,13 +103,13 @@ impl TargetStore {
     pub fn create(&self) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let created = std::fs::create_dir_all(folder).and_then(|()| snapshot::mark(folder));
-        created.map_err(|error| Error::unavailable(&self.url, error))
+        created.map_err(|error| Error::unavailable(self.url(), error))
     }
 
     /// Opens a target below `prefix` of any store. Sends no request.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: ObjectPath) -> Self {
-        let (url, stores, clock) = (String::new(), Stores::default(), Clock::default());
-        Self { url, store, prefix, folder: None, stores, clock }
+        let objects = Objects { store, prefix, url: String::new() };
+        Self { objects, folder: None, stores: Stores::default(), clock: Clock::default() }
     }
 
     /// Sets the time of the store's clock, for a store that does not report it.
@@ -123,11 +123,11 @@ impl TargetStore {
         let system: Option<&std::io::Error> = deepest_cause(&error).downcast_ref();
         let is_refused = system.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused);
         let status = if is_refused { None } else { self.stores.bucket_status(url).await };
-        match (status, Error::from_store(&self.url, error)) {
+        match (status, Error::from_store(self.url(), error)) {
             (Some(404), _) | (None, Error::NotFound { .. }) => {
                 let message =
                     "there is no such bucket; create it, or correct `store` of the compute target";
-                Error::unavailable(&self.url, message)
+                Error::unavailable(self.url(), message)
             }
             (Some(401 | 403), Error::Unavailable { object, source }) => {
                 Error::Denied { object, source }
@@ -143,7 +143,7 @@ impl TargetStore {
 
     /// Returns the URL, without its secrets and without a slash at its end.
     pub fn url(&self) -> &str {
-        &self.url
+        self.objects.url.trim_end_matches('/')
     }
 
     /// Returns the root folder of a `file://` store.
@@ -154,11 +154,6 @@ impl TargetStore {
     /// Returns the stores of inputs and outputs, which have the same settings.
     pub fn stores(&self) -> &Stores {
         &self.stores
-    }
-
-    /// Returns the underlying store, and the prefix of this target in it.
-    pub fn objects(&self) -> (Arc<dyn ObjectStore>, ObjectPath) {
-        (Arc::clone(&self.store), self.prefix.clone())
     }
 
     /// Returns the time by the clock of the store, which dates its objects. Precise after a request.
@@ -176,23 +171,26 @@ impl TargetStore {
     pub fn job(&self, job_id: &str) -> JobStore {
         // `join` encodes characters that would lead elsewhere, so this is always a single name.
         let name = ObjectPath::default().join(job_id);
+        let objects = Objects {
+            store: Arc::clone(&self.objects.store),
+            prefix: self.objects.path("jobs").join(job_id),
+            url: self.objects.name(&format!("jobs/{name}/")),
+        };
         JobStore {
-            store: Arc::clone(&self.store),
-            commits: Arc::clone(&self.store),
-            durability: Durability::Process,
-            prefix: self.path("jobs").join(job_id),
             folder: self.folder.as_ref().map(|folder| folder.join("jobs").join(name.as_ref())),
-            url: format!("{}/jobs/{name}/", self.url),
             stores: self.stores.clone(),
             clock: self.clock.clone(),
             job_id: Some(job_id.to_owned()),
+            ..JobStore::of(objects)
         }
     }
 
     /// Returns the ids of all jobs, sorted.
     pub async fn job_ids(&self) -> Result<Vec<String>> {
-        let listed = self.store.list_with_delimiter(Some(&self.path("jobs"))).await;
-        let listed = listed.map_err(|error| Error::from_store(&self.name("jobs"), error))?;
+        let jobs = self.objects.path("jobs");
+        let listed = self.objects.store.list_with_delimiter(Some(&jobs)).await;
+        let listed =
+            listed.map_err(|error| Error::from_store(&self.objects.name("jobs"), error))?;
         let mut ids: Vec<_> = listed
             .common_prefixes
             .iter()
@@ -201,46 +199,6 @@ impl TargetStore {
         ids.retain(|id| is_job_id(id));
         ids.sort();
         Ok(ids)
-    }
-
-    /// Writes an object.
-    async fn write(&self, name: &str, body: Vec<u8>) -> Result<()> {
-        let put = self.store.put(&self.path(name), body.into()).await;
-        put.map(drop).map_err(|error| Error::from_store(&self.name(name), error))
-    }
-
-    /// Returns the content of an object, if it exists.
-    async fn read(&self, name: &str) -> Result<Option<Bytes>> {
-        let read = async { self.store.get(&self.path(name)).await?.bytes().await };
-        match read.await {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(Error::from_store(&self.name(name), error)),
-        }
-    }
-
-    /// Deletes an object, if it exists.
-    async fn delete(&self, name: &str) -> Result<()> {
-        match self.store.delete(&self.path(name)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::from_store(&self.name(name), error)),
-        }
-    }
-
-    async fn exists(&self, path: &ObjectPath, name: &str) -> Result<bool> {
-        match self.store.head(path).await {
-            Ok(_) => Ok(true),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(Error::from_store(&self.name(name), error)),
-        }
-    }
-
-    fn path(&self, name: &str) -> ObjectPath {
-        self.prefix.parts().chain(ObjectPath::from(name).parts()).collect()
-    }
-
-    fn name(&self, name: &str) -> String {
-        format!("{}/{name}", self.url)
     }
 }
 
@@ -256,8 +214,7 @@ mod tests {
         local.create().expect("writable");
         let store = Arc::new(object_store::memory::InMemory::new());
         let bucket = TargetStore {
-            store,
-            prefix: ObjectPath::from("prefix"),
+            objects: Objects { store, prefix: ObjectPath::from("prefix"), ..local.objects.clone() },
             folder: None,
             ..local.clone()
         };
@@ -273,7 +230,7 @@ mod tests {
             .await
             .expect("a worker may start before");
         assert!(!mount.exists(), "opening it creates nothing");
-        let error = target.write("workers/a", Vec::new()).await.expect_err("it is not mounted");
+        let error = target.objects.put("workers/a", "").await.expect_err("it is not mounted");
         let text = format!("{error:#}");
         assert!(text.contains("is not the folder of a store: it is not mounted"), "{text}");
         assert!(!mount.exists(), "a file on the disk below it would be hidden later");

@@ -9,8 +9,7 @@ use object_store::path::Path as ObjectPath;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use protocol::FileVersion;
 
-use crate::remote::{download, file_name, parsed};
-use crate::stores::shown;
+use crate::remote::{download, file_name};
 use crate::{Error, Result, Stores};
 
 /// The number of concurrent downloads.
@@ -39,9 +38,8 @@ struct Object {
 impl Stores {
     /// Lists the object of a URL, or else all objects below it.
     pub async fn tree(&self, url: &str) -> Result<Tree> {
-        let parsed = parsed(url)?;
-        let (store, path) = self.open(&parsed).await?;
-        let url = shown(&parsed);
+        let name = file_name(url);
+        let (store, path, url) = self.at(url).await?;
         let metas = list(&*store, &path, &url).await?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(url.as_bytes());
@@ -63,14 +61,12 @@ impl Stores {
             objects.push(Object { location: meta.location, relative, version });
         }
         let digest = hasher.finalize().to_hex().to_string();
-        Ok(Tree { store, url, name: file_name(parsed.as_str()), objects, digest })
+        Ok(Tree { store, url, name, objects, digest })
     }
 
     /// Fails with [`Error::NotFound`] if no object exists at a URL or below it.
     pub async fn must_exist(&self, url: &str) -> Result<()> {
-        let parsed = parsed(url)?;
-        let (store, path) = self.open(&parsed).await?;
-        let url = shown(&parsed);
+        let (store, path, url) = self.at(url).await?;
         if single(&*store, &path, &url).await?.is_none() {
             let first = store.list(Some(&path)).next().await;
             let first = first.ok_or_else(|| Error::NotFound { object: url.clone() })?;
@@ -103,14 +99,13 @@ impl Tree {
     }
 
     async fn fetch(&self, object: &Object, to: &Path) -> Result<()> {
-        let to = if object.relative.as_os_str().is_empty() {
-            to.to_owned()
-        } else {
-            to.join(&object.relative)
-        };
-        let name = match object.relative.as_os_str().is_empty() {
-            true => self.url.clone(),
-            false => format!("{}/{}", self.url.trim_end_matches('/'), object.relative.display()),
+        let (name, to) = match object.relative.as_os_str().is_empty() {
+            true => (self.url.clone(), to.to_owned()),
+            false => {
+                let folder = self.url.trim_end_matches('/');
+                let relative = &object.relative;
+                (format!("{folder}/{}", relative.display()), to.join(relative))
+            }
         };
         download(&*self.store, &object.location, &name, Some(&object.version), &to).await
     }

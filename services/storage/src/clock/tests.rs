@@ -181,7 +181,7 @@ async fn job_during_its_submission_is_not_removed() {
         target.clock.record(now);
         let job = target.job(JOB);
         let put = async |name: &str, age| {
-            job.put(name, bytes::Bytes::new()).await.expect("writable");
+            job.objects.put(name, "").await.expect("writable");
             let object = std::fs::File::options()
                 .write(true)
                 .open(job.folder().expect("a folder").join(name));

@@ -6,12 +6,11 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use futures::TryStreamExt;
-use object_store::ObjectStore;
+use object_store::ObjectMeta;
 
 use super::JobStore;
+use crate::Result;
 use crate::disk::remove_folder;
-use crate::{Error, Result};
 
 const FOLDER: &str = "checkpoints";
 
@@ -32,7 +31,7 @@ impl JobStore {
 
     /// Returns whether any checkpoint exists, in a store without folders.
     pub async fn has_checkpoints(&self) -> Result<bool> {
-        self.has_any_below(FOLDER).await
+        self.objects.has_any(FOLDER).await
     }
 
     /// Writes a piece of a file.
@@ -42,46 +41,38 @@ impl JobStore {
         piece: &CheckpointPiece,
         bytes: Bytes,
     ) -> Result<()> {
-        self.put(&name(mini_batch, piece), bytes).await
+        self.objects.put(&name(mini_batch, piece), bytes).await
     }
 
     /// Returns the stored pieces of a mini-batch, sorted.
     pub async fn checkpoints_of(&self, mini_batch: u64) -> Result<Vec<CheckpointPiece>> {
         let folder = format!("{FOLDER}/{mini_batch}");
-        let prefix = self.path(&folder);
-        let pieces = self.store.list(Some(&prefix)).try_filter_map(|meta| {
-            let parts = meta.location.prefix_match(&prefix);
-            let parts =
-                parts.map(|parts| parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>());
-            let piece = parts.and_then(|parts| match <[String; 2]>::try_from(parts) {
-                Ok([file, offset]) => Some(CheckpointPiece { file, offset: offset.parse().ok()? }),
-                Err(_) => None,
-            });
-            async { Ok(piece) }
-        });
-        let mut pieces: Vec<_> = pieces
-            .try_collect()
-            .await
-            .map_err(|error| Error::from_store(&self.name(&folder), error))?;
+        let (listed, prefix) = (self.objects.list(&folder).await?, self.objects.path(&folder));
+        let piece = |meta: ObjectMeta| {
+            let parts = meta.location.prefix_match(&prefix)?.map(|part| part.as_ref().to_owned());
+            let [file, offset] = <[String; 2]>::try_from(parts.collect::<Vec<_>>()).ok()?;
+            Some(CheckpointPiece { file, offset: offset.parse().ok()? })
+        };
+        let mut pieces: Vec<_> = listed.into_iter().filter_map(piece).collect();
         pieces.sort();
         Ok(pieces)
     }
 
     /// Reads a piece.
     pub async fn checkpoint(&self, mini_batch: u64, piece: &CheckpointPiece) -> Result<Bytes> {
-        self.get(&name(mini_batch, piece)).await
+        self.objects.get(&name(mini_batch, piece)).await
     }
 
     /// Removes the checkpoints of a mini-batch that has succeeded, from a store without folders.
     pub async fn delete_checkpoints_of(&self, mini_batch: u64) -> Result<()> {
-        self.delete_below(&format!("{FOLDER}/{mini_batch}")).await
+        self.objects.delete_all(&format!("{FOLDER}/{mini_batch}")).await
     }
 
     /// Removes all checkpoints. Later attempts start from the beginning.
     pub async fn delete_checkpoints(&self) -> Result<()> {
         match self.checkpoints_folder() {
             Some(folder) => remove_folder(folder).await,
-            None => self.delete_below(FOLDER).await,
+            None => self.objects.delete_all(FOLDER).await,
         }
     }
 }

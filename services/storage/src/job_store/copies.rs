@@ -27,28 +27,28 @@ impl JobStore {
         mini_batches: &[u64],
     ) -> Result<Commit> {
         let started = Started { writer: writer.to_owned(), mini_batches: mini_batches.to_owned() };
-        self.create(&epoch_of(epoch), json(&started).into()).await
+        self.commits.create(&epoch_of(epoch), json(&started)).await
     }
 
     /// Returns the mini-batches that were copied in this epoch; `None` if the epoch does not exist.
     pub async fn copies(&self, epoch: u64) -> Result<Option<Vec<u64>>> {
-        let started: Option<Started> = optional(self.json(&epoch_of(epoch)).await)?;
+        let started: Option<Started> = optional(self.objects.json(&epoch_of(epoch)).await)?;
         Ok(started.map(|started| started.mini_batches))
     }
 
     /// Publishes which copied mini-batches have succeeded, so that nodes stop their remaining runs.
     pub async fn put_decided(&self, mini_batches: &[u64]) -> Result<()> {
-        self.put(DECIDED, json(mini_batches)).await
+        self.objects.put(DECIDED, json(mini_batches)).await
     }
 
     /// Returns the copied mini-batches that have succeeded.
     pub async fn decided(&self) -> Result<Vec<u64>> {
-        Ok(optional(self.json(DECIDED).await)?.unwrap_or_default())
+        Ok(optional(self.objects.json(DECIDED).await)?.unwrap_or_default())
     }
 
     /// Clears the list of copied mini-batches that have succeeded, before one of them has to run again.
     pub async fn forget_decided(&self) -> Result<()> {
-        self.delete(DECIDED).await
+        self.objects.delete(DECIDED).await
     }
 }
 

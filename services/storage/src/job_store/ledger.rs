@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use object_store::PutPayload;
 
 use super::{JobStore, optional};
 use crate::create::Commit;
@@ -20,36 +21,37 @@ impl JobStore {
     /// has committed the segment, whose records are just as valid.
     pub async fn commit_segment(&self, sequence: u64, mut pieces: Vec<Bytes>) -> Result<Commit> {
         pieces.push(digest(&pieces));
-        self.create(&ledger_segment(sequence), pieces.into_iter().collect()).await
+        let segment: PutPayload = pieces.into_iter().collect();
+        self.commits.create(&ledger_segment(sequence), segment).await
     }
 
     /// Replaces a damaged ledger segment. The caller must be the only reducer of the job.
     pub async fn replace_segment(&self, sequence: u64, records: Bytes) -> Result<()> {
         let digest = digest(std::slice::from_ref(&records));
-        self.commit(&ledger_segment(sequence), [records, digest].concat().into()).await
+        self.commits.put(&ledger_segment(sequence), [records, digest].concat()).await
     }
 
     /// Reads the records of a ledger segment. Returns `None` if it was never committed, so that the ledger ends before
     /// it. Fails with [`Error::Damaged`] if it differs from the committed one.
     pub async fn segment(&self, sequence: u64) -> Result<Option<Bytes>> {
         let name = ledger_segment(sequence);
-        let Some(bytes) = optional(self.get(&name).await)? else { return Ok(None) };
+        let Some(bytes) = optional(self.objects.get(&name).await)? else { return Ok(None) };
         match records_of(&bytes) {
             Some(records) => Ok(Some(records)),
-            None => Err(Error::damaged(self.name(&name), "it was truncated or changed")),
+            None => Err(Error::damaged(self.objects.name(&name), "it was truncated or changed")),
         }
     }
 
     /// Reads a range of bytes of a ledger segment.
     pub async fn segment_range(&self, sequence: u64, range: Range<u64>) -> Result<Bytes> {
-        self.range(&ledger_segment(sequence), range).await
+        self.objects.range(&ledger_segment(sequence), range).await
     }
 
     /// Reads several ranges of bytes of a ledger segment. Ranges that are near each other share a read.
     pub async fn segment_ranges(&self, sequence: u64, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let name = ledger_segment(sequence);
-        let read = self.store.get_ranges(&self.path(&name), ranges).await;
-        read.map_err(|error| Error::from_store(&self.name(&name), error))
+        let read = self.objects.store.get_ranges(&self.objects.path(&name), ranges).await;
+        read.map_err(|error| Error::from_store(&self.objects.name(&name), error))
     }
 
     /// Returns the file of a ledger segment of a local job.

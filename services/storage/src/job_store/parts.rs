@@ -30,7 +30,7 @@ impl JobStore {
     /// Writes a part. Its name is unique to the attempt, so it overwrites no other part. Before a worker announces
     /// parts, it calls [`commit_parts`](Self::commit_parts) once for all of them.
     pub async fn put_part(&self, name: &str, rows: Bytes) -> Result<()> {
-        self.put(&part(name), rows).await
+        self.objects.put(&part(name), rows).await
     }
 
     /// Makes all written parts as durable as the job requires. One call for many parts forces to disk everything that
@@ -48,14 +48,14 @@ impl JobStore {
 
     /// Reads a part.
     pub async fn part(&self, name: &str) -> Result<Bytes> {
-        self.get(&part(name)).await
+        self.objects.get(&part(name)).await
     }
 
     /// Reads a part piece by piece.
     pub async fn part_stream(&self, name: &str) -> Result<PartStream> {
-        let (object, path) = (self.name(&part(name)), self.path(&part(name)));
-        let read =
-            self.store.get(&path).await.map_err(|error| Error::from_store(&object, error))?;
+        let (object, path) = (self.objects.name(&part(name)), self.objects.path(&part(name)));
+        let read = self.objects.store.get(&path).await;
+        let read = read.map_err(|error| Error::from_store(&object, error))?;
         Ok(PartStream { bytes: read.meta.size, object, pieces: read.into_stream() })
     }
 
@@ -82,10 +82,10 @@ impl JobStore {
         if sought.is_empty() {
             return Ok(Vec::new());
         }
-        let folder = self.path("parts");
+        let folder = self.objects.path("parts");
         let below = format!("{folder}/");
-        let mut listed = self.store.list(Some(&folder));
-        let unlisted = |error| Error::from_store(&self.name("parts"), error);
+        let mut listed = self.objects.store.list(Some(&folder));
+        let unlisted = |error| Error::from_store(&self.objects.name("parts"), error);
         while let Some(meta) = listed.try_next().await.map_err(unlisted)? {
             let name = meta.location.as_ref().strip_prefix(&below).unwrap_or_default();
             if sought.get(name).is_some_and(|(_, bytes)| *bytes == meta.size) {
@@ -109,7 +109,7 @@ impl JobStore {
             let folder = folder.clone();
             return blocking(move || remove_after_result(&folder, &[folder.join("parts")])).await;
         }
-        self.delete_below("parts").await
+        self.objects.delete_all("parts").await
     }
 }
 
@@ -130,18 +130,15 @@ impl Upload {
     /// it.
     pub async fn write_part(&mut self, job: &JobStore, name: &str, bytes: u64) -> Result<()> {
         let object = part(name);
-        let mut from = 0;
-        if let (Some(upload), Ok(url)) = (self.s3(), Url::parse(&job.url))
+        if let Ok(url) = Url::parse(&job.objects.url)
             && let Some(folder) = S3Object::of(&url)
-            && let Some(head) = upload.bytes_before_copy(bytes)
+            && let Some(head) = self.bytes_before_copy(bytes)
         {
             if head > 0 {
-                upload.write(&job.range(&object, 0..head).await?).await?;
+                self.write(job.objects.range(&object, 0..head).await?).await?;
             }
-            upload.copy(&folder.join(&object), head..bytes).await?;
-            from = bytes;
-        }
-        if from < bytes {
+            self.copy(&folder.join(&object), head..bytes).await?;
+        } else if bytes > 0 {
             let mut part = job.part_stream(name).await?;
             if part.bytes() != bytes {
                 let message = format!("it has {} bytes instead of {bytes}", part.bytes());

@@ -22,7 +22,7 @@ pub struct Reuses {
 impl JobStore {
     /// Returns how often the result of the job was reused.
     pub async fn reuses(&self) -> Result<Reuses> {
-        match self.json(NAME).await {
+        match self.objects.json(NAME).await {
             Err(Error::NotFound { .. } | Error::Damaged { .. }) => Ok(Reuses::default()),
             reuses => reuses,
         }
@@ -33,7 +33,8 @@ impl JobStore {
         let Reuses { count, mut times } = self.reuses().await?;
         times.push(milliseconds_since_epoch());
         times.drain(..times.len().saturating_sub(TIMES_MAX));
-        self.put(NAME, json(&Reuses { count: count.saturating_add(1), times })).await
+        let reuses = Reuses { count: count.saturating_add(1), times };
+        self.objects.put(NAME, json(&reuses)).await
     }
 }
 

@@ -205,7 +205,7 @@ async fn priority_can_be_changed() {
             Some(Priority::High),
             "a retry keeps it"
         );
-        store.put("control/priority", Bytes::from_static(b"urgent")).await.expect("writable");
+        store.objects.put("control/priority", "urgent").await.expect("writable");
         assert_eq!(
             store.changed_priority().await.expect("readable"),
             None,

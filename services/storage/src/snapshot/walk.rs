@@ -35,30 +35,28 @@ pub fn files(source: Source<'_>) -> Result<Listing> {
             Ok(Listing { files: vec![file], is_partial: false })
         }
         Source::Data(folder) => {
-            let found = collect(data_walk(folder), folder, Limit::DATA)?;
-            match found.exceeds {
+            let (files, exceeds) = collect(data_walk(folder), folder, Limit::DATA)?;
+            match exceeds {
                 true => Err(too_large(
-                    &found.files,
+                    &files,
                     Limit::DATA,
                     "put it into a store, and give its URL in the job file",
                 )),
-                false => Ok(Listing { files: found.files, is_partial: false }),
+                false => Ok(Listing { files, is_partial: false }),
             }
         }
         Source::Scripts { folder, excluded, entry_script } => {
             let limit = Limit { bytes: u64::MAX, ..Limit::SCRIPTS };
             let script = entry_script.map(|script| folder.join(script));
-            let mut found = collect(
+            let (mut files, is_partial) = collect(
                 script_walk(folder, excluded.clone(), script.clone(), false),
                 folder,
                 limit,
             )?;
-            let is_partial = found.exceeds;
             if is_partial {
                 let packages = script_walk(folder, excluded.clone(), script.clone(), true);
-                found = collect(packages, folder, Limit { files: usize::MAX, ..limit })?;
+                (files, _) = collect(packages, folder, Limit { files: usize::MAX, ..limit })?;
             }
-            let mut files = found.files;
             if let (Some(name), Some(path)) = (entry_script, script)
                 && !files.iter().any(|file| file.name == Path::new(name))
             {
@@ -72,15 +70,9 @@ pub fn files(source: Source<'_>) -> Result<Listing> {
     }
 }
 
-struct FoundFiles {
-    files: Vec<SnapshotFile>,
-    /// Whether the files exceed the limit, so that the list is incomplete.
-    exceeds: bool,
-}
-
-fn collect(walk: ignore::Walk, root: &Path, limit: Limit) -> Result<FoundFiles> {
-    let mut found = FoundFiles { files: Vec::new(), exceeds: false };
-    let mut bytes = 0;
+/// Returns the files, sorted, and whether they exceed the limit, so that the list is incomplete.
+fn collect(walk: ignore::Walk, root: &Path, limit: Limit) -> Result<(Vec<SnapshotFile>, bool)> {
+    let (mut files, mut bytes, mut exceeds) = (Vec::new(), 0, false);
     for entry in walk {
         let entry = match entry {
             Ok(entry) => entry,
@@ -97,14 +89,14 @@ fn collect(walk: ignore::Walk, root: &Path, limit: Limit) -> Result<FoundFiles> 
             path: entry.into_path(),
         };
         bytes += file.bytes;
-        found.files.push(file);
-        if bytes > limit.bytes || found.files.len() > limit.files {
-            found.exceeds = true;
+        files.push(file);
+        exceeds = bytes > limit.bytes || files.len() > limit.files;
+        if exceeds {
             break;
         }
     }
-    found.files.sort();
-    Ok(found)
+    files.sort();
+    Ok((files, exceeds))
 }
 
 /// Returns the error that names the largest files.

@@ -3,32 +3,25 @@
 //! A reducer writes the entry before it creates the queues, and removes it after it has deleted them. So other reducers
 //! find queues that a killed reducer has left.
 
-use futures::TryStreamExt;
-use object_store::{ObjectMeta, ObjectStore};
-
 use super::TargetStore;
-use crate::{Error, Result};
+use crate::Result;
 
 impl TargetStore {
     /// Records that queues of this name are about to be created.
     pub async fn put_queues(&self, name: &str) -> Result<()> {
-        self.write(&entry(name), Vec::new()).await
+        self.objects.put(&entry(name), "").await
     }
 
     /// Records that the queues of this name have been deleted.
     pub async fn remove_queues(&self, name: &str) -> Result<()> {
-        self.delete(&entry(name)).await
+        self.objects.delete(&entry(name)).await
     }
 
     /// Returns the names of queues that may exist, sorted.
     pub async fn queues(&self) -> Result<Vec<String>> {
-        let name = |meta: ObjectMeta| meta.location.filename().map(str::to_owned);
-        let listed = self.store.list(Some(&self.path("queues")));
-        let names = listed
-            .try_filter_map(|meta| std::future::ready(Ok(name(meta))))
-            .try_collect::<Vec<_>>()
-            .await;
-        let mut names = names.map_err(|error| Error::from_store(&self.name("queues"), error))?;
+        let listed = self.objects.list("queues").await?;
+        let mut names: Vec<_> =
+            listed.iter().filter_map(|meta| meta.location.filename().map(str::to_owned)).collect();
         names.sort();
         Ok(names)
     }

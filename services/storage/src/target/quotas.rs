@@ -1,11 +1,11 @@
 //! The quotas of a target, and the markers of its open jobs.
 
-use futures::TryStreamExt;
-use object_store::{ObjectMeta, ObjectStore};
+use object_store::ObjectMeta;
 use protocol::{Quotas, is_job_id};
 
 use super::TargetStore;
-use crate::{Error, Result, random_name};
+use crate::error::optional;
+use crate::{Result, random_name};
 
 /// A job that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,34 +20,30 @@ pub struct OpenJob {
 impl TargetStore {
     /// Returns the quotas; `None` if the target has never had any.
     pub async fn quotas(&self) -> Result<Option<Quotas>> {
-        match self.read("quotas.json").await? {
-            Some(bytes) => {
-                let quotas = serde_json::from_slice(&bytes);
-                quotas.map(Some).map_err(|error| Error::damaged(self.name("quotas.json"), error))
-            }
-            None => Ok(None),
-        }
+        optional(self.objects.json("quotas.json").await)
     }
 
     /// Replaces the quotas.
     pub async fn put_quotas(&self, quotas: &Quotas) -> Result<()> {
-        self.write(
-            "quotas.json",
-            serde_json::to_vec_pretty(quotas).expect("plain data always serialises"),
-        )
-        .await
+        let json = serde_json::to_vec_pretty(quotas).expect("plain data always serialises");
+        self.objects.put("quotas.json", json).await
     }
 
     /// Marks a job as open. The caller does this after it writes `spec.json`, so that reducers find the job, and after
     /// each change of the job's demand.
     pub async fn mark_open(&self, job_id: &str) -> Result<()> {
         // The content differs each time, because an ETag may be a digest of it, and times may be whole seconds.
-        self.write(&format!("open/{job_id}"), random_name().into_bytes()).await
+        self.objects.put(&format!("open/{job_id}"), random_name()).await
     }
 
     /// Marks a job as ended. The caller does this after writing `result.json`.
     pub async fn mark_ended(&self, job_id: &str) -> Result<()> {
-        self.delete(&format!("open/{job_id}")).await
+        self.objects.delete(&format!("open/{job_id}")).await
+    }
+
+    /// Returns whether a job is marked as open.
+    pub(super) async fn is_open(&self, job_id: &str) -> Result<bool> {
+        Ok(self.objects.head(&format!("open/{job_id}")).await?.is_some())
     }
 
     /// Returns the jobs that have not ended, sorted by their ids.
@@ -59,12 +55,8 @@ impl TargetStore {
                 mark: meta.e_tag.unwrap_or_else(|| meta.last_modified.to_rfc3339()),
             })
         };
-        let listed = self
-            .store
-            .list(Some(&self.path("open")))
-            .try_filter_map(|meta| async move { Ok(job(meta)) });
-        let jobs = listed.try_collect::<Vec<_>>().await;
-        let mut jobs = jobs.map_err(|error| Error::from_store(&self.name("open"), error))?;
+        let mut jobs: Vec<_> =
+            self.objects.list("open").await?.into_iter().filter_map(job).collect();
         jobs.sort_by(|one, other| one.job_id.cmp(&other.job_id));
         Ok(jobs)
     }

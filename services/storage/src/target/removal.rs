@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::TryStreamExt;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::ObjectStore;
 
 use super::TargetStore;
+use crate::Result;
 use crate::disk::remove_folder;
-use crate::{Error, Result};
+use crate::error::{found, optional};
+use crate::objects::Objects;
 
 /// The object that announces the removal of a job.
 const REMOVING: &str = "control/removing";
@@ -34,27 +35,26 @@ impl TargetStore {
     /// deletion of `spec.json` removes the job; [`finish_removal`](Self::finish_removal) deletes the other objects.
     pub async fn remove_job(&self, job_id: &str, must_have_ended: bool) -> Result<Removal> {
         let job = self.job(job_id);
-        job.put(REMOVING, Bytes::new()).await?;
+        job.objects.put(REMOVING, "").await?;
         let is_open = async {
-            let is_open = self.exists(&self.path(&format!("open/{job_id}")), "open").await?;
-            Ok(is_open || must_have_ended && job.result().await?.is_none())
+            Ok(self.is_open(job_id).await? || must_have_ended && job.result().await?.is_none())
         };
         match is_open.await {
             Ok(false) => {}
             Ok(true) => {
-                job.delete(REMOVING).await?;
+                job.objects.delete(REMOVING).await?;
                 return Ok(Removal::Open);
             }
             Err(error) => {
                 // While the announcement stays, nobody can open the job.
-                let _ = job.delete(REMOVING).await;
+                let _ = job.objects.delete(REMOVING).await;
                 return Err(error);
             }
         }
         if let Ok(spec) = job.spec().await {
             self.delete_writer(&spec).await?;
         }
-        job.delete("spec.json").await?;
+        job.objects.delete("spec.json").await?;
         self.finish_removal(job_id).await?;
         Ok(Removal::Removed)
     }
@@ -65,54 +65,51 @@ impl TargetStore {
         if let Some(folder) = job.folder() {
             return remove_folder(folder.to_owned()).await;
         }
+        let objects = &job.objects;
         // The announcement is deleted last: without it, the other objects would look like a job that is being
         // submitted.
-        let last = job.path(REMOVING);
-        let listed = self.store.list(Some(&job.path(""))).map_ok(|meta| meta.location);
+        let last = objects.path(REMOVING);
+        let listed = objects.store.list(Some(&objects.path(""))).map_ok(|meta| meta.location);
         let others = listed.try_filter(move |location| std::future::ready(*location != last));
         let deleted =
-            self.store.delete_stream(Box::pin(others)).try_for_each(|_| async { Ok(()) }).await;
-        match deleted {
-            // Another `clean` may delete the same objects.
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => job.delete(REMOVING).await,
-            Err(error) => Err(Error::from_store(&job.name(""), error)),
-        }
+            objects.store.delete_stream(Box::pin(others)).try_for_each(|_| async { Ok(()) }).await;
+        // Another `clean` may delete the same objects.
+        found(deleted, &objects.name(""))?;
+        objects.delete(REMOVING).await
     }
 
     /// Removes the remaining objects of a job without `spec.json`, unless a command may be submitting the job: no
     /// removal is announced, and an object was written within `recently` by the clock of the store.
     pub async fn finish_old_removal(&self, job_id: &str, recently: Duration) -> Result<()> {
-        let job = self.job(job_id);
-        let objects = self.store.list(Some(&job.path(""))).try_collect::<Vec<_>>().await;
-        let objects = objects.map_err(|error| Error::from_store(&job.name(""), error))?;
-        let is_announced = objects.iter().any(|meta| meta.location == job.path(REMOVING));
-        let written_at = objects.iter().map(|meta| meta.last_modified).max();
+        let objects = self.job(job_id).objects;
+        let listed = objects.list("").await?;
+        let is_announced = listed.iter().any(|meta| meta.location == objects.path(REMOVING));
+        let written_at = listed.iter().map(|meta| meta.last_modified).max();
         let is_recent =
             written_at.is_some_and(|at| (self.now() - at).to_std().unwrap_or_default() < recently);
         if is_recent && !is_announced { Ok(()) } else { self.finish_removal(job_id).await }
     }
 
-    /// Returns whether a job that was just marked as open is being removed. Ignores an old announcement, of a process
-    /// that was killed before it removed anything.
+    /// Returns whether a job that was just marked as open is being removed.
     pub async fn is_being_removed(&self, job_id: &str) -> Result<bool> {
         let job = self.job(job_id);
-        match self.store.head(&job.path(REMOVING)).await {
-            Ok(meta) if (self.now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX => {
-                return Ok(true);
-            }
-            Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(Error::from_store(&job.name(REMOVING), error)),
-        }
-        match job.spec().await {
-            Ok(_) => Ok(false),
-            Err(Error::NotFound { .. }) => Ok(true),
-            Err(error) => Err(error),
-        }
+        Ok(self.is_announced(&job.objects, REMOVING).await?
+            || optional(job.spec().await)?.is_none())
+    }
+
+    /// Returns whether this object announces a removal. Ignores an old announcement, of a process that was killed before
+    /// it removed anything.
+    pub(super) async fn is_announced(&self, objects: &Objects, name: &str) -> Result<bool> {
+        Ok(objects.head(name).await?.is_some_and(|meta| {
+            (self.now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX
+        }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::super::tests::targets;
     use super::*;
     use crate::JobStore;
@@ -122,7 +119,7 @@ mod tests {
         job.put_spec(&protocol::JobSpec { job_id: job_id.into(), ..protocol::JobSpec::example() })
             .await
             .expect("writable");
-        job.put("result.json", Bytes::from_static(RESULT)).await.expect("writable");
+        job.objects.put("result.json", RESULT).await.expect("writable");
         job.put_log("user/a.txt", Bytes::from_static(b"text")).await.expect("writable");
         job
     }
@@ -158,7 +155,10 @@ mod tests {
             let job = target.job("a-job");
             let copy = job.put_input("table.parquet", &file).await.expect("writable").display();
             assert!(copy.ends_with("/jobs/a-job/inputs/table.parquet"), "{copy}");
-            assert_eq!(&job.get("inputs/table.parquet").await.expect("readable")[..], b"rows");
+            assert_eq!(
+                &job.objects.get("inputs/table.parquet").await.expect("readable")[..],
+                b"rows"
+            );
             assert_eq!(target.job_ids().await.expect("readable"), ["a-job"]);
             target.finish_removal("a-job").await.expect("removable");
             assert!(target.job_ids().await.expect("readable").is_empty());
@@ -189,9 +189,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         for target in targets(folder.path()).await {
             let job = ended_job(&target, "a-job").await;
-            job.put(REMOVING, Bytes::new()).await.expect("writable");
+            job.objects.put(REMOVING, "").await.expect("writable");
             assert!(target.is_being_removed("a-job").await.expect("readable"));
-            job.delete("spec.json").await.expect("removable");
+            job.objects.delete("spec.json").await.expect("removable");
             assert!(target.is_being_removed("a-job").await.expect("readable"));
             target.finish_removal("a-job").await.expect("removable");
             assert!(target.job_ids().await.expect("readable").is_empty());

@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
-use futures::TryStreamExt;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::ObjectMeta;
 use protocol::Schedule;
 use tokio::time::Instant;
 
 use super::TargetStore;
-use crate::create::{Commit, create};
+use crate::create::Commit;
+use crate::error::optional;
 use crate::{Error, Result, random_name};
 
 /// The number of schedules that are kept. A slow reader still finds the next one, and a slow writer the schedule to
@@ -25,28 +25,22 @@ impl TargetStore {
     /// Returns a schedule by its number; `None` if it does not exist yet, or has been removed.
     pub async fn schedule(&self, number: u64) -> Result<Option<Schedule>> {
         let name = schedule(number);
-        let Some(bytes) = self.read(&name).await? else { return Ok(None) };
-        let read: Schedule = serde_json::from_slice(&bytes)
-            .map_err(|error| Error::damaged(self.name(&name), error))?;
-        match read.number == number {
-            true => Ok(Some(read)),
-            false => {
-                Err(Error::damaged(self.name(&name), format!("it contains number {}", read.number)))
+        match optional(self.objects.json::<Schedule>(&name).await)? {
+            Some(read) if read.number != number => {
+                let message = format!("it contains number {}", read.number);
+                Err(Error::damaged(self.objects.name(&name), message))
             }
+            read => Ok(read),
         }
     }
 
     /// Creates a schedule under its number, and removes an old one. Returns `Lost` if another process has created a
     /// schedule with this number.
     pub async fn create_schedule(&self, next: &Schedule) -> Result<Commit> {
-        let (name, body) = (
-            schedule(next.number),
-            serde_json::to_vec(next).expect("plain data always serialises"),
-        );
-        let commit =
-            create(&*self.store, &self.path(&name), &self.name(&name), body.into()).await?;
+        let body = serde_json::to_vec(next).expect("plain data always serialises");
+        let commit = self.objects.create(&schedule(next.number), body).await?;
         if let Some(old) = next.number.checked_sub(KEPT).filter(|_| commit == Commit::Committed) {
-            let _ = self.store.delete(&self.path(&schedule(old))).await;
+            let _ = self.objects.delete(&schedule(old)).await;
         }
         Ok(commit)
     }
@@ -68,9 +62,7 @@ impl TargetStore {
 
     async fn schedule_numbers(&self) -> Result<Vec<u64>> {
         let number = |meta: ObjectMeta| meta.location.filename()?.parse::<u64>().ok();
-        let listed = self.store.list(Some(&self.path("schedule")));
-        let listed = listed.try_filter_map(|meta| std::future::ready(Ok(number(meta))));
-        listed.try_collect().await.map_err(|error| Error::from_store(&self.name("schedule"), error))
+        Ok(self.objects.list("schedule").await?.into_iter().filter_map(number).collect())
     }
 }
 

@@ -2,17 +2,16 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use futures::{StreamExt, stream};
+use object_store::ObjectMeta;
 use protocol::{JobSpec, Snapshots};
 
 use super::TargetStore;
 use super::removal::REMOVAL_SECONDS_MAX;
-use crate::{Error, Result, Upload};
+use crate::remote::download;
+use crate::{Error, Result};
 
 /// The object that announces a removal of snapshots. Its name cannot be a digest.
 const REMOVING_SNAPSHOTS: &str = "snapshots/removing";
@@ -24,18 +23,17 @@ const SPECS_AT_ONCE: usize = 16;
 impl TargetStore {
     /// Downloads a snapshot into a file that appears complete or not at all.
     pub async fn snapshot(&self, digest: &str, to: &Path) -> Result<()> {
-        let name = format!("snapshots/{digest}");
-        crate::remote::download(&*self.store, &self.path(&name), &self.name(&name), None, to).await
+        let (objects, name) = (&self.objects, format!("snapshots/{digest}"));
+        download(&*objects.store, &objects.path(&name), &objects.name(&name), None, to).await
     }
 
     /// Uploads a snapshot unless one with this digest exists. Returns whether it uploaded it.
     pub async fn put_snapshot(&self, digest: &str, file: &Path) -> Result<bool> {
         let name = format!("snapshots/{digest}");
-        let path = self.path(&name);
-        if self.exists(&path, &name).await? {
+        if self.objects.head(&name).await?.is_some() {
             return Ok(false);
         }
-        Upload::file(Arc::clone(&self.store), path, self.name(&name), file).await?;
+        self.objects.put_file(&name, file).await?;
         Ok(true)
     }
 
@@ -57,13 +55,11 @@ impl TargetStore {
         if unused.is_empty() {
             return Ok(Vec::new());
         }
-        let announcement = self.path(REMOVING_SNAPSHOTS);
-        let failed = |error| Error::from_store(&self.name(REMOVING_SNAPSHOTS), error);
         if self.removes_snapshots().await? {
             let message = "another clean-up is removing snapshots; try again later";
-            return Err(Error::unavailable(&self.name(REMOVING_SNAPSHOTS), message));
+            return Err(Error::unavailable(&self.objects.name(REMOVING_SNAPSHOTS), message));
         }
-        self.store.put(&announcement, Bytes::new().into()).await.map_err(failed)?;
+        self.objects.put(REMOVING_SNAPSHOTS, "").await?;
         let began = Instant::now();
         let removed = async {
             self.forget_used(&mut unused, &mut known).await?;
@@ -73,18 +69,13 @@ impl TargetStore {
                 if began.elapsed().as_secs() >= REMOVAL_SECONDS_MAX as u64 / 2 {
                     break;
                 }
-                let name = format!("snapshots/{digest}");
-                match self.store.delete(&self.path(&name)).await {
-                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {
-                        removed.push((digest, bytes))
-                    }
-                    Err(error) => return Err(Error::from_store(&self.name(&name), error)),
-                }
+                self.objects.delete(&format!("snapshots/{digest}")).await?;
+                removed.push((digest, bytes));
             }
             Ok(removed)
         };
         let removed = removed.await;
-        self.store.delete(&announcement).await.map_err(failed)?;
+        self.objects.delete(REMOVING_SNAPSHOTS).await?;
         removed
     }
 
@@ -95,38 +86,26 @@ impl TargetStore {
             tokio::time::sleep(REMOVAL_CHECK_INTERVAL).await;
         }
         for digest in digests(spec) {
-            let name = format!("snapshots/{digest}");
-            if !self.exists(&self.path(&name), &name).await? {
+            if self.objects.head(&format!("snapshots/{digest}")).await?.is_none() {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Returns whether a removal of snapshots is in progress. Ignores an old announcement, which a killed process has
-    /// left.
+    /// Returns whether a removal of snapshots is in progress.
     async fn removes_snapshots(&self) -> Result<bool> {
-        match self.store.head(&self.path(REMOVING_SNAPSHOTS)).await {
-            Ok(meta) => Ok((self.now() - meta.last_modified).num_seconds() < REMOVAL_SECONDS_MAX),
-            Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(Error::from_store(&self.name(REMOVING_SNAPSHOTS), error)),
-        }
+        self.is_announced(&self.objects, REMOVING_SNAPSHOTS).await
     }
 
     /// Returns digest and size of every snapshot.
     async fn snapshots(&self) -> Result<BTreeMap<String, u64>> {
-        let failed = |error| Error::from_store(&self.name("snapshots"), error);
-        let listed = self.store.list(Some(&self.path("snapshots")));
         let is_digest =
             |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
         let named = |meta: ObjectMeta| {
             Some((meta.location.filename().filter(|name| is_digest(name))?.to_owned(), meta.size))
         };
-        listed
-            .try_filter_map(|meta| async move { Ok(named(meta)) })
-            .try_collect()
-            .await
-            .map_err(failed)
+        Ok(self.objects.list("snapshots").await?.into_iter().filter_map(named).collect())
     }
 
     /// Drops the snapshots of jobs that are not `known` yet, and adds these jobs to `known`.
@@ -208,11 +187,7 @@ mod tests {
                 target.put_snapshot("cc", &file).await.expect("writable"),
                 "it was not removed"
             );
-            target
-                .job("a-kept-job")
-                .put("spec.json", Bytes::from_static(b"{"))
-                .await
-                .expect("writable");
+            target.job("a-kept-job").objects.put("spec.json", "{").await.expect("writable");
             target.remove_unused_snapshots().await.expect_err("the job's snapshots are unknown");
         }
     }
@@ -225,18 +200,14 @@ mod tests {
             job_of(&target, "a-job", "aa").await;
             let spec = target.job("a-job").spec().await.expect("readable");
             assert!(!target.has_snapshots(&spec).await.expect("readable"), "it was never sent");
-            target
-                .store
-                .put(&target.path("snapshots/aa"), Bytes::new().into())
-                .await
-                .expect("writable");
-            let announcement = target.path(REMOVING_SNAPSHOTS);
-            target.store.put(&announcement, Bytes::new().into()).await.expect("writable");
+            let objects = &target.objects;
+            objects.put("snapshots/aa", "").await.expect("writable");
+            objects.put(REMOVING_SNAPSHOTS, "").await.expect("writable");
             target.remove_unused_snapshots().await.expect("nothing to remove");
             let removed = async {
                 tokio::time::sleep(3 * REMOVAL_CHECK_INTERVAL).await;
-                target.store.delete(&target.path("snapshots/aa")).await.expect("there");
-                target.store.delete(&announcement).await.expect("there");
+                objects.delete("snapshots/aa").await.expect("there");
+                objects.delete(REMOVING_SNAPSHOTS).await.expect("there");
             };
             let (has_snapshots, ()) = tokio::join!(target.has_snapshots(&spec), removed);
             assert!(!has_snapshots.expect("readable"), "it waited for the removal");

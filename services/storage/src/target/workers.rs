@@ -9,10 +9,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path as ObjectPath;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{ObjectMeta, ObjectStoreExt};
 use protocol::{NodeState, Offer, is_job_id, is_label, one_line};
 
 use super::TargetStore;
+use crate::error::found;
 use crate::{Error, Result};
 
 /// The longest time between two renewals of an entry.
@@ -40,18 +41,15 @@ impl TargetStore {
     /// Writes or renews the entry of a worker.
     pub async fn put_worker(&self, state: &NodeState) -> Result<()> {
         let body = serde_json::to_vec(state).expect("plain data always serialises");
-        let put = self.store.put(&self.worker(&state.name), body.into()).await;
-        put.map(drop).map_err(|error| {
-            Error::from_store(&self.name(&format!("workers/{}", state.name)), error)
-        })
+        let put = self.objects.store.put(&self.worker(&state.name), body.into()).await;
+        let name = self.objects.name(&format!("workers/{}", state.name));
+        put.map(drop).map_err(|error| Error::from_store(&name, error))
     }
 
     /// Removes the entry of a worker.
     pub async fn remove_worker(&self, name: &str) -> Result<()> {
-        match self.store.delete(&self.worker(name)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Error::from_store(&self.name(&format!("workers/{name}")), error)),
-        }
+        let deleted = self.objects.store.delete(&self.worker(name)).await;
+        found(deleted, &self.objects.name(&format!("workers/{name}"))).map(drop)
     }
 
     /// Returns the offers of workers by their names, without stale and unreadable entries.
@@ -67,17 +65,13 @@ impl TargetStore {
 
     /// Reads an entry. Returns `None` if its worker has ended since the listing, or its content is invalid.
     async fn read_worker(&self, entry: &ObjectMeta) -> Result<Option<SeenWorker>> {
-        let bytes = match self.store.get(&entry.location).await {
-            Ok(found) => found.bytes().await,
-            Err(error) => Err(error),
+        let read = async { self.objects.store.get(&entry.location).await?.bytes().await };
+        let Some(bytes) = found(read.await, &self.objects.name("workers"))? else {
+            return Ok(None);
         };
         let name = entry.location.filename().unwrap_or_default().to_owned();
         let seen_at = u64::try_from(entry.last_modified.timestamp_millis()).unwrap_or_default();
-        match bytes {
-            Ok(bytes) => Ok(parse_entry(&bytes, name).map(|state| SeenWorker { state, seen_at })),
-            Err(object_store::Error::NotFound { .. }) => Ok(None),
-            Err(error) => Err(Error::from_store(&self.name("workers"), error)),
-        }
+        Ok(parse_entry(&bytes, name).map(|state| SeenWorker { state, seen_at }))
     }
 
     /// Returns the names of the workers, without stale entries.
@@ -97,8 +91,7 @@ impl TargetStore {
 
     /// Returns all entries: the fresh ones, and the stale ones.
     async fn listed_workers(&self) -> Result<(Vec<ObjectMeta>, Vec<ObjectMeta>)> {
-        let listed = self.store.list(Some(&self.path("workers"))).try_collect::<Vec<_>>().await;
-        let listed = listed.map_err(|error| Error::from_store(&self.name("workers"), error))?;
+        let listed = self.objects.list("workers").await?;
         let now = self.now();
         let is_entry = |meta: &ObjectMeta| {
             let name = meta.location.filename().unwrap_or_default();
@@ -113,7 +106,7 @@ impl TargetStore {
     }
 
     fn worker(&self, name: &str) -> ObjectPath {
-        self.path("workers").join(name)
+        self.objects.path("workers").join(name)
     }
 }
 

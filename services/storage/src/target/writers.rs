@@ -5,19 +5,17 @@
 
 use std::path::Path;
 
-use futures::TryStreamExt;
-use object_store::ObjectStore;
 use protocol::{JobSpec, OutputAction, is_job_id};
 
 use super::TargetStore;
-use crate::{Error, Result, real_path};
+use crate::{Result, real_path};
 
 impl TargetStore {
     /// Records that a job writes its output. Jobs without a final file of rows record nothing.
     pub async fn put_writer(&self, spec: &JobSpec) -> Result<()> {
         for folder in folders_of(spec) {
             let output = spec.output.path().into_os_string().into_encoded_bytes();
-            self.write(&format!("{folder}/{}", spec.job_id), output).await?;
+            self.objects.put(&format!("{folder}/{}", spec.job_id), output).await?;
         }
         Ok(())
     }
@@ -25,13 +23,11 @@ impl TargetStore {
     /// Returns another job that writes the same output and has not ended.
     pub async fn other_writer(&self, spec: &JobSpec) -> Result<Option<String>> {
         for folder in folders_of(spec) {
-            let listed = self.store.list(Some(&self.path(&folder))).try_collect::<Vec<_>>().await;
-            let listed = listed.map_err(|error| Error::from_store(&self.name(&folder), error))?;
+            let listed = self.objects.list(&folder).await?;
             let ids = listed.iter().filter_map(|meta| meta.location.filename());
             for id in ids.filter(|id| is_job_id(id) && **id != *spec.job_id) {
-                let is_open = self.exists(&self.path(&format!("open/{id}")), "open").await?;
                 // A reducer writes the result before it removes the marker.
-                if is_open && self.job(id).result().await?.is_none() {
+                if self.is_open(id).await? && self.job(id).result().await?.is_none() {
                     return Ok(Some(id.to_owned()));
                 }
             }
@@ -43,7 +39,7 @@ impl TargetStore {
     /// names no open job.
     pub(super) async fn delete_writer(&self, spec: &JobSpec) -> Result<()> {
         for folder in folders_of(spec) {
-            self.delete(&format!("{folder}/{}", spec.job_id)).await?;
+            self.objects.delete(&format!("{folder}/{}", spec.job_id)).await?;
         }
         Ok(())
     }

@@ -24,20 +24,21 @@ async fn missing_bucket_is_named_on_opening() {
 #[tokio::test]
 async fn rejected_credentials_are_named_in_one_line() {
     let bucket = Bucket::new();
-    let answer = "<Error><Code>InvalidAccessKeyId</Code>\n<Message>It does not exist\nin our records.</Message></Error>";
-    assert!(answer.contains('\n'));
-    let proxy = Proxy::start(move |_, _| Fate::Fail(403, answer));
-    let error =
-        TargetStore::open(&bucket.url("x"), options(&proxy.endpoint)).await.expect_err("refused");
-    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
-    let text = format!("{error:#}");
-    assert!(
-        text.contains(
-            "access denied; check the credentials and what they allow: It does not exist"
-        ),
-        "{text}"
-    );
-    assert!(!text.contains('\n'));
+    const UNKNOWN: &str = "<Error><Code>InvalidAccessKeyId</Code>\n<Message>It does not exist\nin our records.</Message></Error>";
+    const EXPIRED: &str =
+        "<Error><Code>ExpiredToken</Code><Message>The token has\nexpired.</Message></Error>";
+    for (status, answer, words) in [
+        (403, UNKNOWN, "It does not exist in our records"),
+        (400, EXPIRED, "The token has expired"),
+    ] {
+        let proxy = Proxy::start(move |_, _| Fate::Fail(status, answer));
+        let opened = TargetStore::open(&bucket.url("x"), options(&proxy.endpoint)).await;
+        let error = opened.expect_err("refused");
+        assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+        let expected = format!("access denied; check the credentials and what they allow: {words}");
+        let text = format!("{error:#}");
+        assert!(text.contains(&expected) && !text.contains('\n'), "{text}");
+    }
 }
 
 #[tokio::test]
