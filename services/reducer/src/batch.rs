@@ -396,7 +396,7 @@ mod tests {
     use protocol::Phases;
 
     use super::*;
-    use crate::fixtures::{batch, message, records, succeeded};
+    use crate::fixtures::{batch, event, message, records, succeeded};
 
     #[test]
     fn record_takes_128_bytes_at_most() {
@@ -465,7 +465,7 @@ mod tests {
         for first in [0, 7, 14] {
             let mut body = protocol::begin_message("digits");
             for mini_batch in first..first + 7 {
-                let event = ResultEvent::Attempt(Box::new(made_by(mini_batch)));
+                let event = event(made_by(mini_batch));
                 encode_record(&event, format!("row {mini_batch}\n").as_bytes(), &mut body);
             }
             whole.append(batch(&[body]));

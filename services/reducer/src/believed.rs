@@ -174,11 +174,11 @@ mod tests {
 
     use bytes::Bytes;
     use object_store::memory::InMemory;
-    use protocol::{ErrorReport, JobState, Rejected, RejectedPart, encode_record};
+    use protocol::{JobState, Rejected, RejectedPart, encode_record};
     use storage::PlanComplete;
 
     use super::*;
-    use crate::fixtures::succeeded;
+    use crate::fixtures::{event, failed, rejected, succeeded};
 
     fn batch(events: &[ResultEvent]) -> Batch {
         let mut body = Vec::new();
@@ -189,13 +189,13 @@ mod tests {
     }
 
     fn attempt(mini_batch: u64) -> ResultEvent {
-        ResultEvent::Attempt(Box::new(succeeded(mini_batch, 1, 1, 1)))
+        event(succeeded(mini_batch, 1, 1, 1))
     }
 
     fn part(mini_batch: u64, name: &str) -> ResultEvent {
         let mut attempt = succeeded(mini_batch, 1, 1, 1);
         attempt.rows = Rows::Part { name: name.to_owned(), bytes: 4 };
-        ResultEvent::Attempt(Box::new(attempt))
+        event(attempt)
     }
 
     /// Returns the reasons against the compact form and the JSON form of an event.
@@ -239,24 +239,19 @@ mod tests {
         }
         let mut many = succeeded(7, 1, 1, 1);
         many.total = u64::MAX;
-        assert!(reasons(&ResultEvent::Attempt(Box::new(many))).iter().all(Option::is_some));
+        assert!(reasons(&event(many)).iter().all(Option::is_some));
     }
 
     #[test]
     fn more_rejected_items_than_failed_ones_are_refused() {
         let claim = |attempt: Attempt, items| {
-            let (detail, status, error) =
-                (String::new(), AttemptStatus::RunRaised, ErrorReport::default());
-            let values = String::new();
-            let rejected =
-                vec![Rejected { item: 0, items, detail, values, status, error, run: None }];
-            refused_event(&ResultEvent::Attempt(Box::new(Attempt { rejected, ..attempt })))
-                .is_some()
+            let rejected = vec![Rejected { items, ..rejected(0) }];
+            refused_event(&event(Attempt { rejected, ..attempt })).is_some()
         };
         assert!(!claim(succeeded(7, 1, 10, 8), 2));
         assert!(claim(succeeded(7, 1, 10, 8), 3) && claim(succeeded(7, 1, 10, 8), u64::MAX));
-        assert!(claim(crate::fixtures::failed(7, 1, true, 10), 1), "it failed as a whole");
-        assert!(!claim(crate::fixtures::failed(7, 1, true, 10), 10));
+        assert!(claim(failed(7, 1, true, 10), 1), "it failed as a whole");
+        assert!(!claim(failed(7, 1, true, 10), 10));
     }
 
     #[test]
@@ -266,7 +261,7 @@ mod tests {
             let part =
                 RejectedPart { name: name.into(), bytes: 1, items, has_failed_runs: true, others };
             let attempt = Attempt { rejected_part: Some(Box::new(part)), ..attempt };
-            refused_event(&ResultEvent::Attempt(Box::new(attempt)))
+            refused_event(&event(attempt))
         };
         let success = || succeeded(7, 1, 1000, 300);
         assert_eq!(claim(success(), "0000000007-1-0-node-17-rejected", 700, 444), None);
@@ -276,10 +271,7 @@ mod tests {
         assert!(claim(success(), "../../spec.json", 700, 444).is_some());
         assert!(claim(success(), "7-1", 701, 444).is_some(), "more than have no result");
         assert!(claim(success(), "7-1", 700, u64::MAX).is_some(), "more than are rejected");
-        assert!(
-            claim(crate::fixtures::failed(7, 1, true, 10), "7-1", 1, 1).is_some(),
-            "it failed as a whole"
-        );
+        assert!(claim(failed(7, 1, true, 10), "7-1", 1, 1).is_some(), "it failed as a whole");
     }
 
     #[tokio::test]
@@ -314,13 +306,7 @@ mod tests {
         let planned = |mini_batches| ResultEvent::Planned(Planned { mini_batches, items: None });
         let early = plan.take_refused(&mut batch(&[planned(0)]), &store).await.expect("readable");
         assert_eq!(early[0].reason, "the plan in the store does not have 0 mini-batches");
-        let complete = PlanComplete {
-            mini_batches: 3,
-            items: None,
-            files: 3,
-            inputs_digest: String::new(),
-            left_out: Default::default(),
-        };
+        let complete = PlanComplete { mini_batches: 3, files: 3, ..PlanComplete::default() };
         store.put_plan_complete(&complete).await.expect("writable");
         let mut events = batch(&[planned(3), planned(2), attempt(2), attempt(3)]);
         let refused = plan.take_refused(&mut events, &store).await.expect("readable");

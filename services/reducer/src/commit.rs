@@ -4,7 +4,6 @@
 //! A commit follows every 25 ms at most, on a target every 200, and more rarely as the ledger
 //! grows, because a reducer that starts reads every segment.
 
-use std::panic::resume_unwind;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
@@ -25,6 +24,7 @@ use crate::judge::SegmentEffects;
 use crate::ledger::{Committed, SEGMENT_BYTES_MAX};
 use crate::receive::{Reading, Received, received};
 use crate::tally::Effect;
+use crate::tasks::joined;
 use crate::{CrashPoint, Reducer, Tally};
 
 /// Size from which a segment does not wait for more messages. Unless messages are large, one receive is smaller than
@@ -138,11 +138,8 @@ impl Reducer {
 
     /// Waits until committed messages are acknowledged.
     pub(crate) async fn acknowledged(&mut self) {
-        if let Some(acknowledging) = self.acknowledging.take()
-            && let Err(error) = acknowledging.await
-            && let Ok(panic) = error.try_into_panic()
-        {
-            resume_unwind(panic);
+        if let Some(acknowledging) = self.acknowledging.take() {
+            let _ = joined(acknowledging.await);
         }
     }
 

@@ -115,7 +115,7 @@ impl Failures {
     }
 
     fn count_reason(&mut self, error: &ErrorReport) {
-        let reason = reason(error);
+        let reason = reason(&error.category, &error.message);
         if self.reasons.len() >= GROUPS_MAX && !self.reasons.contains_key(&reason) {
             return;
         }
@@ -189,11 +189,10 @@ impl Failures {
         mini_batch: Option<u64>,
         count: u64,
     ) -> &mut FailureGroup {
-        let mut key = reason(error);
+        let mut key = reason(&error.category, &error.message);
         let is_beyond = self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key);
         if is_beyond {
-            key =
-                reason(&ErrorReport { category: error.category.clone(), ..ErrorReport::default() });
+            key = reason(&error.category, "");
         }
         let order = (mini_batch.unwrap_or(u64::MAX), self.next_group);
         let group = self.groups.entry(key).or_insert_with(|| FailureGroup::of(error, order));
@@ -226,8 +225,9 @@ impl Failures {
     /// Returns the error of the first mini-batch for each reason of failed mini-batches and rejected items, the most
     /// frequent reason first. Leaves out errors after which another try succeeded.
     pub(crate) fn kinds(&self) -> Vec<String> {
+        let last = self.given_up.values().map(|given_up| &given_up.error);
         let given_up: BTreeSet<_> =
-            self.given_up.values().map(|given_up| reason(&given_up.error)).collect();
+            last.map(|error| reason(&error.category, &error.message)).collect();
         let lasts = |(key, group): &(&String, &FailureGroup)| {
             group.count > group.attempts || group.mini_batches.is_empty() || given_up.contains(*key)
         };
@@ -327,8 +327,7 @@ impl FailureGroup {
 
     /// Returns the reason that its failures share, as groups of rejected items have it.
     pub fn reason(&self) -> String {
-        let (category, message) = (self.category.clone(), self.message.clone());
-        reason(&ErrorReport { category, message, ..ErrorReport::default() })
+        reason(&self.category, &self.message)
     }
 
     /// Returns category and message in one line.
@@ -351,7 +350,7 @@ pub(crate) fn error_sentence(error: &ErrorReport) -> String {
         .sentence()
 }
 
-fn error_line(category: &str, message: &str) -> String {
+pub(crate) fn error_line(category: &str, message: &str) -> String {
     match (category.is_empty(), message.is_empty()) {
         (_, true) => category.to_owned(),
         (true, false) => message.to_owned(),
@@ -378,8 +377,7 @@ fn in_lines(error: &ErrorReport) -> ErrorReport {
 }
 
 /// Returns the reason of a failure, which is equal for errors that differ only in numbers, paths and quoted texts.
-pub(crate) fn reason(error: &ErrorReport) -> String {
-    let ErrorReport { category, message, .. } = error;
+pub(crate) fn reason(category: &str, message: &str) -> String {
     const PUNCTUATION: [char; 11] = ['(', ')', '[', ']', '{', '}', ',', ';', ':', '.', '='];
     let mut reason = format!("{category}:");
     let mut quote = None;

@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, Retryable};
 use protocol::words::{counted, sentence};
-use protocol::{
-    FailedMiniBatch, JobResult, JobState, OutputAction, Progress, ReducerTrouble, one_line,
-};
+use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction, Progress, one_line};
 use queue::pauses::{FOR_SECONDS, UNTIL_IT_ANSWERS};
 use storage::Commit;
 use tokio::runtime::Handle;
@@ -23,8 +21,10 @@ use crate::job::ticks;
 use crate::judge::End;
 use crate::output::{Assembly, Written, may_pass};
 use crate::peers::Agreement;
+use crate::receive::tell;
 use crate::reports::headline::headline;
 use crate::stalls::Stall;
+use crate::tasks::joined;
 use crate::{CrashPoint, Effort, Peers, Reducer};
 
 /// Time in which the writer of an abandoned final file should stop: one request to the store.
@@ -273,11 +273,8 @@ impl Reducer {
             }
             let pause = pauses.next().expect("the number of retries has no limit");
             tracing::warn!(error = %format!("{error:#}"), pause.seconds = pause.as_secs_f64(), "cannot write the output, trying again");
-            self.trouble.send_modify(|trouble| {
-                let reason =
-                    one_line(&format!("the output cannot be written yet, trying again: {error:#}"));
-                *trouble = Some(ReducerTrouble::continuing(trouble.as_ref(), reason));
-            });
+            let reason = format!("the output cannot be written yet, trying again: {error:#}");
+            tell(&self.trouble, one_line(&reason));
             let until = Instant::now() + pause;
             let mut looks = ticks(self.options.progress_interval);
             loop {
@@ -354,13 +351,7 @@ impl Reducer {
             }
         };
         self.progress.send_modify(|progress| progress.step = None);
-        match written {
-            Ok(written) => written,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(error) => Err(error.into()),
-            },
-        }
+        joined(written)?
     }
 }
 

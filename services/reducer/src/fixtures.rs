@@ -4,8 +4,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Phases, Record, ResultEvent, Rows,
-    decode_records, encode_record,
+    Attempt, AttemptStatus, ErrorReport, JobSpec, Output, Phases, Record, Rejected, ResultEvent,
+    Rows, SlotPhase, Start, Waiting, decode_records, encode_record,
 };
 use storage::{JobStore, PlanComplete, RoundRequest};
 
@@ -26,6 +26,15 @@ pub(crate) fn fold(events: &[ResultEvent]) -> Tally {
         tally.apply(event);
     }
     tally
+}
+
+/// The tally of these attempts.
+pub(crate) fn tally_of(attempts: impl IntoIterator<Item = Attempt>) -> Tally {
+    fold(&attempts.into_iter().map(event).collect::<Vec<_>>())
+}
+
+pub(crate) fn event(attempt: Attempt) -> ResultEvent {
+    ResultEvent::Attempt(Box::new(attempt))
 }
 
 pub(crate) fn attempt(
@@ -52,37 +61,20 @@ pub(crate) fn attempt(
     Attempt {
         mini_batch,
         try_number,
-        round: 0,
-        deliveries_lost: 0,
         node: "0".into(),
         process: "process000".into(),
         status,
         is_final,
         total,
         succeeded,
-        rows: Rows::None,
-        columns: None,
         started_at: 1_700_000_000_123,
         elapsed_seconds: 0.25,
         process_seconds: 0.125,
         run_seconds: 0.2,
         phases: Phases::new(1.5, 0.5, 0.0),
         error,
-        warnings: vec![],
-        warnings_total: 0,
-        warning_kinds: vec![],
-        rejected: vec![],
-        rejected_part: None,
-        unread: vec![],
-        pieces: vec![],
-        extra_runs: 0,
-        items_kept: 0,
-        waited: Default::default(),
-        values: String::new(),
-        copy: false,
-        asked_limits: false,
         detail: format!("/data/{mini_batch}.png"),
-        traceparent: None,
+        ..Attempt::default()
     }
 }
 
@@ -94,6 +86,47 @@ pub(crate) fn started(node: &str, process: &str) -> ResultEvent {
         gpus: None,
         at: 0,
     }
+}
+
+pub(crate) fn ready(node: &str, process: &str) -> ResultEvent {
+    ResultEvent::ProcessReady {
+        node: node.into(),
+        process: process.into(),
+        init_seconds: 1.0,
+        start: Start::default(),
+        notice: String::new(),
+    }
+}
+
+pub(crate) fn ended(node: &str, process: &str) -> ResultEvent {
+    ResultEvent::ProcessEnded {
+        node: node.into(),
+        process: process.into(),
+        return_code: -9,
+        at: 0,
+        wear: None,
+        notice: String::new(),
+    }
+}
+
+/// A process of node `0` that is in `run()`.
+pub(crate) fn waiting(process: &str, mini_batch: u64, seconds: u64) -> Waiting {
+    Waiting {
+        node: "0".into(),
+        process: process.into(),
+        mini_batch: Some(mini_batch),
+        phase: SlotPhase::Run,
+        seconds,
+        since: 0,
+        detail: String::new(),
+        stack: String::new(),
+        printed: String::new(),
+    }
+}
+
+/// An item of which the last run has failed.
+pub(crate) fn rejected(item: u64) -> Rejected {
+    Rejected { item, items: 1, status: AttemptStatus::RunRaised, ..Rejected::default() }
 }
 
 pub(crate) fn succeeded(mini_batch: u64, try_number: u32, total: u64, succeeded: u64) -> Attempt {
@@ -108,7 +141,7 @@ pub(crate) fn failed(mini_batch: u64, try_number: u32, is_final: bool, total: u6
 pub(crate) fn message(mini_batch: u64, rows: &[u8]) -> Vec<u8> {
     let attempt = Attempt { rows: Rows::Inline, ..succeeded(mini_batch, 1, 1, 1) };
     let mut body = Vec::new();
-    encode_record(&ResultEvent::Attempt(Box::new(attempt)), rows, &mut body);
+    encode_record(&event(attempt), rows, &mut body);
     body
 }
 
@@ -141,12 +174,7 @@ pub(crate) fn spec(output: &Path) -> JobSpec {
 /// Writes a plan of this many mini-batches to the store.
 pub(crate) async fn put_plan(store: &JobStore, mini_batches: u64, items: Option<u64>) {
     store.create_plan_chunk(0, Bytes::from_static(b"{}\n")).await.expect("writable");
-    let complete = PlanComplete {
-        mini_batches,
-        items,
-        files: mini_batches,
-        inputs_digest: String::new(),
-        left_out: Default::default(),
-    };
+    let complete =
+        PlanComplete { mini_batches, items, files: mini_batches, ..PlanComplete::default() };
     store.put_plan_complete(&complete).await.expect("writable");
 }

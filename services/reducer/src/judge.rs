@@ -202,10 +202,10 @@ impl Judge {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Planned, SlotPhase, Start, Waiting};
+    use protocol::{Planned, SlotPhase, Waiting};
 
     use super::*;
-    use crate::fixtures::{failed, spec, started, succeeded};
+    use crate::fixtures::{ended, event, failed, fold, ready, spec, started, succeeded, waiting};
 
     const SILENCE: Duration = Duration::from_secs(5);
     const PROGRESSED: SegmentEffects =
@@ -219,15 +219,7 @@ mod tests {
     }
 
     fn tally(events: impl IntoIterator<Item = ResultEvent>) -> Tally {
-        let mut tally = Tally::default();
-        for event in events {
-            tally.apply(&event);
-        }
-        tally
-    }
-
-    fn attempt(attempt: protocol::Attempt) -> ResultEvent {
-        ResultEvent::Attempt(Box::new(attempt))
+        fold(&events.into_iter().collect::<Vec<_>>())
     }
 
     fn planned(mini_batches: u64) -> ResultEvent {
@@ -242,7 +234,7 @@ mod tests {
             cause: Some(cause.to_owned()),
             error: None,
         };
-        let all_failed = [planned(1), attempt(failed(0, 3, true, 1))];
+        let all_failed = [planned(1), event(failed(0, 3, true, 1))];
         assert!(matches!(judge.end(&tally(all_failed.clone()), false, now), Some(End::Failed(_))));
         let canceled = all_failed.into_iter().chain([ended(JobState::Canceled, "by the user")]);
         assert_eq!(
@@ -260,20 +252,18 @@ mod tests {
     #[test]
     fn complete_job_without_rows_fails_only_if_it_collects_rows() {
         let (mut judge, now) = judge(Options::default());
-        let empty = tally([planned(1), attempt(succeeded(0, 1, 5, 0))]);
+        let empty = tally([planned(1), event(succeeded(0, 1, 5, 0))]);
         assert!(matches!(judge.end(&empty, false, now), Some(End::Failed(_))));
         judge.collects_rows = false;
         assert_eq!(judge.end(&empty, false, now), Some(End::Complete));
-        assert_eq!(
-            judge.end(&tally([planned(2), attempt(succeeded(0, 1, 5, 0))]), false, now),
-            None
-        );
+        let some = tally([planned(2), event(succeeded(0, 1, 5, 0))]);
+        assert_eq!(judge.end(&some, false, now), None);
     }
 
     #[test]
     fn job_whose_inputs_have_no_items_completes_if_it_runs_without_rows() {
         let (mut judge, now) = judge(Options::default());
-        let end = |judge: &Judge, only| judge.end(&tally([planned(1), attempt(only)]), false, now);
+        let end = |judge: &Judge, only| judge.end(&tally([planned(1), event(only)]), false, now);
         let no_rows = succeeded(0, 1, 0, 0);
         assert!(matches!(end(&judge, no_rows.clone()), Some(End::Failed(_))));
         judge.runs_without_rows = true;
@@ -294,43 +284,15 @@ mod tests {
                 judge.job_liveness.heard(now);
             }
             assert_eq!(judge.end(&tally, false, now), None, "after {number} replacements");
-            let ready = |process: &str| {
-                let (node, process, notice) = ("0".into(), process.into(), String::new());
-                ResultEvent::ProcessReady {
-                    node,
-                    process,
-                    init_seconds: 1.0,
-                    start: Start::default(),
-                    notice,
-                }
-            };
-            tally.apply(&ready("process000"));
-            let (node, process, notice) = ("0".into(), "process000".into(), String::new());
-            tally.apply(&ResultEvent::ProcessEnded {
-                node,
-                process,
-                return_code: 0,
-                at: 0,
-                wear: None,
-                notice,
-            });
+            tally.apply(&ready("0", "process000"));
+            tally.apply(&ended("0", "process000"));
             tally.apply(&started("0", "process000"));
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn cause_of_a_standstill_counts_seconds_until_it_ends_the_job() {
-        let waiting = |phase| Waiting {
-            node: "0".into(),
-            process: "process000".into(),
-            mini_batch: None,
-            phase,
-            seconds: 8,
-            since: 0,
-            detail: String::new(),
-            stack: String::new(),
-            printed: String::new(),
-        };
+        let waiting = |phase| Waiting { mini_batch: None, phase, ..waiting("process000", 0, 8) };
         let stalls = [
             (SlotPhase::Init, 53, "in init() for 3 min 40 s"),
             (SlotPhase::Run, 16, "in run() for 1 min 12 s"),
@@ -361,7 +323,7 @@ mod tests {
     #[test]
     fn only_time_with_workers_counts_towards_the_timeout() {
         let (mut judge, began) = judge(Options::shared());
-        let tally = tally([started("a", "process000"), attempt(succeeded(0, 1, 1, 1))]);
+        let tally = tally([started("a", "process000"), event(succeeded(0, 1, 1, 1))]);
         judge.committed(PROGRESSED, &tally, true, began);
         let hour = began.after(Duration::from_secs(3600));
         judge.job_liveness.heard(hour);

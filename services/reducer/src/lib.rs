@@ -24,6 +24,7 @@
 //! | rejected items, and their tables | `rejects.rs` |
 //! | progress and reports for people | `progress.rs`, `pace.rs`, `reports.rs`, `csv.rs` |
 //! | the progress of a killed reducer | `committed.rs` |
+//! | panics of tasks | `tasks.rs` |
 //! | the interface for `tests/simulation` | `simulation_api.rs` |
 //! | one process that serves all jobs of a target, and their queues | `fleet.rs` |
 //! | which node works on which job | `schedule.rs` decides, `planner.rs` commits, `worker_liveness.rs` finds silent nodes |
@@ -66,6 +67,7 @@ mod speculation;
 mod stalls;
 mod starts;
 mod tally;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod thresholds;

@@ -343,7 +343,7 @@ fn cause(wear: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{SlotPhase, Start, Wear};
+    use protocol::{Start, Wear};
 
     use super::*;
 
@@ -380,17 +380,7 @@ mod tests {
     }
 
     fn waiting(process: &str) -> ResultEvent {
-        ResultEvent::Waiting(Box::new(Waiting {
-            node: "0".into(),
-            process: process.into(),
-            mini_batch: Some(4),
-            phase: SlotPhase::Run,
-            seconds: 40,
-            since: 0,
-            detail: String::new(),
-            stack: String::new(),
-            printed: String::new(),
-        }))
+        ResultEvent::Waiting(Box::new(crate::fixtures::waiting(process, 4, 40)))
     }
 
     fn nodes_after(events: &[ResultEvent]) -> Nodes {

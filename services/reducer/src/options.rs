@@ -148,7 +148,7 @@ protocol::crash_points! {
     BeforeRename,
     /// The final file has its name.
     AfterRename,
-    /// One of the two tables of rejects has its final name, the other does not yet. Not reached without rejects.
+    /// One of the two tables of rejects has its final name, the other does not yet; or the job never had rejects.
     DuringRejects,
     /// `result.json` exists, and so do the parts.
     AfterResult,

@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use protocol::{
-    Copies, ProcessUsage, Progress, RunningMiniBatch, Waiting, milliseconds_since_epoch,
-};
+use protocol::{ProcessUsage, Progress, RunningMiniBatch, Waiting, milliseconds_since_epoch};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -51,37 +49,7 @@ impl Reducer {
     /// Returns the progress of a job before its first event.
     pub fn no_progress() -> Progress {
         let now = milliseconds_since_epoch();
-        Progress {
-            at: now,
-            started_at: now,
-            elapsed_seconds: 0.0,
-            worked_seconds: 0.0,
-            planned: false,
-            mini_batches: Default::default(),
-            items: Default::default(),
-            retries: 0,
-            retrying: 0,
-            extra_runs: 0,
-            items_kept: 0,
-            waited: Default::default(),
-            copies: Copies::default(),
-            processes: 0,
-            nodes_at_work: 0,
-            nodes: 0,
-            began_at: None,
-            rate: None,
-            remaining_seconds: None,
-            run_seconds: None,
-            silent_since: None,
-            rounds: vec![],
-            step: None,
-            trouble: None,
-            running: vec![],
-            usage: vec![],
-            waiting: vec![],
-            notes: vec![],
-            age: None,
-        }
+        Progress { at: now, started_at: now, ..Progress::default() }
     }
 
     /// Returns the progress for a progress bar; it changes with every commit.
@@ -195,7 +163,7 @@ fn running(workers: &Workers) -> Vec<RunningMiniBatch> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{ResultEvent, SlotPhase};
+    use protocol::ResultEvent;
 
     use super::*;
 
@@ -203,17 +171,7 @@ mod tests {
     async fn seconds_of_a_wait_advance_between_its_reports_and_a_node_that_reports_no_more_has_left()
      {
         let (mut waits, mut nodes) = (Waits::default(), Nodes::default());
-        let reported = Waiting {
-            node: "0".into(),
-            process: "process000".into(),
-            mini_batch: None,
-            phase: SlotPhase::Run,
-            seconds: 16,
-            since: 0,
-            detail: String::new(),
-            stack: String::new(),
-            printed: String::new(),
-        };
+        let reported = crate::fixtures::waiting("process000", 0, 16);
         nodes.apply(&ResultEvent::Waiting(Box::new(reported.clone())));
         waits.note(&reported, &nodes);
         tokio::time::advance(Duration::from_secs(25)).await;

@@ -53,8 +53,8 @@ impl Received {
     }
 }
 
-/// Records why the queue does not answer.
-fn tell(trouble: &watch::Sender<Option<ReducerTrouble>>, reason: String) {
+/// Records why the reducer cannot continue: its queue or its store does not answer.
+pub(crate) fn tell(trouble: &watch::Sender<Option<ReducerTrouble>>, reason: String) {
     trouble.send_modify(|trouble| {
         *trouble = Some(ReducerTrouble::continuing(trouble.as_ref(), reason))
     });

@@ -190,7 +190,7 @@ impl RejectedMiniBatch {
             path: record.path.clone(),
             detail,
             status: AttemptStatus::LoadFailed,
-            ..self.reject_without_place(record.records, error, key, inputs)
+            ..self.reject_without_place(record.records, Cow::Owned(error), key, inputs)
         }
     }
 
@@ -210,14 +210,14 @@ impl RejectedMiniBatch {
             detail: format!("{items} of {} items", attempt.total),
             status,
             process: &attempt.process,
-            ..self.reject_without_place(items, error, key, inputs)
+            ..self.reject_without_place(items, Cow::Owned(error), key, inputs)
         }
     }
 
     fn reject_without_place<'a>(
         &'a self,
         items: u64,
-        error: ErrorReport,
+        error: Cow<'a, ErrorReport>,
         key: &str,
         inputs: &'a [Input],
     ) -> Reject<'a> {
@@ -234,7 +234,7 @@ impl RejectedMiniBatch {
             detail: String::new(),
             values: "",
             status: attempt.status,
-            error: Cow::Owned(error),
+            error,
             tries: attempt.try_number,
             node: &attempt.node,
             process: "",
@@ -286,11 +286,7 @@ impl RejectedMiniBatch {
 
     /// Returns the number of items of the mini-batch. A mini-batch that fails has at least one.
     fn items(&self) -> u64 {
-        let planned = match self.descriptor.as_ref().map(|descriptor| &descriptor.work) {
-            Some(Work::Files { paths, .. }) => Some(paths.len() as u64),
-            Some(Work::Rows { blocks, .. }) => blocks.iter().map(|block| block.range.rows()).sum(),
-            _ => None,
-        };
+        let planned = self.descriptor.as_ref().and_then(Descriptor::items);
         self.attempt.total.max(planned.unwrap_or_default()).max(1)
     }
 
@@ -312,23 +308,16 @@ impl RejectedMiniBatch {
         let attempt = &self.attempt;
         let item = range.item + file.unwrap_or_default();
         let work = self.descriptor.as_ref().map(|descriptor| &descriptor.work);
+        let items = if file.is_some() { 1 } else { range.items };
+        let error = Cow::Borrowed(range.error.unwrap_or(&NO_ERROR));
         let mut reject = Reject {
-            mini_batch: attempt.mini_batch,
             item: Some(item),
-            items: if file.is_some() { 1 } else { range.items },
-            input: self.input(inputs),
-            path: String::new(),
-            row: None,
-            bytes: None,
-            key: key.to_owned(),
             detail: range.detail.to_owned(),
             values: range.values,
             status: range.status,
-            error: Cow::Borrowed(range.error.unwrap_or(&NO_ERROR)),
-            tries: attempt.try_number,
-            node: &attempt.node,
             process: range.run.map_or(&attempt.process, |run| &run.process),
             started_at: range.run.map_or(attempt.started_at, |run| run.started_at),
+            ..self.reject_without_place(items, error, key, inputs)
         };
         match work {
             Some(Work::Files { paths, .. }) if file.is_some() => {

@@ -11,7 +11,6 @@ mod summaries;
 pub(crate) mod text;
 mod upload;
 
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +24,7 @@ use tokio::task::JoinHandle;
 
 use crate::batch::{Batch, Event, Unreadable};
 use crate::failures::error_sentence;
+use crate::tasks::joined;
 use crate::{Options, Tally};
 use file::{ReportFile, replace, timestamp};
 use processed::{AttemptKind, Processed};
@@ -226,11 +226,8 @@ impl Reports {
 
 /// Waits for the writing thread.
 async fn written(writing: &mut JoinHandle<Option<Files>>) -> Option<Files> {
-    match writing.await {
-        Ok(files) => files,
-        // Only the end of the runtime cancels it.
-        Err(error) => error.try_into_panic().map_or(None, |panic| resume_unwind(panic)),
-    }
+    // Only the end of the runtime cancels it.
+    joined(writing.await).unwrap_or_default()
 }
 
 impl Files {

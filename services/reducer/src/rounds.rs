@@ -311,11 +311,10 @@ mod tests {
     use protocol::{Planned, ResultEvent};
 
     use super::*;
-    use crate::fixtures::{failed, fold, succeeded};
+    use crate::fixtures::{event, failed, fold, succeeded};
 
     #[test]
     fn successes_whose_missing_items_fail_the_job_run_again() {
-        let event = |attempt| ResultEvent::Attempt(Box::new(attempt));
         let round = Round { failed: true, ..Round::default() };
         let again = |tally: &Tally, error_threshold, collects_rows| {
             let limits = ErrorThresholds { error_threshold, ..ErrorThresholds::default() };

@@ -178,7 +178,7 @@ mod tests {
     use protocol::{Planned, ResultEvent};
 
     use super::*;
-    use crate::fixtures::{failed, succeeded};
+    use crate::fixtures::{event, failed, succeeded};
 
     fn seconds(seconds: f64) -> Duration {
         Duration::from_secs_f64(seconds)
@@ -238,21 +238,20 @@ mod tests {
         let until = now + Duration::from_secs(60);
         speculation.copied(&[1, 2], Some(until));
         let mut tally = Tally::default();
-        let attempt = |attempt| ResultEvent::Attempt(Box::new(attempt));
         tally.apply(&ResultEvent::Planned(Planned { mini_batches: 3, items: None }));
-        tally.apply(&attempt(failed(2, 1, false, 1)));
+        tally.apply(&event(failed(2, 1, false, 1)));
         assert_eq!(
             (speculation.holds(&tally, false, now), speculation.holds(&tally, true, now)),
             (false, true)
         );
-        tally.apply(&attempt(failed(0, 3, true, 1)));
+        tally.apply(&event(failed(0, 3, true, 1)));
         assert!(!speculation.holds(&tally, false, now), "mini-batch 0 has no copy");
-        tally.apply(&attempt(failed(1, 3, true, 1)));
+        tally.apply(&event(failed(1, 3, true, 1)));
         assert!(speculation.holds(&tally, false, now));
         assert!(!speculation.holds(&tally, false, until), "the copy may have been lost");
         speculation.failed(1);
         assert!(!speculation.holds(&tally, false, now), "both have failed");
-        tally.apply(&attempt(succeeded(2, 1, 1, 1)));
+        tally.apply(&event(succeeded(2, 1, 1, 1)));
         assert_eq!(speculation.over(&tally), [2]);
     }
 
@@ -261,12 +260,11 @@ mod tests {
         fn every_check_finds_open_mini_batches(events in proptest::collection::vec((0u64..20, 0u32..5), 0..60)) {
             let (mut speculation, mut tally) = (Speculation::default(), Tally::default());
             for (number, (mini_batch, kind)) in events.into_iter().enumerate() {
-                let attempt = |attempt| ResultEvent::Attempt(Box::new(attempt));
                 tally.apply(&match kind {
-                    0 => attempt(failed(mini_batch, 1, false, 1)),
-                    1 => attempt(failed(mini_batch, 3, true, 1)),
+                    0 => event(failed(mini_batch, 1, false, 1)),
+                    1 => event(failed(mini_batch, 3, true, 1)),
                     2 => ResultEvent::RowsLost { mini_batches: vec![mini_batch] },
-                    _ => attempt(succeeded(mini_batch, 1, 1, 1)),
+                    _ => event(succeeded(mini_batch, 1, 1, 1)),
                 });
                 if number == 5 {
                     tally.apply(&ResultEvent::Planned(Planned { mini_batches: 20, items: None }));

@@ -168,11 +168,11 @@ fn waits_for(nodes: &Nodes, waiting: Option<&Waiting>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{ErrorReport, ResultEvent, SlotPhase};
+    use protocol::{ErrorReport, ResultEvent};
 
     use super::*;
     use crate::Options;
-    use crate::fixtures::{spec, started};
+    use crate::fixtures::{ready, spec, started, waiting};
 
     fn waits(nodes: &Nodes) -> Vec<Waiting> {
         nodes.waiting().cloned().collect()
@@ -275,9 +275,7 @@ mod tests {
             tally.apply(&on_node(node, Some(Some("no memory"))));
             assert_eq!(fails(&tally), stops == 6, "{stops}");
         }
-        let (node, process, notice) = ("d".into(), "process000".into(), String::new());
-        let start = protocol::Start::default();
-        tally.apply(&ResultEvent::ProcessReady { node, process, init_seconds: 1.0, start, notice });
+        tally.apply(&ready("d", "process000"));
         tally.apply(&on_node("d", Some(None)));
         assert!(!fails(&tally), "it has worked on d");
     }
@@ -325,9 +323,7 @@ mod tests {
         let cause = init_failure(&nodes, &alone(1), &old).expect("2 * 1 node * 2 processes");
         assert!(cause.contains("ImportError: no module named x"), "{cause}");
         assert_eq!(init_failure(&nodes, &alone(2), &old), None, "two nodes may fail eight times");
-        let (node, process, notice) = ("1".into(), "process000".into(), String::new());
-        let start = protocol::Start::default();
-        nodes.apply(&ResultEvent::ProcessReady { node, process, init_seconds: 1.0, start, notice });
+        nodes.apply(&ready("1", "process000"));
         nodes.apply(&init_failed(4));
         assert_eq!(init_failure(&nodes, &alone(1), &old), None);
     }
@@ -386,17 +382,11 @@ mod tests {
                 .starts_with("No progress update in 270 seconds.")
         );
         tally.apply(&ResultEvent::Waiting(Box::new(Waiting {
-            node: "0".into(),
-            process: "process001".into(),
-            mini_batch: Some(7),
-            phase: SlotPhase::Run,
-            seconds: 260,
-            since: 0,
-            detail: String::new(),
             stack:
                 "Thread 1 (most recent call first):\n  File \"a.py\", line 3 in wait\n  File \"b.py\", line 9 in run"
                     .into(),
             printed: "connecting to db".into(),
+            ..waiting("process001", 7, 260)
         })));
         assert_eq!(
             stalled(&tally, &alone(1), &late).expect("late"),

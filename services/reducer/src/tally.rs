@@ -548,6 +548,13 @@ impl Tally {
         self.items_rejected.values().sum()
     }
 
+    /// Returns the number of failed items of mini-batches that succeeded: the rejected ones, and those without a result.
+    pub(crate) fn items_failed_of_successes(&self) -> u64 {
+        let succeeded = |entry: &&MiniBatchCounts| entry.state == MiniBatchState::Succeeded;
+        let failed = |entry: &MiniBatchCounts| u64::from(entry.total - entry.succeeded);
+        self.entries.iter().filter(succeeded).map(failed).sum()
+    }
+
     /// Returns the number of mini-batches that have spent their tries, and succeeded without the items that were rejected.
     pub fn partly_failed(&self) -> u64 {
         self.partly_failed.len() as u64

@@ -14,13 +14,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::{
     Attempt, AttemptStatus, ErrorReport, JobResult, JobSpec, JobState, OutputAction, Planned,
-    ResultEvent, Rows, SlotPhase, Waiting, encode_record,
+    ResultEvent, Rows, Waiting, encode_record,
 };
 use queue::{MemoryOptions, MemoryQueue, Message, Queue};
 use storage::JobStore;
 use tokio_util::sync::CancellationToken;
 
-use crate::fixtures::{attempt, failed, put_plan, reopen, spec, succeeded};
+use crate::fixtures::{
+    attempt, event, failed, put_plan, ready, rejected, reopen, spec, started, succeeded, waiting,
+};
 use crate::{CrashPoint, MiniBatchState, Options, Peers, Reducer};
 
 /// A job in which the tests play all other roles.
@@ -108,8 +110,4 @@ impl Job {
         names.sort();
         names.iter().map(|name| self.log(name)).collect()
     }
-}
-
-fn event(attempt: Attempt) -> ResultEvent {
-    ResultEvent::Attempt(Box::new(attempt))
 }

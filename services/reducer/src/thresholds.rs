@@ -227,23 +227,14 @@ mod tests {
     };
 
     use super::*;
-    use crate::fixtures::{failed, succeeded};
+    use crate::fixtures::{event, failed, rejected, succeeded, tally_of};
 
     fn tally(attempts: Vec<protocol::Attempt>) -> Tally {
-        let mut tally = Tally::default();
-        for attempt in attempts {
-            tally.apply(&ResultEvent::Attempt(Box::new(attempt)));
-        }
-        tally
+        tally_of(attempts)
     }
 
     fn off() -> ErrorThresholds {
-        ErrorThresholds {
-            error_threshold: -1,
-            allowed_failed_count: -1,
-            allowed_failed_percent: 100.0,
-            fail_fast: 0,
-        }
+        ErrorThresholds::default()
     }
 
     #[test]
@@ -352,16 +343,7 @@ mod tests {
     #[test]
     fn mini_batch_that_lost_only_some_items_is_a_failed_one() {
         let error = ErrorReport { category: "ValueError".into(), ..Default::default() };
-        let (status, detail, values) = (AttemptStatus::RunRaised, String::new(), String::new());
-        let rejected = |item| Rejected {
-            item,
-            items: 1,
-            detail: detail.clone(),
-            values: values.clone(),
-            status,
-            error: error.clone(),
-            run: None,
-        };
+        let rejected = |item| Rejected { error: error.clone(), ..rejected(item) };
         let isolated = |mini_batch| Attempt {
             rejected: vec![rejected(0), rejected(2)],
             extra_runs: 6,
@@ -391,17 +373,14 @@ mod tests {
     fn rejected_items_are_named() {
         let rejected = |count: u64| {
             let reject = |item| Rejected {
-                item,
-                items: 1,
                 detail: format!("/data/{item}.png"),
-                values: String::new(),
                 status: AttemptStatus::IllegalResult,
                 error: ErrorReport {
                     category: "RowDoesNotFit".into(),
                     message: "no total".into(),
                     ..Default::default()
                 },
-                run: None,
+                ..rejected(item)
             };
             tally(vec![Attempt {
                 rejected: (0..count).map(reject).collect(),
@@ -457,7 +436,7 @@ mod tests {
                         mini-batch is 9 (/data/9.png), open logs/user/error/0/process000.txt.";
         assert_eq!(cause, expected);
         let mut only_retried = Tally::default();
-        only_retried.apply(&ResultEvent::Attempt(Box::new(failed(5, 1, false, 1))));
+        only_retried.apply(&event(failed(5, 1, false, 1)));
         let thresholds = ErrorThresholds { allowed_failed_count: 0, ..off() };
         let cause = exceeded(&only_retried, &thresholds, true).expect("1 > 0");
         assert!(

@@ -48,8 +48,10 @@ pub(super) trait Cells {
     }
     /// Appends a value that is not missing, without quotes.
     fn text(&self, row: usize, into: &mut Vec<u8>);
-    /// Appends a value that is not missing.
-    fn json(&self, row: usize, form: Json, into: &mut Vec<u8>);
+    /// Appends a value that is not missing: its text in quotes, if JSON escapes nothing in it.
+    fn json(&self, row: usize, _form: Json, into: &mut Vec<u8>) {
+        in_quotes(into, |into| self.text(row, into));
+    }
     /// Whether the text of a value may need quotes in CSV.
     fn may_need_quotes(&self) -> bool {
         true
@@ -98,14 +100,8 @@ pub(super) fn cells(
         DataType::Float16 => floats::<types::Float32Type>(&cast(&array, &DataType::Float32)?, to),
         DataType::Float32 => floats::<types::Float32Type>(&array, to),
         DataType::Float64 => floats::<types::Float64Type>(&array, to),
-        DataType::Utf8 if extension == Some(JSON_EXTENSION) => {
-            json_texts(array.as_string::<i32>().clone())
-        }
-        DataType::LargeUtf8 if extension == Some(JSON_EXTENSION) => {
-            json_texts(array.as_string::<i64>().clone())
-        }
-        DataType::Utf8 => Box::new(Texts(array.as_string::<i32>().clone())),
-        DataType::LargeUtf8 => Box::new(Texts(array.as_string::<i64>().clone())),
+        DataType::Utf8 => texts::<i32>(&array, extension),
+        DataType::LargeUtf8 => texts::<i64>(&array, extension),
         DataType::FixedSizeBinary(16) if extension == Some(UUID_EXTENSION) => {
             Box::new(Uuids(array.as_fixed_size_binary().clone()))
         }
@@ -384,46 +380,35 @@ where
     }
 }
 
-struct Texts<Offset: OffsetSizeTrait>(GenericStringArray<Offset>);
+struct Texts<Offset: OffsetSizeTrait> {
+    array: GenericStringArray<Offset>,
+    /// The texts are JSON.
+    are_json: bool,
+}
+
+fn texts<Offset: OffsetSizeTrait>(array: &ArrayRef, extension: Option<&str>) -> Box<dyn Cells> {
+    let are_json = extension == Some(JSON_EXTENSION);
+    Box::new(Texts { array: array.as_string::<Offset>().clone(), are_json })
+}
 
 impl<Offset: OffsetSizeTrait> Cells for Texts<Offset> {
     fn is_null(&self, row: usize) -> bool {
-        self.0.is_null(row)
+        self.array.is_null(row)
     }
 
     fn text(&self, row: usize, into: &mut Vec<u8>) {
-        into.extend_from_slice(self.0.value(row).as_bytes());
+        into.extend_from_slice(self.array.value(row).as_bytes());
     }
 
     fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
-        push_string(into, self.0.value(row).as_bytes());
-    }
-}
-
-/// Texts that are JSON.
-struct JsonTexts<Offset: OffsetSizeTrait>(GenericStringArray<Offset>);
-
-fn json_texts<Offset: OffsetSizeTrait>(array: GenericStringArray<Offset>) -> Box<dyn Cells> {
-    Box::new(JsonTexts(array))
-}
-
-impl<Offset: OffsetSizeTrait> Cells for JsonTexts<Offset> {
-    fn is_null(&self, row: usize) -> bool {
-        self.0.is_null(row)
-    }
-
-    fn text(&self, row: usize, into: &mut Vec<u8>) {
-        into.extend_from_slice(self.0.value(row).as_bytes());
-    }
-
-    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
-        let text = self.0.value(row);
-        match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+        let text = self.array.value(row);
+        if self.are_json && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() {
             // A line of JSON lines has no line break.
-            Ok(_) => into.extend(
+            into.extend(
                 text.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }),
-            ),
-            Err(_) => push_string(into, text.as_bytes()),
+            );
+        } else {
+            push_string(into, text.as_bytes());
         }
     }
 }
@@ -442,10 +427,6 @@ impl Cells for Uuids {
             }
             into.extend_from_slice(format!("{byte:02x}").as_bytes());
         }
-    }
-
-    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
-        in_quotes(into, |into| self.text(row, into));
     }
 
     fn may_need_quotes(&self) -> bool {
@@ -589,10 +570,6 @@ impl Cells for Durations {
         into.push(b'S');
     }
 
-    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
-        in_quotes(into, |into| self.text(row, into));
-    }
-
     fn may_need_quotes(&self) -> bool {
         false
     }
@@ -631,10 +608,6 @@ impl<T: types::DecimalType> Cells for Decimals<T> {
         }
     }
 
-    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
-        in_quotes(into, |into| self.text(row, into));
-    }
-
     fn may_need_quotes(&self) -> bool {
         false
     }
@@ -654,10 +627,6 @@ impl Cells for Displayed {
         if let Ok(formatter) = ArrayFormatter::try_new(&self.0, &options) {
             let _ = write!(into, "{}", formatter.value(row));
         }
-    }
-
-    fn json(&self, row: usize, _: Json, into: &mut Vec<u8>) {
-        in_quotes(into, |into| self.text(row, into));
     }
 }
 

@@ -17,11 +17,11 @@ use arrow::compute::concat_batches;
 use arrow::ipc::writer::StreamWriter;
 use bytes::Bytes;
 use object_store::memory::InMemory;
-use protocol::{ResultEvent, Rows, encode_record};
+use protocol::{Rows, encode_record};
 
 use super::*;
 use crate::batch::{Batch, Event};
-use crate::fixtures::{spec, succeeded};
+use crate::fixtures::{event, spec, succeeded};
 use crate::ledger::{Committed, Ledger};
 use crate::tally::{Effect, Tally};
 
@@ -81,7 +81,7 @@ impl Job {
                     vec![]
                 }
             };
-            encode_record(&ResultEvent::Attempt(Box::new(attempt)), &inline, &mut body);
+            encode_record(&event(attempt), &inline, &mut body);
         }
         let mut batch = Batch::default();
         assert!(batch.add(&Bytes::from(body)).is_none());

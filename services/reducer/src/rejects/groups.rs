@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use protocol::{AttemptStatus, ErrorReport, one_line};
+use protocol::{AttemptStatus, one_line};
 use serde::Serialize;
 
 use super::Reject;
-use crate::failures::{GROUPS_MAX, reason};
+use crate::failures::{GROUPS_MAX, error_line, reason};
 
 /// Rejects whose errors differ only in numbers, paths and quoted texts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -65,11 +65,10 @@ impl RejectGroups {
     /// Adds a reject. Those of a mini-batch follow each other.
     pub fn add(&mut self, reject: &Reject<'_>) {
         let error = &*reject.error;
-        let mut key = (reject.status, reason(error));
+        let mut key = (reject.status, reason(&error.category, &error.message));
         let mut message = one_line(&error.message);
         if self.groups.len() >= GROUPS_MAX && !self.groups.contains_key(&key) {
-            key.1 =
-                reason(&ErrorReport { category: error.category.clone(), ..ErrorReport::default() });
+            key.1 = reason(&error.category, "");
             message.clear();
         }
         let order = self.groups.len();
@@ -123,11 +122,9 @@ impl RejectGroups {
 impl RejectGroup {
     /// Returns exception and message in one line.
     pub fn error(&self) -> String {
-        match (self.exception.is_empty(), self.message.is_empty()) {
-            (true, true) => self.cause.to_owned(),
-            (false, true) => self.exception.clone(),
-            (true, false) => self.message.clone(),
-            (false, false) => format!("{}: {}", self.exception, self.message),
+        match error_line(&self.exception, &self.message) {
+            nothing if nothing.is_empty() => self.cause.to_owned(),
+            line => line,
         }
     }
 }

@@ -158,11 +158,7 @@ mod tests {
 
     use super::*;
     use crate::batch::Batch;
-    use crate::fixtures::{failed, succeeded};
-
-    fn event(attempt: Attempt) -> ResultEvent {
-        ResultEvent::Attempt(Box::new(attempt))
-    }
+    use crate::fixtures::{event, failed, succeeded};
 
     #[test]
     fn index_holds_the_facts_that_a_retry_may_need() {

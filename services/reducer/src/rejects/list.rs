@@ -51,26 +51,17 @@ pub(super) async fn complete(
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use protocol::{
-        AttemptStatus, ErrorReport, REJECTED_MAX, Rejected, ResultEvent, Rows, encode_record,
-    };
+    use protocol::{ErrorReport, REJECTED_MAX, Rejected, Rows, encode_record};
 
     use super::*;
     use crate::Rejects;
-    use crate::fixtures::succeeded;
+    use crate::fixtures::{event, succeeded};
 
     const NAME: &str = "0000000000-3-0-0-17-rejected";
 
     fn rejected(item: u64) -> Rejected {
-        Rejected {
-            item,
-            items: 1,
-            detail: format!("row {item}"),
-            values: String::new(),
-            status: AttemptStatus::RunRaised,
-            error: ErrorReport { category: "ValueError".into(), ..ErrorReport::default() },
-            run: None,
-        }
+        let error = ErrorReport { category: "ValueError".into(), ..ErrorReport::default() };
+        Rejected { detail: format!("row {item}"), error, ..crate::fixtures::rejected(item) }
     }
 
     /// A job of 10 000 rows, every second of which is rejected, and the content of the object with their list.
@@ -86,7 +77,7 @@ mod tests {
         let moved = attempt.move_rejected(REJECTED_MAX, || NAME.to_owned());
         let (_, content) = moved.expect("too many for a message");
         let mut record = Vec::new();
-        encode_record(&ResultEvent::Attempt(Box::new(attempt)), b"", &mut record);
+        encode_record(&event(attempt), b"", &mut record);
         store.commit_segment(0, vec![Bytes::from(record)]).await.expect("writable");
         (folder, store, content)
     }

@@ -9,7 +9,7 @@ use storage::JobStore;
 
 use super::tables::Tables;
 use super::*;
-use crate::fixtures::{failed, succeeded};
+use crate::fixtures::{event, failed, rejected, succeeded};
 
 fn inputs() -> Vec<Input> {
     let input = |name: &str| Input { name: name.into(), ..example_input() };
@@ -125,13 +125,12 @@ fn items_isolated_from_a_success_are_rejects() {
     let inputs = inputs();
     let isolated = |ranges: &[(u64, u64)], work| {
         let rejected = |&(item, items): &(u64, u64)| Rejected {
-            item,
             items,
             detail: format!("row {item}"),
             values: format!("{{\"id\":{item}}}"),
             status: AttemptStatus::RunTimedOut,
             error: ErrorReport { category: format!("Error{item}"), ..ErrorReport::default() },
-            run: None,
+            ..rejected(item)
         };
         let failed: u64 = ranges.iter().map(|(_, items)| items).sum();
         let ranges = ranges.iter().map(rejected).collect();
@@ -213,15 +212,7 @@ fn records_that_could_not_be_read_are_rejects() {
 
 #[test]
 fn isolated_item_names_its_own_run() {
-    let rejected = |run| Rejected {
-        item: 0,
-        items: 1,
-        detail: String::new(),
-        values: String::new(),
-        status: AttemptStatus::RunRaised,
-        error: ErrorReport::default(),
-        run,
-    };
+    let rejected = |run| Rejected { run, ..rejected(0) };
     let own = FailedRun { process: "process007".into(), started_at: 5 };
     // Builds without this field wrote the other one.
     for (run, expected) in [(Some(own), ("process007", 5)), (None, ("process000", 9))] {
@@ -238,17 +229,8 @@ fn isolated_item_names_its_own_run() {
 async fn isolated_items_stay_rejected_until_their_mini_batch_runs_again() {
     let mut job = Committed::new();
     job.plan(3).await;
-    let rejected = Rejected {
-        item: 0,
-        items: 1,
-        detail: String::new(),
-        values: String::new(),
-        status: AttemptStatus::RunRaised,
-        error: ErrorReport::default(),
-        run: None,
-    };
     let isolated =
-        |number| event(Attempt { rejected: vec![rejected.clone()], ..succeeded(number, 3, 2, 1) });
+        |number| event(Attempt { rejected: vec![rejected(0)], ..succeeded(number, 3, 2, 1) });
     job.commit([isolated(0), event(succeeded(1, 1, 1, 1)), isolated(1), isolated(2)]).await;
     assert_eq!(job.paths().await, ["/in/0", "/in/2"], "the first success counts");
     job.commit([ResultEvent::Round(protocol::Round { failed: true, ..Default::default() })]).await;
@@ -308,15 +290,6 @@ fn items_that_nothing_names_are_one_reject() {
         rejects(succeeded(0, 1, 3, 1)),
         (vec![(None, 2, "2 of 3 items".into(), silent)], false)
     );
-    let rejected = |item| Rejected {
-        item,
-        items: 1,
-        detail: String::new(),
-        values: String::new(),
-        status: AttemptStatus::RunRaised,
-        error: ErrorReport::default(),
-        run: None,
-    };
     let unread = UnreadRecord {
         path: "/in/a".into(),
         place: "/in/a, line 2".into(),
@@ -391,10 +364,6 @@ impl Committed {
             );
         }
     }
-}
-
-fn event(attempt: Attempt) -> ResultEvent {
-    ResultEvent::Attempt(Box::new(attempt))
 }
 
 #[tokio::test]

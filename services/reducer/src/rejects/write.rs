@@ -5,7 +5,6 @@
 //! nothing else: the ledger still names the rejects.
 
 use std::fs;
-use std::panic::resume_unwind;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -15,6 +14,7 @@ use tokio::runtime::Handle;
 
 use super::Rejects;
 use super::tables::Tables;
+use crate::tasks::joined;
 use crate::{CrashPoint, Reducer};
 
 /// The tables, by their names below `logs/`.
@@ -75,13 +75,7 @@ impl Reducer {
             (self.spec.inputs.clone(), Handle::current(), incomplete.clone());
         let writing =
             tokio::task::spawn_blocking(move || write(rejects, &inputs, &files, &runtime));
-        let written = match writing.await {
-            Ok(written) => written,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => resume_unwind(panic),
-                Err(error) => Err(error.into()),
-            },
-        };
+        let written = joined(writing.await).unwrap_or_else(|error| Err(error.into()));
         let placed = match written {
             Ok(items) => self.place(&folder, &incomplete).await.map(|()| items),
             Err(error) => Err(error),

@@ -17,11 +17,11 @@ pub(crate) fn headline(tally: &Tally, thresholds: &ErrorThresholds) -> Option<St
         (0, 0) => return None,
         (0, failed) => format!("{failed} of {} failed", counted(items.total, "item")),
         (failed, _) => {
-            let rejected = match tally.items_rejected() {
+            let others = match tally.items_failed_of_successes() {
                 0 => String::new(),
-                rejected => format!(", and {} of the others", counted(rejected, "item")),
+                items => format!(", and {} of the others", counted(items, "item")),
             };
-            format!("{failed} of {} failed{rejected}", counted(mini_batches.total, "mini-batch"))
+            format!("{failed} of {} failed{others}", counted(mini_batches.total, "mini-batch"))
         }
     };
     let causes = tally.failures().causes();
@@ -63,22 +63,16 @@ mod tests {
     use protocol::{Planned, ResultEvent};
 
     use super::*;
-    use crate::fixtures::{failed, succeeded};
-
-    const OFF: ErrorThresholds = ErrorThresholds {
-        error_threshold: -1,
-        allowed_failed_count: -1,
-        allowed_failed_percent: 100.0,
-        fail_fast: 0,
-    };
+    use crate::fixtures::{failed, rejected, succeeded, tally_of};
 
     fn tally(attempts: impl IntoIterator<Item = protocol::Attempt>, mini_batches: u64) -> Tally {
-        let mut tally = Tally::default();
+        let mut tally = tally_of(attempts);
         tally.apply(&ResultEvent::Planned(Planned { mini_batches, items: None }));
-        for attempt in attempts {
-            tally.apply(&ResultEvent::Attempt(Box::new(attempt)));
-        }
         tally
+    }
+
+    fn headline(tally: &Tally) -> Option<String> {
+        super::headline(tally, &ErrorThresholds::default())
     }
 
     #[test]
@@ -87,14 +81,14 @@ mod tests {
         let expected = format!(
             "completed with failures: 1 of 7 mini-batches failed (ValueError: bad value); see logs/job_error.txt; {KEYS}"
         );
-        assert_eq!(headline(&one, &OFF), Some(expected));
+        assert_eq!(headline(&one), Some(expected));
         let mut other = failed(1, 1, true, 1);
         other.error.as_mut().expect("failed").message = "worse.".into();
         let two = tally([failed(0, 1, true, 1), other, succeeded(2, 1, 1, 1)], 3);
-        let limited = ErrorThresholds { error_threshold: 10, ..OFF };
+        let limited = ErrorThresholds { error_threshold: 10, ..Default::default() };
         let expected = "completed with failures: 2 of 3 mini-batches failed (ValueError: bad value and 1 other cause); see \
                         logs/job_error.txt; this is within the limits of the job";
-        assert_eq!(headline(&two, &limited).as_deref(), Some(expected));
+        assert_eq!(super::headline(&two, &limited).as_deref(), Some(expected));
     }
 
     #[test]
@@ -102,27 +96,26 @@ mod tests {
         let mut passing = failed(0, 1, false, 1);
         passing.error.as_mut().expect("failed").message = "the service is away".into();
         let again = succeeded(0, 2, 1, 1);
-        let text = headline(&tally([passing.clone(), again, failed(1, 1, true, 1)], 2), &OFF);
+        let text = headline(&tally([passing.clone(), again, failed(1, 1, true, 1)], 2));
         assert!(text.expect("one failed").contains("(ValueError: bad value)"));
         let mut partly = succeeded(1, 1, 10, 9);
-        partly.rejected = vec![protocol::Rejected {
-            item: 3,
-            items: 1,
-            detail: String::new(),
-            values: String::new(),
-            status: protocol::AttemptStatus::RunRaised,
-            error: protocol::ErrorReport {
-                category: "KeyError".into(),
-                ..protocol::ErrorReport::default()
-            },
-            run: None,
-        }];
-        let text =
-            headline(&tally([passing.clone(), succeeded(0, 2, 1, 1), partly.clone()], 2), &OFF);
+        partly.rejected = vec![rejected(3)];
+        partly.rejected[0].error.category = "KeyError".into();
+        let text = headline(&tally([passing.clone(), succeeded(0, 2, 1, 1), partly.clone()], 2));
         assert!(text.expect("one item failed").contains("1 of 11 items failed (KeyError)"));
-        let text = headline(&tally([failed(0, 1, true, 1), partly], 2), &OFF);
+        let text = headline(&tally([failed(0, 1, true, 1), partly], 2));
         let expected = "1 of 2 mini-batches failed, and 1 item of the others (";
         assert!(text.as_deref().expect("both failed").contains(expected), "{text:?}");
+    }
+
+    #[test]
+    fn failed_items_of_other_mini_batches_are_those_rejected_and_those_without_a_result() {
+        let rejected = protocol::Attempt { rejected: vec![rejected(3)], ..succeeded(1, 1, 10, 7) };
+        for (other, items) in [(rejected, 3), (succeeded(1, 1, 10, 8), 2)] {
+            let text = headline(&tally([failed(0, 1, true, 5), other], 2)).expect("one failed");
+            let expected = format!("1 of 2 mini-batches failed, and {items} items of the others (");
+            assert!(text.contains(&expected), "{text}");
+        }
     }
 
     #[test]
@@ -132,7 +125,7 @@ mod tests {
             attempt.error.as_mut().expect("failed").message = format!("row {row} is bad");
             attempt
         };
-        let text = headline(&tally([of_row(0, 7), of_row(1, 8)], 3), &OFF).expect("two failed");
+        let text = headline(&tally([of_row(0, 7), of_row(1, 8)], 3)).expect("two failed");
         assert!(
             text.starts_with(
                 "completed with failures: 2 of 3 mini-batches failed (ValueError: row 7 is bad);"
@@ -144,7 +137,7 @@ mod tests {
     #[test]
     fn missing_results_are_a_partial_failure() {
         let short = tally([succeeded(0, 1, 10, 9)], 1);
-        let text = headline(&short, &OFF).expect("one item failed");
+        let text = headline(&short).expect("one item failed");
         assert!(
             text.starts_with(
                 "completed with failures: 1 of 10 items failed (run() returned fewer results"
@@ -152,6 +145,6 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("; see logs/rejects.csv; "), "{text}");
-        assert_eq!(headline(&tally([succeeded(0, 1, 1, 1)], 1), &OFF), None);
+        assert_eq!(headline(&tally([succeeded(0, 1, 1, 1)], 1)), None);
     }
 }

@@ -258,7 +258,7 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{failed, succeeded};
+    use crate::fixtures::{ended, failed, succeeded};
 
     #[test]
     fn work_is_added_up_by_process_and_by_node() {
@@ -274,14 +274,7 @@ mod tests {
         let mut other = failed(1, 1, true, 5);
         other.process = "process001".into();
         assert_eq!(summaries.attempt(&other.core(), false), None);
-        summaries.event(&ResultEvent::ProcessEnded {
-            node: "0".into(),
-            process: "process000".into(),
-            return_code: -9,
-            at: 0,
-            wear: None,
-            notice: String::new(),
-        });
+        summaries.event(&ended("0", "process000"));
         let processes = summaries.process_csv();
         let work = "\n0,process000,17,,-9,1,0,10,9,1,0.250000,0.125000,0.200000,,,,0.200000,,,,1.500000,0.500000,0.000000,0.050000\n";
         assert!(processes.contains(work), "{processes}");

@@ -243,14 +243,10 @@ mod tests {
     use protocol::{JobState, Planned, ResultEvent};
 
     use super::*;
-    use crate::fixtures::{failed, succeeded};
+    use crate::fixtures::{event, failed, succeeded, tally_of};
 
     fn tally() -> Tally {
-        let mut tally = Tally::default();
-        for attempt in [succeeded(0, 1, 2, 2), failed(1, 1, false, 2), failed(1, 3, true, 2)] {
-            tally.apply(&ResultEvent::Attempt(Box::new(attempt)));
-        }
-        tally
+        tally_of([succeeded(0, 1, 2, 2), failed(1, 1, false, 2), failed(1, 3, true, 2)])
     }
 
     #[test]
@@ -280,7 +276,7 @@ mod tests {
             for (mini_batch, row) in (0..).zip(rows) {
                 let mut attempt = failed(mini_batch, 1, true, 1);
                 attempt.error.as_mut().expect("failed").message = format!("row {row} is bad");
-                tally.apply(&ResultEvent::Attempt(Box::new(attempt)));
+                tally.apply(&event(attempt));
             }
             job_error(&tally)
         };
@@ -319,7 +315,7 @@ mod tests {
         let error = printing.error.as_mut().expect("failed");
         (error.message, error.printed) = ("worse".into(), "opening a\nno such file".into());
         let mut tally = tally();
-        tally.apply(&ResultEvent::Attempt(Box::new(printing)));
+        tally.apply(&event(printing));
         let text = job_error(&tally);
         assert!(text.contains("\n2 times ValueError: bad value\n  mini-batches: 1\n"), "{text}");
         assert!(text.contains("\n  printed last:\n    opening a\n    no such file\n"), "{text}");

@@ -176,41 +176,28 @@ pub(super) fn state(
         _ if lost => 0,
         _ => before.served,
     };
-    let Demand { job_id, owner, priority, is_canceled, .. } = job;
-    let (job_id, owner, priority, is_canceled) =
-        (job_id.clone(), owner.clone(), *priority, *is_canceled);
-    let had_slice = before.had_slice || (lost && before.has_ended_one);
+    let state = ScheduledJob {
+        job_id: job.job_id.clone(),
+        owner: job.owner.clone(),
+        priority: job.priority,
+        is_canceled: job.is_canceled,
+        admitted_in,
+        had_slice: before.had_slice || (lost && before.has_ended_one),
+        was_interrupted,
+        served,
+        ..ScheduledJob::default()
+    };
     if !has_processes {
         let began = if before.admitted_in.is_some() { now } else { job.enqueued_at.min(now) };
         let waits_since = before.waits_since.or(Some(began));
-        return ScheduledJob {
-            job_id,
-            owner,
-            priority,
-            is_canceled,
-            admitted_in,
-            had_slice,
-            was_interrupted,
-            served,
-            waits_since,
-            waits_for,
-            ..ScheduledJob::default()
-        };
+        return ScheduledJob { waits_since, waits_for, ..state };
     }
     let running =
         || nodes.iter().filter_map(|node| node.jobs.get(&job.job_id)).filter(|_| had_processes);
     let is_ready = || running().any(|running| running.is_ready);
     ScheduledJob {
-        job_id,
-        owner,
-        priority,
-        is_canceled,
-        admitted_in,
-        had_slice,
-        was_interrupted,
-        served,
         served_since: before.served_since.or_else(|| is_ready().then_some(now)),
         has_ended_one: before.has_ended_one || running().any(|running| running.has_ended_one),
-        ..ScheduledJob::default()
+        ..state
     }
 }

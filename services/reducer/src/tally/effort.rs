@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
     use crate::Tally;
-    use crate::fixtures::{failed, succeeded};
+    use crate::fixtures::{event, failed, succeeded};
 
     #[test]
     fn attempts_that_count_add_their_waits_and_successes_what_was_kept() {
@@ -55,7 +55,7 @@ mod tests {
         let success = Attempt { waited: waited(20), items_kept: 4, ..succeeded(0, 2, 9, 9) };
         let mut tally = Tally::default();
         for attempt in [&failure, &failure, &success, &success] {
-            tally.apply(&ResultEvent::Attempt(Box::new(attempt.clone())));
+            tally.apply(&event(attempt.clone()));
         }
         let expected = Effort {
             extra_runs: 1,
@@ -65,12 +65,7 @@ mod tests {
             waited: WaitTimes { limits_milliseconds: 120, services_milliseconds: 2 },
         };
         assert_eq!(tally.effort(), expected);
-        let again = |mini_batch| {
-            ResultEvent::Attempt(Box::new(Attempt {
-                extra_runs: 1,
-                ..failed(mini_batch, 3, true, 9)
-            }))
-        };
+        let again = |mini_batch| event(Attempt { extra_runs: 1, ..failed(mini_batch, 3, true, 9) });
         let mut many = Tally::default();
         for round in 0..2 {
             for mini_batch in 0..9 {

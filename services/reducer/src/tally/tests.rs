@@ -7,11 +7,7 @@ use protocol::{
 
 use super::*;
 use crate::batch::Batch;
-use crate::fixtures::{attempt, failed, fold, succeeded};
-
-fn event(attempt: Attempt) -> ResultEvent {
-    ResultEvent::Attempt(Box::new(attempt))
-}
+use crate::fixtures::{attempt, event, failed, fold, rejected, succeeded};
 
 fn ended(state: JobState) -> ResultEvent {
     ResultEvent::Ended { state, cause: None, error: None }
@@ -118,13 +114,9 @@ fn warnings_of_a_mini_batch_that_fails_count_once_until_it_runs_again() {
 #[test]
 fn rejected_items_are_failed_items_of_a_success() {
     let rejected = Rejected {
-        item: 3,
-        items: 1,
         detail: "/data/3.png".into(),
-        values: String::new(),
-        status: AttemptStatus::RunRaised,
         error: *failed(0, 1, true, 1).error.expect("failed"),
-        run: None,
+        ..rejected(3)
     };
     let isolated =
         event(Attempt { rejected: vec![rejected], extra_runs: 6, ..succeeded(0, 3, 10, 9) });

@@ -1,10 +1,9 @@
 //! Speculative runs of slow mini-batches.
 
-use protocol::{Copies, Descriptor, Rejected, Start, Work};
+use protocol::{Copies, Descriptor, Rejected, Work};
 use queue::Receive;
 
 use super::*;
-use crate::fixtures::started;
 
 const PROCESSES: [&str; 3] = ["process000", "process001", "process002"];
 
@@ -24,11 +23,7 @@ impl Slow {
 
     async fn ends_init(&self) {
         for process in PROCESSES {
-            let (node, process) = ("0".into(), process.into());
-            let (start, notice) = (Start::default(), String::new());
-            let ready =
-                ResultEvent::ProcessReady { node, process, init_seconds: 0.1, start, notice };
-            self.job.send_event(ready).await;
+            self.job.send_event(ready("0", process)).await;
         }
     }
 
@@ -53,17 +48,7 @@ impl Slow {
             job.send_rows(mini_batch, &format!("row {mini_batch}\n")).await;
         }
         for mini_batch in mini_batches - slow..mini_batches {
-            let waiting = Waiting {
-                node: "0".into(),
-                process: format!("process{mini_batch:03}"),
-                mini_batch: Some(mini_batch),
-                phase: SlotPhase::Run,
-                seconds: 30,
-                since: 0,
-                detail: String::new(),
-                stack: String::new(),
-                printed: String::new(),
-            };
+            let waiting = waiting(&format!("process{mini_batch:03}"), mini_batch, 30);
             job.send_event(ResultEvent::Waiting(waiting.into())).await;
         }
         Self { job, tasks }
@@ -163,16 +148,7 @@ async fn rejects_of_the_slower_start_do_not_count() {
     let running = tokio::spawn(slow.job.open().await.run(CancellationToken::new()));
     assert_eq!(slow.copies(9).await.len(), 2);
     slow.copy_succeeds(38).await;
-    let (status, error) = (AttemptStatus::RunRaised, ErrorReport::default());
-    let rejected = vec![Rejected {
-        item: 0,
-        items: 1,
-        detail: "/38".into(),
-        values: String::new(),
-        status,
-        error,
-        run: None,
-    }];
+    let rejected = vec![Rejected { detail: "/38".into(), ..rejected(0) }];
     let isolated = Attempt { rejected, extra_runs: 2, rows: Rows::None, ..succeeded(38, 3, 1, 0) };
     slow.job.send_event(event(isolated)).await;
     slow.job.send_rows(39, "row 39\n").await;

@@ -87,9 +87,7 @@ async fn next_reducer_finishes_after_a_kill_at_any_step() {
 /// Announces a job of which an item and a mini-batch fail.
 async fn announce_with_reject(job: &Job) {
     let error = failed(0, 1, true, 1).error.map(|error| *error).expect("it failed");
-    let (detail, values, status, run) =
-        ("/in/b".into(), String::new(), AttemptStatus::RunRaised, None);
-    let rejected = vec![Rejected { item: 1, items: 1, detail, values, status, error, run }];
+    let rejected = vec![Rejected { detail: "/in/b".into(), error, ..rejected(1) }];
     let pieces = vec![(0, 2), (2, 2)];
     let with_reject = Attempt { rejected, pieces, rows: Rows::Inline, ..succeeded(0, 1, 3, 2) };
     job.send(&[(event(with_reject), b"a\nc\n")]).await;

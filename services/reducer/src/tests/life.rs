@@ -366,19 +366,13 @@ async fn stalled_job_fails_and_names_the_process_it_waits_for() {
     let mut job = Job::new();
     job.spec.progress_update_timeout_seconds = 0;
     let waiting = Waiting {
-        node: "0".into(),
-        process: "process000".into(),
-        mini_batch: Some(0),
-        phase: SlotPhase::Run,
-        seconds: 30,
-        since: 0,
-        detail: String::new(),
         stack: "File \"score.py\", line 7, in run".into(),
         printed: "connecting".into(),
+        ..waiting("process000", 0, 30)
     };
     let mut other = succeeded(5, 1, 1, 1);
     other.process = "process001".into();
-    let started = crate::fixtures::started("0", "process000");
+    let started = started("0", "process000");
     job.send(&[(started, b""), (ResultEvent::Waiting(waiting.into()), b""), (event(other), b"")])
         .await;
     let result = job.run().await;

@@ -1,95 +1,10 @@
 //! Jobs whose output is in a store of its own, which fails for a while or for good.
 
-use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use async_trait::async_trait;
-use futures::stream::BoxStream;
 use object_store::memory::InMemory;
-use object_store::path::Path as ObjectPath;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    Result as StoreResult,
-};
+use object_store::{Error, ObjectStoreExt};
 
+use super::peers::LateStore;
 use super::*;
-
-/// A store that answers the first writes with errors.
-#[derive(Debug)]
-struct FailingStore {
-    memory: InMemory,
-    failures: AtomicUsize,
-    error: fn() -> Error,
-}
-
-impl FailingStore {
-    fn answer(&self) -> StoreResult<()> {
-        match self
-            .failures
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
-        {
-            Ok(_) => Err((self.error)()),
-            Err(_) => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for FailingStore {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.memory.fmt(formatter)
-    }
-}
-
-#[async_trait]
-impl ObjectStore for FailingStore {
-    async fn put_opts(
-        &self,
-        path: &ObjectPath,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> StoreResult<PutResult> {
-        self.answer()?;
-        self.memory.put_opts(path, payload, options).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        path: &ObjectPath,
-        options: PutMultipartOptions,
-    ) -> StoreResult<Box<dyn MultipartUpload>> {
-        self.answer()?;
-        self.memory.put_multipart_opts(path, options).await
-    }
-
-    async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> StoreResult<GetResult> {
-        self.memory.get_opts(path, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, StoreResult<ObjectPath>>,
-    ) -> BoxStream<'static, StoreResult<ObjectPath>> {
-        self.memory.delete_stream(paths)
-    }
-
-    fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
-        self.memory.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> StoreResult<ListResult> {
-        self.memory.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(
-        &self,
-        from: &ObjectPath,
-        to: &ObjectPath,
-        options: CopyOptions,
-    ) -> StoreResult<()> {
-        self.memory.copy_opts(from, to, options).await
-    }
-}
 
 fn overloaded() -> Error {
     Error::Generic { store: "GCS", source: "503 Service Unavailable".into() }
@@ -104,14 +19,13 @@ async fn complete_job(
     peers: Peers,
     failures: usize,
     error: fn() -> Error,
-) -> (Job, Arc<FailingStore>) {
+) -> (Job, Arc<LateStore>) {
     let mut job = Job::new();
     job.options.peers = peers;
     job.spec.output.folder = "gs://bucket/out".into();
     job.send_rows(0, "zero\n").await;
     job.planned(1).await;
-    let store =
-        Arc::new(FailingStore { memory: InMemory::new(), failures: failures.into(), error });
+    let store = Arc::new(LateStore::new(Arc::new(InMemory::new()), "", failures, error));
     job.store.stores().stand_in(&"gs://bucket".parse().expect("a URL"), store.clone());
     (job, store)
 }
@@ -136,7 +50,7 @@ async fn job_stays_open_until_the_store_of_its_output_answers() {
         );
         let result = run.await.expect("no panic").expect("the job ends");
         assert_eq!((result.state, result.cause), (JobState::Completed, None), "{peers:?}");
-        let rows = store.memory.get(&"out/parallel_run_step.txt".into()).await.expect("written");
+        let rows = store.get(&"out/parallel_run_step.txt".into()).await.expect("written");
         assert_eq!(rows.bytes().await.expect("readable"), "zero\n");
         assert_eq!(progress.borrow().trouble, None, "the trouble is over");
     }
@@ -177,7 +91,7 @@ async fn job_that_waits_for_the_store_of_its_output_can_be_canceled_and_retried(
             "{cause}"
         );
 
-        store.failures.store(0, Ordering::SeqCst);
+        store.heal();
         let mut reducer = job.open().await;
         reopen(&mut reducer).await;
         assert_eq!(

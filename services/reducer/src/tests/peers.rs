@@ -11,8 +11,8 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as ObjectPath;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as StoreResult,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result as StoreResult,
 };
 use protocol::{
     Activity, Progress, Running, RunningMiniBatch, SlotPhase, milliseconds_since_epoch,
@@ -135,45 +135,71 @@ async fn late_copy_of_a_report_is_replaced_by_a_complete_one() {
     assert!(job.overview().contains("The job ended: Completed."));
 }
 
-/// A folder in which the first write of one file is slow, or any write of it fails. Counts the reads of this file.
+/// A store in which the first write of some files is slow, or their first writes fail. Counts the reads of these files.
 #[derive(Debug)]
 pub(crate) struct LateStore {
-    folder: LocalFileSystem,
+    inner: Arc<dyn ObjectStore>,
+    /// The end of the names of these files.
     late: &'static str,
     reads: AtomicUsize,
     is_first: AtomicBool,
-    fails: AtomicBool,
+    failures: AtomicUsize,
+    error: fn() -> Error,
     has_begun: Notify,
     may_end: Notify,
 }
 
 impl LateStore {
-    fn below(folder: &Path, late: &'static str) -> Self {
-        let folder = LocalFileSystem::new_with_prefix(folder).expect("a folder");
+    /// The first `failures` writes of the files fail.
+    pub(super) fn new(
+        inner: Arc<dyn ObjectStore>,
+        late: &'static str,
+        failures: usize,
+        error: fn() -> Error,
+    ) -> Self {
         Self {
-            folder,
+            inner,
             late,
             reads: AtomicUsize::default(),
-            is_first: true.into(),
-            fails: false.into(),
+            is_first: false.into(),
+            failures: failures.into(),
+            error,
             has_begun: Notify::new(),
             may_end: Notify::new(),
         }
     }
 
+    fn in_folder(folder: &Path, late: &'static str, failures: usize) -> Self {
+        let folder = LocalFileSystem::new_with_prefix(folder).expect("a folder");
+        let error = || Error::Generic { store: "a test", source: "no answer".into() };
+        Self::new(Arc::new(folder), late, failures, error)
+    }
+
+    /// The first write of the file is slow.
+    fn below(folder: &Path, late: &'static str) -> Self {
+        Self { is_first: true.into(), ..Self::in_folder(folder, late, 0) }
+    }
+
     /// Writes of the file fail until `heal` is called.
     pub(crate) fn failing(folder: &Path, late: &'static str) -> Self {
-        Self { is_first: false.into(), fails: true.into(), ..Self::below(folder, late) }
+        Self::in_folder(folder, late, usize::MAX)
     }
 
     pub(crate) fn heal(&self) {
-        self.fails.store(false, Ordering::SeqCst);
+        self.failures.store(0, Ordering::SeqCst);
+    }
+
+    fn answer(&self, path: &ObjectPath) -> StoreResult<()> {
+        let one_less = |left: usize| left.checked_sub(1);
+        let fails = path.as_ref().ends_with(self.late)
+            && self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok();
+        if fails { Err((self.error)()) } else { Ok(()) }
     }
 }
 
 impl fmt::Display for LateStore {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.folder.fmt(formatter)
+        write!(formatter, "{}", self.inner)
     }
 }
 
@@ -185,17 +211,12 @@ impl ObjectStore for LateStore {
         payload: PutPayload,
         options: PutOptions,
     ) -> StoreResult<PutResult> {
-        if path.as_ref().ends_with(self.late) && self.fails.load(Ordering::SeqCst) {
-            return Err(object_store::Error::Generic {
-                store: "a test",
-                source: "no answer".into(),
-            });
-        }
+        self.answer(path)?;
         if path.as_ref().ends_with(self.late) && self.is_first.swap(false, Ordering::SeqCst) {
             self.has_begun.notify_one();
             self.may_end.notified().await;
         }
-        self.folder.put_opts(path, payload, options).await
+        self.inner.put_opts(path, payload, options).await
     }
 
     async fn put_multipart_opts(
@@ -203,29 +224,30 @@ impl ObjectStore for LateStore {
         path: &ObjectPath,
         options: PutMultipartOptions,
     ) -> StoreResult<Box<dyn MultipartUpload>> {
-        self.folder.put_multipart_opts(path, options).await
+        self.answer(path)?;
+        self.inner.put_multipart_opts(path, options).await
     }
 
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> StoreResult<GetResult> {
         if path.as_ref().ends_with(self.late) {
             self.reads.fetch_add(1, Ordering::SeqCst);
         }
-        self.folder.get_opts(path, options).await
+        self.inner.get_opts(path, options).await
     }
 
     fn delete_stream(
         &self,
         paths: BoxStream<'static, StoreResult<ObjectPath>>,
     ) -> BoxStream<'static, StoreResult<ObjectPath>> {
-        self.folder.delete_stream(paths)
+        self.inner.delete_stream(paths)
     }
 
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
-        self.folder.list(prefix)
+        self.inner.list(prefix)
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> StoreResult<ListResult> {
-        self.folder.list_with_delimiter(prefix).await
+        self.inner.list_with_delimiter(prefix).await
     }
 
     async fn copy_opts(
@@ -234,7 +256,7 @@ impl ObjectStore for LateStore {
         to: &ObjectPath,
         options: CopyOptions,
     ) -> StoreResult<()> {
-        self.folder.copy_opts(from, to, options).await
+        self.inner.copy_opts(from, to, options).await
     }
 }
 
@@ -497,7 +519,7 @@ async fn job_without_workers_waits_and_fails_only_with_a_worker() {
     let reducer = job.open().await;
     let mut progress = reducer.progress();
     let run = tokio::spawn(reducer.run(CancellationToken::new()));
-    let started = crate::fixtures::started("a", "process000");
+    let started = started("a", "process000");
     job.send_event(started).await;
     progress
         .wait_for(|progress| progress.nodes == 1 && progress.silent_since.is_none())
@@ -550,7 +572,7 @@ async fn progress_shows_the_processes_and_mini_batches_of_which_nodes_tell() {
     let mut progress = reducer.progress();
     let _run = AbortOnDropHandle::new(tokio::spawn(reducer.run(CancellationToken::new())));
     // This node was killed: no event tells the end of its process.
-    job.send_event(crate::fixtures::started("a", "process000")).await;
+    job.send_event(started("a", "process000")).await;
     let seen =
         progress.wait_for(|progress| progress.nodes == 1).await.expect("its event arrives").clone();
     assert_eq!((seen.processes, seen.nodes_at_work), (2, 1));
@@ -581,7 +603,7 @@ async fn killed_worker_is_named_within_ten_seconds_and_a_live_one_never() {
             async { tokio::time::timeout(lives, beating).await.expect_err("it never ends") };
         let run = async {
             tokio::time::sleep(first_look * PERIOD / 8).await;
-            job.send_event(crate::fixtures::started("a", "process000")).await;
+            job.send_event(started("a", "process000")).await;
             job.open().await.run(CancellationToken::new()).await
         };
         let looking = async {
@@ -614,11 +636,7 @@ async fn repeated_attempts_are_progress() {
     job.spec.progress_update_timeout_seconds = 2;
     let reducer = job.open().await;
     let run = tokio::spawn(reducer.run(CancellationToken::new()));
-    job.send(&[
-        (crate::fixtures::started("a", "process000"), b""),
-        (event(succeeded(0, 1, 1, 0)), b""),
-    ])
-    .await;
+    job.send(&[(started("a", "process000"), b""), (event(succeeded(0, 1, 1, 0)), b"")]).await;
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         job.send(&[(event(succeeded(0, 1, 1, 0)), b"")]).await;

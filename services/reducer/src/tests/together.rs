@@ -85,7 +85,7 @@ impl Job {
             let mut attempt = succeeded(mini_batch, 1, 1, 1);
             if mini_batch % 5 == 4 {
                 let retry = failed(mini_batch, 1, false, 1);
-                encode_record(&ResultEvent::Attempt(Box::new(retry)), b"", &mut body);
+                encode_record(&event(retry), b"", &mut body);
                 attempt = failed(mini_batch, 2, true, 1);
             } else if mini_batch % 3 == 0 {
                 let name = format!("{mini_batch}-1");
@@ -95,7 +95,7 @@ impl Job {
                 attempt.rows = Rows::Inline;
             }
             let rows = if attempt.rows == Rows::Inline { row.as_bytes() } else { b"" };
-            encode_record(&ResultEvent::Attempt(Box::new(attempt)), rows, &mut body);
+            encode_record(&event(attempt), rows, &mut body);
             self.send(body).await;
         }
         let mut body = begin_message("one");
