@@ -58,7 +58,7 @@ impl RowSchema {
             Kind::Columns(columns) => columns::misfit(columns, row)?,
             Kind::Json(schema) => json_schema::misfit(schema, row)?,
         };
-        Some(in_short(message))
+        Some(cut(message, CHARACTERS_MAX))
     }
 
     /// Returns the rows of JSON lines that do not fit, by position from 0, each with the reason.
@@ -91,10 +91,6 @@ fn is_day(text: &str) -> bool {
 /// Returns a value as JSON, shortened.
 fn shown(value: &Value) -> String {
     cut(value.to_string(), VALUE_CHARACTERS_MAX)
-}
-
-fn in_short(text: String) -> String {
-    cut(text, CHARACTERS_MAX)
 }
 
 fn cut(text: String, characters_max: usize) -> String {

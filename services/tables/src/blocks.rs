@@ -219,7 +219,7 @@ impl TextRanges {
         Windows::new(&mut stream, record_ends(&self.options), whole, u64::MAX).next(&mut text)?;
         let (text, splitter) = (text.as_slice(), splitter(&self.options));
         match LineEnds::of(splitter, text).are_cr_alone(text, true, splitter.delimiter) {
-            true => Err(Error::Kind { path: self.file.name.clone(), message: CR_ALONE.to_owned() }),
+            true => Err(Error::kind(&self.file.name, CR_ALONE)),
             false => Ok(()),
         }
     }

@@ -78,7 +78,7 @@ fn refused(name: &str, field: &Field, options: &TableOptions, how: &str) -> Erro
     let message = format!(
         "column \"{column}\" is {found} and {how} {wanted}; give it another type in `columns`, or none"
     );
-    Error::Kind { path: format!("{name}:"), message }
+    Error::kind(&format!("{name}:"), message)
 }
 
 /// Converts a column. Returns `None` if a value would change or be lost.

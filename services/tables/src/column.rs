@@ -398,17 +398,12 @@ impl Builder for Booleans {
 
     fn take(&mut self, cell: &[u8]) -> std::result::Result<(), Misfit> {
         let trimmed = trim(cell);
-        match (self.parse)(if self.trims { trimmed } else { cell }) {
-            Some(value) => {
-                self.values.append(value);
-                self.valid.append_non_null();
-                Ok(())
-            }
-            None => {
-                self.take_missing();
-                missing(trimmed, Problem::NoTruthValue)
-            }
+        let cell = if self.trims { trimmed } else { cell };
+        if self.take_quickly(cell, 0, cell.len()) {
+            return Ok(());
         }
+        self.take_missing();
+        missing(trimmed, Problem::NoTruthValue)
     }
 
     fn take_missing(&mut self) {

@@ -230,7 +230,7 @@ impl Decoder {
             BlockRange::Lines { .. } if file.is_stream => {
                 let message =
                     "its text must be read from the beginning, but the plan splits it at any line";
-                return Err(Error::Plan { path: name, message: message.to_owned() });
+                return Err(Error::plan(&name, message));
             }
             BlockRange::Lines { first, last } => {
                 let last = last.min(file.bytes);
@@ -251,7 +251,7 @@ impl Decoder {
                 self.append_records(&file, start, end, options, table)?
             }
             BlockRange::RowGroup { .. } => {
-                return Err(wrong_range(&name, "a text file has no row groups"));
+                return Err(Error::plan(&name, "a text file has no row groups"));
             }
         }
         Ok(())
@@ -265,7 +265,7 @@ impl Decoder {
             let names = header_of(file, options, &mut self.text)?;
             if names.iter().any(|name| name.contains('\0')) {
                 let message = "its header is longer than the part of an object that is read for every mini-batch";
-                return Err(Error::Plan { path: file.name.clone(), message: message.to_owned() });
+                return Err(Error::plan(&file.name, message));
             }
             self.own_header = Some((file.identity.clone(), names));
         }
@@ -302,7 +302,7 @@ impl Decoder {
         }
         if end != u64::MAX && stream.position() < end {
             let message = format!("its text ends at byte {}, before byte {end}", stream.position());
-            return Err(Error::Plan { path: file.name.clone(), message });
+            return Err(Error::plan(&file.name, message));
         }
         self.stream = file.is_stream.then_some(stream);
         Ok(())
@@ -356,7 +356,7 @@ impl Decoder {
                         name(&header),
                         name(&table.names)
                     );
-                    return Err(Error::Kind { path: file.name.clone(), message });
+                    return Err(Error::kind(&file.name, message));
                 }
                 Some(_) => table.problems.other_header(&file.name),
                 None => {}
@@ -374,7 +374,7 @@ impl Decoder {
         for block in request.blocks {
             let name = block.block.path.display();
             let BlockRange::RowGroup { row_group, offset, rows } = block.block.range else {
-                return Err(wrong_range(&name, "a Parquet file has no lines"));
+                return Err(Error::plan(&name, "a Parquet file has no lines"));
             };
             let (piece, is_alone) = ((row_group, offset, rows), request.blocks.len() == 1);
             let group =
@@ -493,10 +493,6 @@ fn selection(names: &[String], options: &TableOptions) -> Result<Vec<usize>> {
 /// Decodes one mini-batch. Callers that decode several keep a [`Decoder`].
 pub fn decode(request: &DecodeRequest) -> Result<Decoded> {
     Decoder::default().decode(request)
-}
-
-fn wrong_range(name: &str, message: &str) -> Error {
-    Error::Plan { path: name.to_owned(), message: message.to_owned() }
 }
 
 fn finish(

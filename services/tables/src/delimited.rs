@@ -224,8 +224,6 @@ fn report_replaced(
 ) {
     for (start, end) in rows.cells(index) {
         let cell = text.get(start..end).unwrap_or_default();
-        if memchr::memmem::find(cell, "\u{FFFD}".as_bytes()).is_some() {
-            problems.replaced(origin, start, name, cell);
-        }
+        problems.replaced(Problem::InvalidBytes, origin, start, name, cell);
     }
 }

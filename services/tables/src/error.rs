@@ -45,6 +45,18 @@ pub enum Error {
     Arrow(#[from] arrow::error::ArrowError),
 }
 
+impl Error {
+    /// Creates [`Error::Kind`].
+    pub(crate) fn kind(path: &str, message: impl Into<String>) -> Self {
+        Self::Kind { path: path.to_owned(), message: message.into() }
+    }
+
+    /// Creates [`Error::Plan`].
+    pub(crate) fn plan(path: &str, message: impl Into<String>) -> Self {
+        Self::Plan { path: path.to_owned(), message: message.into() }
+    }
+}
+
 impl Display for Error {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         match self {

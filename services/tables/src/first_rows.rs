@@ -107,7 +107,12 @@ pub(crate) fn in_utc(column: &ArrayRef) -> ArrayRef {
 }
 
 fn cut(text: &str) -> String {
-    match text.char_indices().nth(CELL_CHARACTERS_MAX) {
+    cut_to(text, CELL_CHARACTERS_MAX)
+}
+
+/// Returns a text with an ellipsis in place of what follows its first `characters_max` characters.
+pub(crate) fn cut_to(text: &str, characters_max: usize) -> String {
+    match text.char_indices().nth(characters_max) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -223,8 +228,8 @@ mod tests {
         let times = TimestampSecondArray::from(vec![Some(0), None, None]).with_data_type(zone);
         let batch = RecordBatch::try_new(schema.clone(), vec![numbers, texts, Arc::new(times)])
             .expect("equal lengths");
-        let mut stream = Vec::new();
-        IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
+        let stream = IpcStream::new(&batch).expect("a stream");
+        let stream = stream.pieces().collect::<Vec<_>>().concat();
         let rows = first_stream_rows(&stream, 2).expect("a stream");
         let first = vec![cell("1"), cell("a"), cell("1970-01-01T00:00:00Z")];
         assert_eq!(rows.cells, [first, vec![None, cell("b"), None]]);

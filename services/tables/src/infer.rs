@@ -123,7 +123,7 @@ fn too_few_names(path: &str, names: usize, cells: usize) -> Error {
         plural(cells),
         plural(names)
     );
-    Error::Kind { path: path.to_owned(), message }
+    Error::kind(path, message)
 }
 
 /// The inference of the columns of an input, file by file.

@@ -3,8 +3,6 @@
 //! The stream is a list of buffers that share the memory of the columns. Its size is known before any copy, and the
 //! only copy is that to its destination.
 
-use std::io::{self, Write};
-
 use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
 use arrow::ipc::writer::StreamEncoder;
@@ -33,10 +31,5 @@ impl IpcStream {
     /// Returns the pieces, in order, for a vectored write.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.buffers.iter().map(Buffer::as_slice)
-    }
-
-    /// Copies the stream.
-    pub fn write_to(&self, mut into: impl Write) -> io::Result<()> {
-        self.pieces().try_for_each(|piece| into.write_all(piece))
     }
 }

@@ -379,11 +379,10 @@ impl Table {
                         written,
                         misfit,
                     );
-                } else if (origin.text.replaced || has_half_pair) && has_replacement(written) {
-                    match has_half_pair {
-                        true => self.problems.half_pair(origin, position, &names[index], written),
-                        false => self.problems.replaced(origin, position, &names[index], written),
-                    }
+                } else if origin.text.replaced || has_half_pair {
+                    let problem =
+                        if has_half_pair { Problem::HalfPair } else { Problem::InvalidBytes };
+                    self.problems.replaced(problem, origin, position, &names[index], written);
                 }
             }
             if let Some(key) = unknown {
@@ -402,10 +401,6 @@ impl Table {
         }
         self.names = names;
     }
-}
-
-fn has_replacement(text: &[u8]) -> bool {
-    memchr::memmem::find(text, "\u{FFFD}".as_bytes()).is_some()
 }
 
 fn take(column: &mut Column, value: &Value, written: &[u8]) -> Result<(), Misfit> {

@@ -71,7 +71,7 @@ impl LineEnds {
 /// an LF there, the file has no other row.
 pub(crate) fn refuse_cr_alone(name: &str, splitter: Splitter, first_row: &[u8]) -> Result<()> {
     match LineEnds::of(splitter, first_row).are_cr_alone(first_row, false, splitter.delimiter) {
-        true => Err(Error::Kind { path: name.to_owned(), message: CR_ALONE.to_owned() }),
+        true => Err(Error::kind(name, CR_ALONE)),
         false => Ok(()),
     }
 }

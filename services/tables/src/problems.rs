@@ -348,37 +348,26 @@ impl Problems {
         self.add(Problem::OtherHeader, (None, None), || name.to_owned(), message);
     }
 
-    /// Adds invalid bytes in a cell, which contains U+FFFD instead.
-    pub fn replaced(&mut self, origin: &mut Origin, position: usize, column: &str, value: &[u8]) {
-        let message = |place: &str| {
-            format!(
-                "{place}, column \"{column}\": bytes that are not valid in the file's encoding were replaced by U+FFFD \
-                 in {}",
-                quoted(value)
-            )
+    /// Adds a value that holds U+FFFD in place of invalid bytes, or of half of a surrogate pair.
+    pub fn replaced(
+        &mut self,
+        problem: Problem,
+        origin: &mut Origin,
+        position: usize,
+        column: &str,
+        value: &[u8],
+    ) {
+        if memchr::memmem::find(value, "\u{FFFD}".as_bytes()).is_none() {
+            return;
+        }
+        let what = match problem {
+            Problem::HalfPair => "half of a surrogate pair was",
+            _ => "bytes that are not valid in the file's encoding were",
         };
-        self.add(
-            Problem::InvalidBytes,
-            (Some(column), Some(value)),
-            || origin.describe(position),
-            message,
-        );
-    }
-
-    /// Adds half of a surrogate pair in a text, which contains U+FFFD instead.
-    pub fn half_pair(&mut self, origin: &mut Origin, position: usize, column: &str, value: &[u8]) {
         let message = |place: &str| {
-            format!(
-                "{place}, column \"{column}\": half of a surrogate pair was replaced by U+FFFD in {}",
-                quoted(value)
-            )
+            format!("{place}, column \"{column}\": {what} replaced by U+FFFD in {}", quoted(value))
         };
-        self.add(
-            Problem::HalfPair,
-            (Some(column), Some(value)),
-            || origin.describe(position),
-            message,
-        );
+        self.add(problem, (Some(column), Some(value)), || origin.describe(position), message);
     }
 
     /// Returns one flag per row, `true` for failed rows; `None` if none failed.

@@ -53,12 +53,12 @@ fn check_codecs(metadata: &ArrowReaderMetadata, name: &str) -> Result<()> {
     let mut chunks = metadata.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns);
     match chunks.find_map(|chunk| unread(chunk.compression())) {
         None => Ok(()),
-        Some(codec) => Err(Error::Kind {
-            path: name.to_owned(),
-            message: format!(
+        Some(codec) => {
+            let message = format!(
                 "has columns compressed with {codec}, which is not supported; write it with zstd or snappy"
-            ),
-        }),
+            );
+            Err(Error::kind(name, message))
+        }
     }
 }
 
@@ -74,14 +74,14 @@ fn check_intervals(read: &Schema, metadata: &ParquetMetaData, name: &str) -> Res
     let mut fields = read.fields().iter();
     match fields.find(|field| holds_intervals(field.data_type()) && !is_declared(field)) {
         None => Ok(()),
-        Some(field) => Err(Error::Kind {
-            path: name.to_owned(),
-            message: format!(
+        Some(field) => {
+            let message = format!(
                 "has intervals in column \"{}\", whose months are not read; write it as text, or leave it out with \
                  `columns`",
                 field.name()
-            ),
-        }),
+            );
+            Err(Error::kind(name, message))
+        }
     }
 }
 
@@ -122,10 +122,7 @@ pub fn row_group_bytes(path: &Path, name: &str, row_group: u32) -> Result<Range<
         let columns = group.map(|group| group.columns().iter().map(|column| column.byte_range()));
         Ok(columns.map(|columns| columns.map(ends).reduce(all).unwrap_or(0..0)))
     })?;
-    range.ok_or_else(|| Error::Plan {
-        path: name.to_owned(),
-        message: format!("it has no row group {row_group}"),
-    })
+    range.ok_or_else(|| Error::plan(name, format!("it has no row group {row_group}")))
 }
 
 fn footer(path: &Path, name: &str) -> Result<ArrowReaderMetadata> {
@@ -139,13 +136,13 @@ fn footer_of(file: &File, name: &str) -> Result<ArrowReaderMetadata> {
         let found = load(ArrowReaderOptions::new().with_skip_arrow_metadata(true)).ok();
         match found.and_then(|found| column_of_unknown_type(found.metadata())) {
             None => error,
-            Some((column, bits)) => Error::Kind {
-                path: name.to_owned(),
-                message: format!(
+            Some((column, bits)) => {
+                let message = format!(
                     "declares column \"{column}\" as integers of {bits} bits, which Arrow lacks; write it as text or as \
                      decimals"
-                ),
-            },
+                );
+                Error::kind(name, message)
+            }
         }
     })
 }
@@ -274,7 +271,7 @@ impl RowGroupReader {
                 "row group {row_group} does not hold rows {offset} to {}",
                 offset.saturating_add(rows)
             );
-            return Err(Error::Plan { path: name.to_owned(), message });
+            return Err(Error::plan(name, message));
         }
         let first_row = rows_before.saturating_add(offset);
         let rows = usize::try_from(rows).expect("a mini-batch fits into memory");
@@ -449,12 +446,12 @@ impl Selection {
             .map(|(index, field)| (field.name().as_str(), index))
             .collect();
         let position = |column: &String| {
-            positions.get(column.as_str()).copied().ok_or_else(|| Error::Kind {
-                path: name.to_owned(),
-                message: format!(
+            positions.get(column.as_str()).copied().ok_or_else(|| {
+                let message = format!(
                     "has no column \"{column}\", which `columns` lists and the first file has: write it into the file, or \
                      make files without it an input of their own"
-                ),
+                );
+                Error::kind(name, message)
             })
         };
         let wanted: Vec<usize> = listed.iter().map(position).collect::<Result<_>>()?;

@@ -10,7 +10,7 @@ use protocol::fields;
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::first_rows::in_utc;
+use crate::first_rows::{cut_to, in_utc};
 
 /// Characters that are kept of a value.
 const VALUE_CHARACTERS_MAX: usize = 200;
@@ -81,10 +81,7 @@ fn value(column: &dyn Array, formatter: &ArrayFormatter<'_>, row: usize) -> Valu
     match column.data_type() {
         DataType::Boolean => Value::Bool(text == "true"),
         kind if kind.is_numeric() => number().unwrap_or(Value::String(text)),
-        _ => match text.char_indices().nth(VALUE_CHARACTERS_MAX) {
-            Some((end, _)) => Value::String(format!("{}…", &text[..end])),
-            None => Value::String(text),
-        },
+        _ => Value::String(cut_to(&text, VALUE_CHARACTERS_MAX)),
     }
 }
 
@@ -117,8 +114,8 @@ mod tests {
             ("t\"", Arc::new(LargeStringArray::from(vec!["a\"é\n".to_owned(), "z".repeat(300)]))),
         ];
         let batch = RecordBatch::try_from_iter(columns).expect("equal lengths");
-        let mut stream = Vec::new();
-        IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
+        let stream = IpcStream::new(&batch).expect("a stream");
+        let mut stream = stream.pieces().collect::<Vec<_>>().concat();
         // A memory file is longer than its content.
         stream.extend([7; 100]);
         stream
@@ -136,8 +133,8 @@ mod tests {
         let column = || Arc::new(StringArray::from(vec!["x"])) as ArrayRef;
         let batch = RecordBatch::try_new(schema, vec![column(), column(), column()])
             .expect("equal lengths");
-        let mut stream = Vec::new();
-        IpcStream::new(&batch).expect("a stream").write_to(&mut stream).expect("memory");
+        let stream = IpcStream::new(&batch).expect("a stream");
+        let stream = stream.pieces().collect::<Vec<_>>().concat();
         assert_eq!(row_texts(&stream, &[0], 1000).expect("a stream"), [r#"{"n":"x"}"#]);
     }
 

@@ -16,6 +16,7 @@ use crate::WINDOW_ROWS;
 use crate::blocks::{RangeSize, text_ranges};
 use crate::decode::{DecodeRequest, Decoder, LocalBlock};
 use crate::error::{Result, display, unreadable};
+use crate::first_rows::cut_to;
 use crate::row_groups::guarded;
 use crate::scalar::{is_whole, parse_float, parse_integer, parse_unsigned, trim};
 use crate::source::must_be_read;
@@ -197,10 +198,7 @@ fn values(array: &dyn Array) -> Vec<String> {
 fn samples(values: &[String]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for value in values {
-        let mut shown: String = value.chars().take(SAMPLE_CHARACTERS).collect();
-        if shown.len() < value.len() {
-            shown.push('…');
-        }
+        let shown = cut_to(value, SAMPLE_CHARACTERS);
         if !found.contains(&shown) {
             found.push(shown);
         }

@@ -170,7 +170,7 @@ impl TextFile {
         let head_length = opened.read_at(&mut head, 0)?;
         if let Some(message) = refusal(named(name.as_bytes()), options.format, &head[..head_length])
         {
-            return Err(Error::Kind { path: name.to_owned(), message });
+            return Err(Error::kind(name, message));
         }
         if let Content::Compressed(compression) = content(&head[..head_length]) {
             (opened.compression, opened.is_stream) = (Some(compression), true);
@@ -190,7 +190,7 @@ impl TextFile {
         if opened.charset.is_utf8()
             && let Some(message) = unmarked_utf16(&head[..head_length])
         {
-            return Err(Error::Kind { path: name.to_owned(), message });
+            return Err(Error::kind(name, message));
         }
         if !shows_ends(opened.charset.encoding, options) {
             opened.is_stream = true;

@@ -282,8 +282,7 @@ fn missing_files_and_folders_are_named() {
 fn stream_has_one_batch_and_the_announced_length() {
     let decoded = Input::new("a,b,c\n5,x,\n6,,\n", csv()).decode_all();
     let stream = IpcStream::new(&decoded.batch).expect("encodes");
-    let mut bytes = Vec::new();
-    stream.write_to(&mut bytes).expect("vectors take all");
+    let bytes = stream.pieces().collect::<Vec<_>>().concat();
     assert_eq!(bytes.len() as u64, stream.bytes());
     let reader = arrow::ipc::reader::StreamReader::try_new(&bytes[..], None).expect("a stream");
     let batches: Vec<_> = reader.collect::<Result<_, _>>().expect("complete");
