@@ -58,8 +58,6 @@ pub enum Difference {
         /// The value now, and that of the earlier job, if both are scalars.
         values: Option<(Value, Value)>,
     },
-    /// Another version of Gristmill made the earlier job.
-    Version,
 }
 
 /// A part of a job.
@@ -95,7 +93,6 @@ impl fmt::Display for Difference {
                 write!(f, "{key} is {now} and was {earlier}")
             }
             Self::Setting { key, values: None } => write!(f, "the value of {key} has changed"),
-            Self::Version => f.write_str("it was made by another version of Gristmill"),
         }
     }
 }

@@ -226,8 +226,8 @@ pub fn of_job() -> impl Iterator<Item = &'static Key> {
 }
 
 /// Returns the name of the output file of a job that names none.
-pub fn default_file_name() -> Option<&'static str> {
-    JOB.find("append_row_file_name").and_then(|key| key.default)
+pub fn default_file_name() -> &'static str {
+    JOB.find("append_row_file_name").and_then(|key| key.default).unwrap_or_default()
 }
 
 /// Returns the row of the key whose value the script gets as the option `name`.

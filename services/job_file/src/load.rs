@@ -233,20 +233,17 @@ pub fn read_step(
         job.environment_variables.entry(AzureNames::VARIABLE.to_owned()).or_insert(names);
     }
     job.job_file = job_file.display().to_string();
-    let (file, warnings, assets, listings) =
-        (shown.clone(), Vec::new(), Vec::new(), Inputs::default());
-    let own_folders = Vec::new();
     Some(Parsed {
         spec: job,
         identity,
-        warnings,
+        warnings: Vec::new(),
         compute_target,
         elsewhere,
-        assets,
-        own_folders,
-        file,
+        assets: Vec::new(),
+        own_folders: Vec::new(),
+        file: shown.clone(),
         inputs,
-        listings,
+        listings: Inputs::default(),
     })
 }
 

@@ -7,7 +7,6 @@ use serde_json::{Map, Value as Json};
 
 use crate::keys::default_file_name;
 use crate::paths::without_file_scheme;
-use crate::problem::did_you_mean;
 use crate::values::{choice, key_name, word};
 use crate::{Fault, Location, Node, Paths, Problems, Section};
 
@@ -38,7 +37,7 @@ pub fn read_output(top: &Section<'_>, paths: &Paths, job: &mut JobSpec) {
 
     // Without an output file, its name is not checked, as in Azure ML.
     let name = if is_appended { top.value(FILE_NAME, file_name) } else { None };
-    output.file_name = name.unwrap_or_else(|| default_file_name().unwrap_or_default().to_owned());
+    output.file_name = name.unwrap_or_else(|| default_file_name().to_owned());
     let is_native =
         top.value("output_format", |node| choice(node, &[("text", false), ("native", true)]));
     let by_extension =
@@ -166,13 +165,9 @@ pub fn read_to_csv_arguments(source_directory: &Path, problems: &Problems) -> Ma
     for name in
         arguments.keys().filter(|name| !TO_CSV_ARGUMENTS.split(", ").any(|known| known == *name))
     {
-        let hint = did_you_mean(name, TO_CSV_ARGUMENTS.split(", "));
-        let fault = Fault::of(format!("{name:?}"), TO_CSV_ARGUMENTS);
-        fail(
-            Location::File,
-            field,
-            fault.saying(format!("not an argument of to_csv that can be set{hint}")),
-        );
+        let message = "not an argument of to_csv that can be set";
+        let fault = Fault::unknown(name, TO_CSV_ARGUMENTS.split(", "), message);
+        fail(Location::File, field, fault);
     }
     arguments
 }

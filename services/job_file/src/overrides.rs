@@ -6,14 +6,18 @@ use crate::{Entry, Fault, Location, Node, Problems, Value, find, yaml};
 /// Replaces values. A dot leads into a mapping or an input: `inputs.images.path`, `environment_variables.KIND`.
 pub fn apply(entries: &mut Vec<Entry>, overrides: &[(String, String)], problems: &Problems) {
     for (key, text) in overrides {
-        let value = match text.trim() {
-            "" => Err(Fault::missing("a value behind the `=`; null for the default")),
-            text => yaml::read_value(text),
-        };
         let path = key.replace('[', ".").replace(']', "");
-        if let Err(fault) = value.and_then(|node| set(entries, &path, node)) {
+        if let Err(fault) = read_value(text).and_then(|node| set(entries, &path, node)) {
             problems.add(Location::Override, key, fault);
         }
+    }
+}
+
+/// Reads the value of one of them.
+pub fn read_value(text: &str) -> Result<Node, Fault> {
+    match text.trim() {
+        "" => Err(Fault::missing("a value behind the `=`; null for the default")),
+        text => yaml::read_value(text),
     }
 }
 
@@ -29,43 +33,28 @@ fn set(entries: &mut Vec<Entry>, path: &str, node: Node) -> Result<(), Fault> {
             Fault::of(format!("{path:?}"), key).saying(format!("{key} has no keys below it"))
         );
     }
-    if entries.iter().all(|entry| entry.key != key) {
-        replace(
-            entries,
-            key,
-            Node { location: Location::Override, value: Value::Mapping(Vec::new()) },
-        );
-    }
-    let found = entries
-        .iter_mut()
-        .find(|entry| entry.key == key)
-        .expect("the key exists, or was just added");
+    let found = value_of(entries, key);
     if key == "inputs" {
-        return set_in_input(&mut found.node.value, rest, node);
+        return set_in_input(&mut found.value, rest, node);
     }
-    if let Value::Mapping(entries) = &mut found.node.value {
+    if let Value::Mapping(entries) = &mut found.value {
         match rest.strip_prefix("labels.").filter(|_| key == "requires") {
             Some(label) => set_label(entries, label, node),
             None => replace(entries, rest, node),
         }
         return Ok(());
     }
-    Err(Fault::new(&found.node, format!("a mapping in the job file, or --set {key}=…")))
+    Err(Fault::new(found, format!("a mapping in the job file, or --set {key}=…")))
 }
 
 /// Sets one of the labels that a job requires.
 fn set_label(requires: &mut Vec<Entry>, label: &str, node: Node) {
-    match requires.iter_mut().find(|entry| entry.key == "labels").map(|entry| &mut entry.node.value)
-    {
-        Some(Value::Mapping(labels)) => replace(labels, label, node),
-        _ => {
-            let labels = Value::Mapping(vec![Entry {
-                key: label.to_owned(),
-                location: Location::Override,
-                node,
-            }]);
-            replace(requires, "labels", Node { location: Location::Override, value: labels });
-        }
+    let labels = &mut value_of(requires, "labels").value;
+    if !matches!(labels, Value::Mapping(_)) {
+        *labels = Value::Mapping(Vec::new());
+    }
+    if let Value::Mapping(labels) = labels {
+        replace(labels, label, node);
     }
 }
 
@@ -106,7 +95,18 @@ pub fn name_of(input: &Node, index: usize) -> String {
     name.map_or_else(|| format!("input_{index}"), |name| name.text.clone())
 }
 
-fn replace(entries: &mut Vec<Entry>, key: &str, node: Node) {
+/// Returns the value of a key. An absent one is added as an empty mapping.
+pub fn value_of<'e>(entries: &'e mut Vec<Entry>, key: &str) -> &'e mut Node {
+    if entries.iter().all(|entry| entry.key != key) {
+        let value = Value::Mapping(Vec::new());
+        replace(entries, key, Node { location: Location::Override, value });
+    }
+    let found = entries.iter_mut().find(|entry| entry.key == key);
+    &mut found.expect("the key exists, or was just added").node
+}
+
+/// Sets the value of a key.
+pub fn replace(entries: &mut Vec<Entry>, key: &str, node: Node) {
     let entry = Entry { key: key.to_owned(), location: Location::Override, node };
     match entries.iter_mut().find(|entry| entry.key == key) {
         Some(found) => *found = entry,

@@ -91,6 +91,17 @@ impl Fault {
         Self::of(NOTHING, allowed)
     }
 
+    /// Creates the fault of a name that is none of `known`. The message suggests a similar one.
+    pub fn unknown<'n>(
+        name: &str,
+        known: impl IntoIterator<Item = &'n str>,
+        message: &str,
+    ) -> Self {
+        let known: Vec<&str> = known.into_iter().collect();
+        let hint = did_you_mean(name, known.iter().copied());
+        Self::of(format!("{name:?}"), known.join(", ")).saying(format!("{message}{hint}"))
+    }
+
     /// Creates a fault that its message describes completely.
     pub fn only(message: impl Into<String>) -> Self {
         Self::default().saying(message)

@@ -152,6 +152,11 @@ impl Entry {
         Self { key: key.to_owned(), location: node.location, node }
     }
 
+    /// Creates an entry whose value is a text.
+    pub fn text(key: &str, location: Location, text: &str) -> Self {
+        Self::new(key, Node::text(location, text))
+    }
+
     /// Changes the location of the key, its value and everything in it.
     pub fn relocate_each(&mut self, change: &impl Fn(Location) -> Location) {
         self.location = change(self.location);

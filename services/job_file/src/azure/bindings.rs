@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::expression;
 use super::known;
+use super::layers::Layers;
 use super::reader::Reader;
 use super::register::{Asset, is_plain};
 use super::versioned::{NameTable, Versioned};
@@ -88,7 +89,7 @@ impl Target {
 /// Resolves `${{name}}` of the surroundings of a step.
 pub type Outer<'a> = dyn Fn(&str) -> Result<BoundInput, Fault> + 'a;
 
-const LITERALS: &[&str] = &["string", "number", "integer", "boolean"];
+pub const LITERALS: &[&str] = &["string", "number", "integer", "boolean"];
 const DATA: &[&str] = &[
     "uri_file",
     "uri_folder",
@@ -111,7 +112,62 @@ pub struct UnboundInput<'a> {
     pub overridden: Option<Node>,
 }
 
+impl UnboundInput<'_> {
+    /// Returns whether it has a value, or needs none.
+    pub fn has_value(&self) -> bool {
+        self.given.iter().chain(&self.declared).any(|(entry, _)| match &entry.node.value {
+            Value::Scalar(scalar) => !scalar.is_null(),
+            Value::Mapping(entries) => {
+                ["path", "value", "default"].iter().any(|key| find(entries, key).is_some())
+                    || find(entries, "optional")
+                        .is_some_and(|node| node.written().trim().eq_ignore_ascii_case("true"))
+            }
+            Value::List(_) => true,
+        })
+    }
+}
+
 impl Reader<'_> {
+    /// Returns the inputs of a step or a pipeline. Those that its component does not have are mistakes.
+    /// `takes_overrides`: whether `--input` gives their values.
+    pub fn unbound_inputs<'l>(
+        &self,
+        layers: &'l Layers,
+        prefix: &str,
+        takes_overrides: bool,
+    ) -> Vec<UnboundInput<'l>> {
+        let of_layer = |index: usize, name: &str| -> Option<(&'l Entry, &'l Path)> {
+            layers.0.get(index)?.entries_of("inputs").find(|(entry, _)| entry.key == name)
+        };
+        let unbound = layers.merged("inputs").into_iter().filter_map(|(entry, _)| {
+            let (name, field) = (entry.key.as_str(), format!("{prefix}inputs.{}", entry.key));
+            let (given, declared) = (of_layer(0, name), of_layer(1, name));
+            if let (None, Some(component)) = (declared, layers.0.get(1)) {
+                let known = component.entries_of("inputs").map(|(entry, _)| entry.key.as_str());
+                let fault = Fault::unknown(name, known, "the component has no such input");
+                self.problems.add(entry.location, &field, fault);
+                return None;
+            }
+            Some(UnboundInput { name, field, declared, given, overridden: None })
+        });
+        let mut unbound: Vec<UnboundInput<'l>> = unbound.collect();
+        if takes_overrides {
+            let names: Vec<&str> = unbound.iter().map(|input| input.name).collect();
+            let without = unbound.iter().filter(|input| !input.has_value());
+            let without: Vec<&str> = without.map(|input| input.name).collect();
+            // The input that `--input VALUE`, without a name, gives.
+            let alone = match (&without[..], &names[..]) {
+                ([name], _) | ([], [name]) => Some(*name),
+                _ => None,
+            };
+            self.check_overrides(&names, alone.is_some());
+            for input in &mut unbound {
+                input.overridden = self.overridden(input.name, alone == Some(input.name), &names);
+            }
+        }
+        unbound
+    }
+
     /// Returns the value of an input. `None`: it has a mistake, which is recorded.
     pub fn bind(&self, input: &UnboundInput<'_>, outer: &Outer<'_>) -> Option<BoundInput> {
         for (entry, _) in input.given.iter().chain(&input.declared) {

@@ -47,30 +47,28 @@ impl Reader<'_> {
         let here = top.location_of(&["name", "model"]);
         let mut job = JobFile::default();
         job.put_text("name", here, &job_name(&name));
-        job.put("description", top.find(&["description"]).map(|found| found.node.clone()));
+        job.put("description", top.value(&["description"]));
         self.put_code(&top, &name, here, &mut job);
         self.put_data(here, &mut job);
         for (key, default) in DEFAULTS {
-            let node = settings.find(&[key]).map(|found| found.node.clone());
+            let node = settings.value(&[key]);
             let own = match *key {
                 "max_concurrency_per_instance" => "process_count_per_node",
                 key => key,
             };
             job.put(own, Some(node.unwrap_or_else(|| Node::plain(here, default))));
         }
-        let retries =
-            settings.find(&["retry_settings", "max_retries"]).map(|found| found.node.clone());
+        let retries = settings.value(&["retry_settings", "max_retries"]);
         let retries = retries.unwrap_or_else(|| Node::plain(here, RETRIES));
         self.put_retries(Some(retries), &format!("{prefix}retry_settings.max_retries"), &mut job);
-        let timeout = settings.find(&["retry_settings", "timeout"]).map(|found| found.node.clone());
+        let timeout = settings.value(&["retry_settings", "timeout"]);
         job.put(
             "run_invocation_timeout",
             Some(timeout.unwrap_or_else(|| Node::plain(here, TIMEOUT_SECONDS))),
         );
-        let count = top
-            .find(&["resources", "instance_count"])
-            .or_else(|| settings.find(&["instance_count"]));
-        self.put_nodes(count.map(|found| found.node.clone()), "resources.instance_count", &mut job);
+        let count = top.value(&["resources", "instance_count"]);
+        let count = count.or_else(|| settings.value(&["instance_count"]));
+        self.put_nodes(count, "resources.instance_count", &mut job);
         self.put_results(&settings, prefix, here, &mut job);
         if let Some(LayerValue {
             node: Node { value: Value::Mapping(variables), location }, ..
@@ -179,7 +177,7 @@ impl Reader<'_> {
         job.put_text("output_action", location, &action_text);
         job.put_text("output", here, &self.written(&self.root.display().to_string()));
         if action_text == "append_row" {
-            let name = settings.find(&["output_file_name"]).map(|found| found.node.clone());
+            let name = settings.value(&["output_file_name"]);
             job.put(
                 "append_row_file_name",
                 Some(name.unwrap_or_else(|| Node::text(here, "predictions.csv"))),

@@ -1,11 +1,12 @@
 //! `--set` with the keys of a document, as `az ml job create --set` takes them: `jobs.STEP.inputs.NAME=…`,
 //! `settings.…=…`, `inputs.NAME.path=…`. All other keys are those of the job files of its steps.
 
+use super::bindings::LITERALS;
 use super::kind::DocumentKind;
 use super::known::{self, KnownKeys};
 use crate::keys::JOB;
-use crate::problem::did_you_mean;
-use crate::{Entry, Fault, Location, Node, Problems, Value, find, yaml};
+use crate::overrides::{read_value, replace, value_of};
+use crate::{Entry, Fault, Location, Node, Problems, Value, find};
 
 const INPUTS: &str = "inputs";
 const OUTPUTS: &str = "outputs";
@@ -25,11 +26,7 @@ pub fn apply(
             others.push((key.clone(), text.clone()));
             continue;
         }
-        let value = match text.trim() {
-            "" => Err(Fault::missing("a value behind the `=`; null for the default")),
-            text => yaml::read_value(text),
-        };
-        if let Err(fault) = value.and_then(|node| set(entries, &path, node)) {
+        if let Err(fault) = read_value(text).and_then(|node| set(entries, &path, node)) {
             problems.add(Location::Override, key, fault);
         }
     }
@@ -82,22 +79,12 @@ fn set(entries: &mut Vec<Entry>, path: &[&str], node: Node) -> Result<(), Fault>
         replace(entries, key, node);
         return Ok(());
     }
-    if !entries.iter().any(|entry| entry.key == *key) {
-        replace(
-            entries,
-            key,
-            Node { location: Location::Override, value: Value::Mapping(Vec::new()) },
-        );
-    }
-    let found =
-        &mut entries.iter_mut().find(|entry| entry.key == *key).expect("there, or just added").node;
+    let found = value_of(entries, key);
     let is_group = [INPUTS, OUTPUTS].contains(key);
     match (&mut found.value, rest) {
         (Value::Mapping(steps), [step, _, ..]) if *key == JOBS && find(steps, step).is_none() => {
-            let names: Vec<&str> = steps.iter().map(|entry| entry.key.as_str()).collect();
-            let hint = did_you_mean(step, names.iter().copied());
-            Err(Fault::of(format!("{step:?}"), names.join(", "))
-                .saying(format!("the pipeline has no such step{hint}")))
+            let names = steps.iter().map(|entry| entry.key.as_str());
+            Err(Fault::unknown(step, names, "the pipeline has no such step"))
         }
         (Value::Mapping(bindings), [name]) if is_group => {
             set_binding(bindings, name, node);
@@ -123,7 +110,6 @@ fn set_binding(bindings: &mut Vec<Entry>, name: &str, node: Node) {
         bindings.iter_mut().find(|entry| entry.key == name).map(|entry| &mut entry.node.value);
     match (keys, &node.value) {
         (Some(Value::Mapping(keys)), Value::Scalar(_)) if !keys.is_empty() => {
-            const LITERALS: [&str; 4] = ["string", "number", "integer", "boolean"];
             let is_literal = match find(keys, "type") {
                 Some(kind) => LITERALS.contains(&kind.written().trim()),
                 None => find(keys, "path").is_none(),
@@ -132,13 +118,5 @@ fn set_binding(bindings: &mut Vec<Entry>, name: &str, node: Node) {
             replace(keys, if is_literal { "value" } else { "path" }, node);
         }
         _ => replace(bindings, name, node),
-    }
-}
-
-fn replace(entries: &mut Vec<Entry>, key: &str, node: Node) {
-    let entry = Entry { key: key.to_owned(), location: Location::Override, node };
-    match entries.iter_mut().find(|entry| entry.key == key) {
-        Some(found) => *found = entry,
-        None => entries.push(entry),
     }
 }

@@ -1,6 +1,5 @@
 //! The keys of documents of Azure ML, and why some have no effect here.
 
-use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Problems};
 
 /// The effect of a key.
@@ -157,10 +156,9 @@ pub fn check(
             Some((_, Effect::None(reason))) if !entry.node.is_null() => without.add(field, reason),
             Some(_) => {}
             None => {
-                let names: Vec<&str> = keys(known).map(|(name, _)| name).collect();
-                let hint = did_you_mean(&entry.key, names.iter().copied());
-                let fault = Fault::of(format!("{:?}", entry.key), names.join(", "));
-                problems.add(entry.location, &field, fault.saying(format!("unknown key{hint}")));
+                let names = keys(known).map(|(name, _)| name);
+                let fault = Fault::unknown(&entry.key, names, "unknown key");
+                problems.add(entry.location, &field, fault);
             }
         }
     }

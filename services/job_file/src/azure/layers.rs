@@ -100,6 +100,11 @@ impl Layers {
         })
     }
 
+    /// Returns a copy of the value at a path of keys.
+    pub fn value(&self, path: &[&str]) -> Option<Node> {
+        self.find(path).map(|found| found.node.clone())
+    }
+
     /// Returns the entries of the mapping `key` of all layers, each name once.
     pub fn merged(&self, key: &str) -> Vec<(&Entry, &Path)> {
         let mut merged: Vec<(&Entry, &Path)> = Vec::new();

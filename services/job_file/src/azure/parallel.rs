@@ -46,7 +46,7 @@ impl Reader<'_> {
             && !target.is_given
             && target.file.is_some()
         {
-            target.file = keys::default_file_name().map(str::to_owned);
+            target.file = Some(keys::default_file_name().to_owned());
         }
         self.put_script(layers, around.step, prefix, &mut job);
         let arguments =
@@ -112,7 +112,7 @@ impl Reader<'_> {
     }
 
     pub fn put_description(&self, layers: &Layers, job: &mut JobFile) {
-        job.put("description", layers.find(&["description"]).map(|found| found.node.clone()));
+        job.put("description", layers.value(&["description"]));
         // Only `false` forbids reuse; some documents write it as Python does, `False`.
         if let Some(LayerValue { node, .. }) = layers.find(&["is_deterministic"])
             && node.written().trim().eq_ignore_ascii_case("false")
@@ -273,15 +273,15 @@ impl Reader<'_> {
         let is_table = is_mltable && !mode.starts_with("eval_") || format.is_some();
         let kind = if is_table { "tabular" } else { "file" };
         let mut keys = vec![
-            Entry::new("type", Node::text(location, kind)),
-            Entry::new("path", Node::text(location, &self.written(path))),
+            Entry::text("type", location, kind),
+            Entry::text("path", location, &self.written(path)),
         ];
         if let Some(format) = is_mltable.then_some("mltable").or(format) {
-            keys.push(Entry::new("format", Node::text(location, format)));
+            keys.push(Entry::text("format", location, format));
         }
         if !is_mltable && format.is_some_and(|format| format != TableFormat::Parquet.word()) {
             // As in Azure ML. An MLTable file states it itself.
-            keys.push(Entry::new("on_type_mismatch", Node::text(location, "missing")));
+            keys.push(Entry::text("on_type_mismatch", location, "missing"));
         }
         let input = Entry::new(name, Node { location, value: Value::Mapping(keys) });
         job.put_mapping("inputs", location, vec![input]);

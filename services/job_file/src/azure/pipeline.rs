@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::bindings::{BoundInput, DEFAULT_STORE, Data, Inputs, Target, UnboundInput};
+use super::bindings::{BoundInput, DEFAULT_STORE, Data, Inputs, Target};
 use super::expression;
 use super::kind;
 use super::known;
 use super::layers::{Layer, LayerValue, Layers};
 use super::reader::{Reader, step_name};
-use super::scope::{Scope, StepContext, alone, has_value, unknown};
+use super::scope::{Scope, StepContext, unknown};
 use super::steps::{RUN_ID, Step};
 use crate::problem::did_you_mean;
 use crate::{Entry, Fault, Location, Node, Problems, Value, find};
@@ -231,22 +231,12 @@ impl Reader<'_> {
         };
         let needs = steps.iter().filter(is_needed).map(|step| step.name.clone()).collect();
         let made_earlier = made_by_others.into_iter().map(|(_, path)| path).collect();
-        let (name, assets) = (around.step.to_owned(), scope.assets());
-        let is_command = raw.kind == StepKind::Command;
         let run_paths =
             scope.outputs.values().map(Target::path).filter(|path| path.contains(RUN_ID));
         let run_paths = run_paths.map(|path| self.written(&path)).collect();
-        let default_folders = scope.default_folders();
-        steps.push(Step {
-            name,
-            entries: job.0,
-            needs,
-            made_earlier,
-            assets,
-            default_folders,
-            run_paths,
-            is_command,
-        });
+        let is_command = raw.kind == StepKind::Command;
+        let alone = Step::alone(around.step.to_owned(), job, Some(&scope));
+        steps.push(Step { needs, made_earlier, run_paths, is_command, ..alone });
         StepOutputs { outputs: scope.outputs, is_partial: false }
     }
 
@@ -288,64 +278,24 @@ impl Reader<'_> {
         is_single_step: bool,
     ) -> (Inputs, BTreeMap<String, Problems>) {
         let (mut inputs, mut deferred) = (Inputs::new(), BTreeMap::new());
-        let of_layer = |index: usize| -> Vec<(&Entry, &Path)> {
-            layers.0.get(index).map_or_else(Vec::new, |layer| layer.entries_of("inputs").collect())
-        };
-        let (given, declared) = (of_layer(0), of_layer(1));
-        let all: Vec<(&Entry, &Path)> = layers.merged("inputs");
-        let names: Vec<&str> = all.iter().map(|(entry, _)| entry.key.as_str()).collect();
-        let with_value =
-            || given.iter().chain(&declared).filter(|(entry, _)| has_value(&entry.node));
-        let lacks_value = |name: &&str| with_value().all(|(entry, _)| entry.key != *name);
-        let without: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
-        let alone = alone(&names, &without);
-        if !is_single_step {
-            self.check_overrides(&names, alone.is_some());
-        }
         let no_outer = |name: &str| {
             Err(Fault::of(
                 format!("${{{{{name}}}}}"),
                 "a value: inputs of a pipeline name no others",
             ))
         };
-        for (entry, _) in &all {
-            let name = entry.key.as_str();
-            let own = given.iter().find(|(entry, _)| entry.key == name).copied();
-            let declares = declared.iter().find(|(entry, _)| entry.key == name).copied();
-            if declares.is_none() && layers.0.len() > 1 {
-                let known: Vec<&str> =
-                    declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
-                let hint = did_you_mean(name, known.iter().copied());
-                let fault = Fault::of(format!("{name:?}"), known.join(", "));
-                let fault = fault.saying(format!("the component has no such input{hint}"));
-                self.problems.add(entry.location, &format!("inputs.{name}"), fault);
-                continue;
-            }
-            if is_single_step && without.contains(&name) {
-                inputs.insert(name.to_owned(), BoundInput::Absent);
-                continue;
-            }
-            let overridden = if is_single_step {
-                None
-            } else {
-                self.overridden(name, alone == Some(name), &names)
-            };
-            let input = UnboundInput {
-                name,
-                field: format!("inputs.{name}"),
-                declared: declares,
-                given: own,
-                overridden,
-            };
+        for input in self.unbound_inputs(layers, "", !is_single_step) {
+            let name = input.name.to_owned();
             let bound = match is_single_step {
+                true if !input.has_value() => Some(BoundInput::Absent),
                 true => {
                     let (bound, found) = self.aside(false, |reader| reader.bind(&input, &no_outer));
-                    deferred.insert(name.to_owned(), found);
+                    deferred.insert(name.clone(), found);
                     bound
                 }
                 false => self.bind(&input, &no_outer),
             };
-            inputs.insert(name.to_owned(), bound.unwrap_or_else(BoundInput::refused));
+            inputs.insert(name, bound.unwrap_or_else(BoundInput::refused));
         }
         (inputs, deferred)
     }
@@ -573,11 +523,9 @@ fn outer(
     };
     let Some(entry) = jobs.iter().find(|entry| entry.key == step) else {
         let names = jobs.iter().map(|entry| entry.key.as_str());
-        let hint = did_you_mean(step, names.clone());
-        let fault = Fault::of(format!("${{{{{name}}}}}"), names.collect::<Vec<_>>().join(", "));
-        return Err(
-            fault.saying(format!("there is no step {step:?} whose output could be read{hint}"))
-        );
+        let message = format!("there is no step {step:?} whose output could be read");
+        let fault = Fault::unknown(step, names, &message);
+        return Err(fault.finding(format!("${{{{{name}}}}}")));
     };
     let output = rest.strip_prefix("outputs.").unwrap_or(rest);
     let made_by = Some(format!("{}{step}", frame.names));

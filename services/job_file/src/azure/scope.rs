@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::bindings::{BoundInput, Data, Inputs, Outer, Target, UnboundInput};
+use super::bindings::{BoundInput, Data, Inputs, Outer, Target};
 use super::expression;
 use super::layers::Layers;
 use super::reader::{JobFile, Reader};
@@ -48,59 +48,19 @@ pub struct StepContext<'a> {
 
 impl<'a> Scope<'a> {
     pub fn read(reader: &Reader<'_>, layers: &Layers, around: &StepContext<'a>) -> Self {
-        let StepContext { step, prefix, outer, .. } = around;
-        let mut inputs = Inputs::new();
-        let of_layer = |index: usize| -> Vec<(&Entry, &Path)> {
-            layers.0.get(index).map_or_else(Vec::new, |layer| layer.entries_of("inputs").collect())
-        };
-        let (given, declared) = (of_layer(0), of_layer(1));
-        let mut names: Vec<&str> = declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
-        let only_given =
-            given.iter().map(|(entry, _)| entry.key.as_str()).filter(|name| !names.contains(name));
-        names.extend(only_given.collect::<Vec<_>>());
-        let with_value =
-            || given.iter().chain(&declared).filter(|(entry, _)| has_value(&entry.node));
-        let lacks_value = |name: &&str| with_value().all(|(entry, _)| entry.key != *name);
-        let without_value: Vec<&str> = names.iter().copied().filter(lacks_value).collect();
-        let alone = alone(&names, &without_value);
-        if around.takes_overrides {
-            reader.check_overrides(&names, alone.is_some());
-        }
-        for name in &names {
-            let field = format!("{prefix}inputs.{name}");
-            let own = given.iter().find(|(entry, _)| entry.key == *name).copied();
-            let declares = declared.iter().find(|(entry, _)| entry.key == *name).copied();
-            if let (Some((entry, _)), None, true) = (own, declares, layers.0.len() > 1) {
-                let names: Vec<&str> =
-                    declared.iter().map(|(entry, _)| entry.key.as_str()).collect();
-                let hint = did_you_mean(name, names.iter().copied());
-                let fault = Fault::of(format!("{name:?}"), names.join(", "));
-                let fault = fault.saying(format!("the component has no such input{hint}"));
-                reader.problems.add(entry.location, &field, fault);
-                continue;
-            }
-            let overridden = if around.takes_overrides {
-                reader.overridden(name, alone == Some(name), &names)
-            } else {
-                None
-            };
-            let input = UnboundInput { name, field, declared: declares, given: own, overridden };
-            inputs.insert(
-                (*name).to_owned(),
-                reader.bind(&input, *outer).unwrap_or_else(BoundInput::refused),
-            );
-        }
-        let outputs = Self::outputs(reader, layers, around);
-        let (main, appended) = (None, None);
-        let (step, prefix) = ((*step).to_owned(), (*prefix).to_owned());
+        let unbound = reader.unbound_inputs(layers, around.prefix, around.takes_overrides);
+        let inputs = unbound.iter().map(|input| {
+            let bound = reader.bind(input, around.outer).unwrap_or_else(BoundInput::refused);
+            (input.name.to_owned(), bound)
+        });
         Self {
-            step,
-            prefix,
-            inputs,
-            outputs,
-            main,
-            appended,
-            outer: *outer,
+            step: around.step.to_owned(),
+            prefix: around.prefix.to_owned(),
+            inputs: inputs.collect(),
+            outputs: Self::outputs(reader, layers, around),
+            main: None,
+            appended: None,
+            outer: around.outer,
             undeclared: RefCell::default(),
         }
     }
@@ -269,9 +229,8 @@ impl<'a> Scope<'a> {
             _ => None,
         });
         let all = own.chain(self.undeclared.borrow().clone());
-        let entries = all.map(|(name, data)| {
-            Entry::new(&name, Node::text(data.location, &reader.written(&data.text)))
-        });
+        let entries =
+            all.map(|(name, data)| Entry::text(&name, data.location, &reader.written(&data.text)));
         job.put_mapping("side_inputs", location, entries.collect());
     }
 
@@ -279,7 +238,7 @@ impl<'a> Scope<'a> {
     pub fn put_outputs(&self, reader: &Reader<'_>, location: Location, job: &mut JobFile) {
         let others = self.outputs.iter().filter(|(name, _)| self.appended.as_ref() != Some(name));
         let entries = others.map(|(name, target)| {
-            Entry::new(name, Node::text(target.location, &reader.written(&target.folder)))
+            Entry::text(name, target.location, &reader.written(&target.folder))
         });
         job.put_mapping("outputs", location, entries.collect());
     }
@@ -305,27 +264,6 @@ impl<'a> Scope<'a> {
         let undeclared = self.undeclared.borrow().clone();
         let all = own.chain(undeclared.into_values());
         all.filter_map(|data| Some((data.made_by?, PathBuf::from(data.text)))).collect()
-    }
-}
-
-/// Returns the input that `--input VALUE`, without a name, gives.
-pub fn alone<'n>(names: &[&'n str], without_value: &[&'n str]) -> Option<&'n str> {
-    match (without_value, names) {
-        ([name], _) | ([], [name]) => Some(name),
-        _ => None,
-    }
-}
-
-/// Returns whether an input has a value, or needs none.
-pub fn has_value(node: &Node) -> bool {
-    match &node.value {
-        Value::Scalar(scalar) => !scalar.is_null(),
-        Value::Mapping(entries) => {
-            ["path", "value", "default"].iter().any(|key| find(entries, key).is_some())
-                || find(entries, "optional")
-                    .is_some_and(|node| node.written().trim().eq_ignore_ascii_case("true"))
-        }
-        Value::List(_) => true,
     }
 }
 

@@ -42,19 +42,16 @@ pub struct Step {
 }
 
 impl Step {
-    /// Creates the only step of a document.
-    fn alone(name: String, job: JobFile, scope: Option<&Scope<'_>>) -> Self {
-        let (needs, made_earlier, run_paths) = Default::default();
-        let (assets, default_folders) =
-            scope.map(|scope| (scope.assets(), scope.default_folders())).unwrap_or_default();
+    /// Creates a step that needs no others.
+    pub(super) fn alone(name: String, job: JobFile, scope: Option<&Scope<'_>>) -> Self {
         Self {
             name,
             entries: job.0,
-            needs,
-            made_earlier,
-            assets,
-            default_folders,
-            run_paths,
+            needs: Vec::new(),
+            made_earlier: Vec::new(),
+            assets: scope.map_or_else(Vec::new, Scope::assets),
+            default_folders: scope.map_or_else(Vec::new, Scope::default_folders),
+            run_paths: Vec::new(),
             is_command: false,
         }
     }

@@ -105,19 +105,6 @@ fn read(
         .columns(problems)
         .map_err(|(location, fault)| Some((location, FILE.to_owned(), fault)))?;
     let path_name = table.path_column().to_owned();
-    // Keys of the input itself take precedence.
-    let own =
-        given.iter().filter(|entry| !["path", "format"].contains(&entry.key.as_str())).cloned();
-    let mut all: Vec<Entry> = own.collect();
-    let location = path.location;
-    let format = table
-        .format
-        .filter(|_| !is_file)
-        .map(|format| Entry::new("format", Node::text(location, format.word())));
-    let partition_format = table
-        .partition_format
-        .map(|(format, location)| Entry::new("partition_format", Node::text(location, &format)));
-    let paths = Entry::new("paths", Node { location, value: Value::List(table.paths) });
     if let Some(location) = table.without_effect {
         problems.warn(
             location,
@@ -128,17 +115,27 @@ fn read(
     if let (Some(rows), true) = (&table.rows, is_file) {
         problems.warn(rows.location, FILE, "take and skip have no effect on an input of type file");
     }
-    let converts = table.format.filter(|format| !is_file && format.is_text());
-    let converts =
-        converts.map(|_| Entry::new("on_type_mismatch", Node::text(location, "missing")));
-    let rows = table.rows.into_iter().filter(|_| !is_file).flat_map(Rows::keys);
-    let path_column = table.has_paths.filter(|_| !is_file);
-    let path_column =
-        path_column.map(|location| Entry::new("path_column", Node::text(location, &path_name)));
-    let keys =
-        [paths].into_iter().chain(format).chain(partition_format).chain(columns).chain(path_column);
-    let keys = keys.chain(rows).chain(table.keys);
-    let keys = keys.chain(converts);
+    let location = path.location;
+    let mut keys = vec![Entry::new("paths", Node { location, value: Value::List(table.paths) })];
+    if let Some(format) = table.format.filter(|_| !is_file) {
+        keys.push(Entry::text("format", location, format.word()));
+    }
+    if let Some((format, location)) = table.partition_format {
+        keys.push(Entry::text("partition_format", location, &format));
+    }
+    keys.extend(columns);
+    if let Some(location) = table.has_paths.filter(|_| !is_file) {
+        keys.push(Entry::text("path_column", location, &path_name));
+    }
+    keys.extend(table.rows.into_iter().filter(|_| !is_file).flat_map(Rows::keys));
+    keys.extend(table.keys);
+    if table.format.is_some_and(|format| !is_file && format.is_text()) {
+        keys.push(Entry::text("on_type_mismatch", location, "missing"));
+    }
+    // Keys of the input itself take precedence.
+    let own =
+        given.iter().filter(|entry| !["path", "format"].contains(&entry.key.as_str())).cloned();
+    let mut all: Vec<Entry> = own.collect();
     for key in keys {
         if !all.iter().any(|entry| entry.key == key.key) {
             all.push(key);
@@ -317,7 +314,7 @@ impl MlTable {
                     "utf8" | "utf_8" | "utf8bom" => "utf-8".to_owned(),
                     label => label.to_owned(),
                 };
-                self.keys.push(Entry::new("encoding", Node::text(node.location, &label)));
+                self.keys.push(Entry::text("encoding", node.location, &label));
             }
             "header" => {
                 let header = match written.to_lowercase().as_str() {
@@ -325,7 +322,7 @@ impl MlTable {
                     "true" => "all_files_same_headers".to_owned(),
                     header => header.to_owned(),
                 };
-                self.keys.push(Entry::new("header", Node::text(node.location, &header)));
+                self.keys.push(Entry::text("header", node.location, &header));
             }
             "include_path_column" => {
                 self.has_paths = at(node, boolean(node))?.then_some(node.location)
@@ -336,9 +333,7 @@ impl MlTable {
             key => {
                 let allowed = "delimiter, encoding, header, infer_column_types, support_multi_line, empty_as_string, \
                                include_path_column, path_column";
-                let hint = did_you_mean(key, allowed.split(", "));
-                let fault =
-                    Fault::of(format!("{key:?}"), allowed).saying(format!("unknown option{hint}"));
+                let fault = Fault::unknown(key, allowed.split(", "), "unknown option");
                 return Err((entry.location, fault));
             }
         }
@@ -356,10 +351,8 @@ impl MlTable {
                     }
                 }
                 key => {
-                    let allowed = "sample_size, column_type_overrides";
-                    let hint = did_you_mean(key, allowed.split(", "));
-                    let fault = Fault::of(format!("{key:?}"), allowed)
-                        .saying(format!("unknown option{hint}"));
+                    let known = ["sample_size", "column_type_overrides"];
+                    let fault = Fault::unknown(key, known, "unknown option");
                     return Err((entry.location, fault));
                 }
             }
@@ -454,7 +447,7 @@ impl MlTable {
         }
         let typed = |name: &String| {
             let (kind, at) = self.types.get(name)?;
-            Some(Entry { key: name.clone(), location: *at, node: Node::text(*at, kind) })
+            Some(Entry::text(name, *at, kind))
         };
         let value = match selected.is_empty() {
             true if self.types.is_empty() => return Ok(None),
