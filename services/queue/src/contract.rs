@@ -203,12 +203,8 @@ impl<'a> Tester<'a> {
     }
 
     /// Runs `meanwhile` while a receive waits, and returns the deliveries of that receive.
-    async fn receive_while(
-        &self,
-        messages_max: usize,
-        meanwhile: impl Future<Output = ()>,
-    ) -> Vec<Delivery> {
-        let request = Receive { wait: self.capabilities.wait_max, ..self.request(messages_max) };
+    async fn receive_while(&self, meanwhile: impl Future<Output = ()>) -> Vec<Delivery> {
+        let request = Receive { wait: self.capabilities.wait_max, ..self.request(10) };
         let queue = self.queue.clone();
         let waiting = tokio::spawn(async move { queue.receive(request).await });
         tokio::task::yield_now().await;

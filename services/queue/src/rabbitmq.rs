@@ -143,8 +143,8 @@ impl Debug for RabbitOptions {
 struct RabbitQueue {
     access: Access,
     current: Mutex<Arc<Session>>,
-    /// Held while connecting.
-    connecting: tokio::sync::Mutex<Connecting>,
+    /// Held while connecting. Contains the last failure to connect, and its time.
+    connecting: tokio::sync::Mutex<Option<(Instant, Error)>>,
 }
 
 /// A queue, and everything needed to open a session of it.
@@ -152,14 +152,6 @@ struct Access {
     connections: Arc<Connections>,
     address: Address,
     options: RabbitOptions,
-}
-
-#[derive(Default)]
-struct Connecting {
-    /// The number of sessions that broke.
-    breaks: u32,
-    /// The last failure to connect, and its time.
-    failed: Option<(Instant, Error)>,
 }
 
 impl RabbitQueue {
@@ -196,16 +188,15 @@ impl RabbitQueue {
         if let Some(session) = self.live_session() {
             return Ok(session);
         }
-        if let Some((_, error)) = connecting.failed.as_ref().filter(|(when, _)| *when > called) {
+        if let Some((_, error)) = connecting.as_ref().filter(|(when, _)| *when > called) {
             return Err(error.clone());
         }
-        let generation = connecting.breaks + 1;
+        let generation = self.current().leases.generation + 1;
         let session = self.access.connect(generation, false).await;
-        let session = session
-            .inspect_err(|error| connecting.failed = Some((Instant::now(), error.clone())))?;
+        let session =
+            session.inspect_err(|error| *connecting = Some((Instant::now(), error.clone())))?;
         let session = Arc::new(session);
         let old = std::mem::replace(&mut *self.current(), session.clone());
-        connecting.breaks = generation;
         if old.is_connected() {
             let reason = old.leases.ended().map(|ended| ended.reason).unwrap_or_default();
             tracing::warn!(queue.name = %self.access.address, error = %reason, "reopened the session; all its leases are lost");

@@ -60,7 +60,7 @@ pub struct SqliteQueue {
     path: PathBuf,
     mailbox: Arc<Mailbox>,
     thread: Option<JoinHandle<()>>,
-    file: Option<FileIdentity>,
+    file: FileIdentity,
 }
 
 /// The largest body. SQLite allows nearly 1 GB, but a body is in memory more than once.
@@ -69,26 +69,24 @@ const MESSAGE_BYTES_MAX: usize = 256 << 20;
 impl SqliteQueue {
     /// Opens the queue in the file `path`. Creates the file if it is absent, but not its folder.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, Error> {
-        let path = path.as_ref();
-        Self::start(path, Store::open(path, options, true)?, None)
+        Self::open_file(path.as_ref(), options, true)
     }
 
-    /// Opens a queue whose file may be deleted at any time. Without `create`, the file must exist.
-    fn open_deletable(path: &Path, options: SqliteOptions, create: bool) -> Result<Self, Error> {
+    /// Opens the queue. Without `create`, the file must exist.
+    fn open_file(path: &Path, options: SqliteOptions, create: bool) -> Result<Self, Error> {
         if !create && !path.exists() {
             return Err(absent(path));
         }
         // Another process may delete the file while this one opens it.
         let store = Store::open(path, options, create);
         match (FileIdentity::of(path), store) {
-            (Some(file), Ok(store)) => Self::start(path, store, Some(file)),
-            (None, Err(error)) if create => Err(error),
-            (None, _) => Err(absent(path)),
-            (Some(_), Err(error)) => Err(error),
+            (Some(file), Ok(store)) => Self::start(path, store, file),
+            (file, Err(error)) if create || file.is_some() => Err(error),
+            _ => Err(absent(path)),
         }
     }
 
-    fn start(path: &Path, store: Store, file: Option<FileIdentity>) -> Result<Self, Error> {
+    fn start(path: &Path, store: Store, file: FileIdentity) -> Result<Self, Error> {
         let (path, mailbox) = (path.to_owned(), Arc::new(Mailbox::default()));
         let thread = QueueThread {
             store,
@@ -110,7 +108,7 @@ impl SqliteQueue {
 
     /// Returns whether the file at the path is still the one that was opened.
     fn exists(&self) -> bool {
-        self.file.is_none_or(|file| file.is_at(&self.path))
+        self.file.is_at(&self.path)
     }
 
     async fn call<T: Send + 'static>(

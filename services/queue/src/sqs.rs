@@ -121,11 +121,8 @@ impl SqsQueue {
 
     /// Deletes the queue with its messages.
     pub async fn delete(&self) -> Result<(), Error> {
-        let request = || {
-            let request = self.inner.client.delete_queue().queue_url(&self.inner.url);
-            answer("DeleteQueue", REQUEST_TIME, request.send())
-        };
-        with_retries(request).await.map(drop).map_err(|failure| self.inner.error(failure))
+        let deleted = attributes::delete(&self.inner.client, &self.inner.url).await;
+        deleted.map_err(|failure| self.inner.error(failure))
     }
 }
 

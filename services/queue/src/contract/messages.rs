@@ -87,7 +87,7 @@ pub async fn new_messages_are_delivered_in_order(harness: &dyn Harness) {
 pub async fn send_wakes_waiting_receive(harness: &dyn Harness) {
     let test = Tester::new(harness);
     for body in ["a", "b", "c"] {
-        let deliveries = test.receive_while(10, test.send(&[body])).await;
+        let deliveries = test.receive_while(test.send(&[body])).await;
         assert_eq!(sorted_bodies(&deliveries), [body]);
     }
 }
@@ -97,10 +97,10 @@ pub async fn expired_lease_wakes_waiting_receive(harness: &dyn Harness) {
     let test = Tester::new(harness);
     test.send(&["a"]).await;
     let first = test.take_one().await;
-    let second = test.receive_while(10, test.release(&first.receipt)).await;
+    let second = test.receive_while(test.release(&first.receipt)).await;
     assert_eq!(sorted_bodies(&second), ["a"]);
     if test.capabilities.timed_lease {
-        let third = test.receive_while(10, test.pass(LEASE_UNITS + 1)).await;
+        let third = test.receive_while(test.pass(LEASE_UNITS + 1)).await;
         assert_eq!(sorted_bodies(&third), ["a"]);
         test.assert_count(&third[0], 3);
     }
@@ -159,7 +159,7 @@ pub async fn delayed_message_is_hidden_until_its_time(harness: &dyn Harness) {
     assert_eq!(sorted_bodies(&test.take(1).await), ["now"]);
     test.pass(3).await;
     test.assert_none_visible().await;
-    let deliveries = test.receive_while(10, test.pass(LATE_UNITS + 1)).await;
+    let deliveries = test.receive_while(test.pass(LATE_UNITS + 1)).await;
     assert_eq!(sorted_bodies(&deliveries), ["later"]);
     test.assert_count(&deliveries[0], 1);
 }

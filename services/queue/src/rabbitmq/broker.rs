@@ -3,7 +3,6 @@
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::try_join_all;
@@ -37,16 +36,6 @@ pub struct RabbitBroker {
 }
 
 impl RabbitBroker {
-    /// Connects, without retries, to a broker with default settings except for [`RabbitOptions::consumer_timeout`].
-    pub async fn connect(
-        url: &str,
-        prefix: &str,
-        consumer_timeout: Option<Duration>,
-    ) -> Result<Self, Error> {
-        Self::connect_with(RabbitOptions { consumer_timeout, ..RabbitOptions::new(url, prefix) })
-            .await
-    }
-
     /// Connects, without retries.
     ///
     /// [`Error::Misconfigured`] means a rejected user, a missing virtual host, or an untrusted certificate;

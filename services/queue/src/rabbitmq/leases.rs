@@ -14,7 +14,8 @@ use crate::{Delivery, LeaseClock, Receipt};
 /// The messages of a session. All leases end with it.
 #[derive(Debug)]
 pub(super) struct Leases {
-    generation: u32,
+    /// The number of sessions of the queue before this one.
+    pub generation: u32,
     state: Mutex<State>,
     /// Wakes receivers: a message arrived, the subscription changed, or the session ended.
     pub changed: Notify,

@@ -193,12 +193,10 @@ impl Subscription {
             let tags = if is_sent { &mut sent } else { &mut unsent };
             tags.insert(*tag);
         }
-        let frames =
-            self.queue_frames(Settle::Acknowledge, || (self.leases.settle_tags(&sent), ())).0;
-        written(frames).await?;
-        let frames =
-            self.queue_frames(Settle::Release, || (self.leases.settle_tags(&unsent), ())).0;
-        written(frames).await
+        for (settle, tags) in [(Settle::Acknowledge, sent), (Settle::Release, unsent)] {
+            written(self.queue_frames(settle, || (self.leases.settle_tags(&tags), ())).0).await?;
+        }
+        Ok(())
     }
 
     /// Sends copies. Returns for each whether the broker has confirmed it.

@@ -93,7 +93,7 @@ impl Shared {
         {
             return Ok(queue);
         }
-        let queue = Arc::new(SqliteQueue::open_deletable(&path, self.options.clone(), create)?);
+        let queue = Arc::new(SqliteQueue::open_file(&path, self.options.clone(), create)?);
         open.retain(|_, queue| queue.strong_count() > 0);
         open.insert(path, Arc::downgrade(&queue));
         Ok(queue)

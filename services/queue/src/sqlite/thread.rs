@@ -31,21 +31,12 @@ struct MailboxState {
 }
 
 impl Mailbox {
-    /// Adds a job. A closed mailbox drops the job, and with it the channel for its answer.
     pub(super) fn push(&self, job: Box<dyn Job>) {
-        self.change(|state| {
-            if !state.closed {
-                state.jobs.push(job)
-            }
-        });
+        self.change(|state| state.jobs.push(job));
     }
 
     pub(super) fn push_receiver(&self, receiver: Receiver) {
-        self.change(|state| {
-            if !state.closed {
-                state.receivers.push(receiver)
-            }
-        });
+        self.change(|state| state.receivers.push(receiver));
     }
 
     /// Makes the thread end after the waiting calls.
@@ -53,8 +44,14 @@ impl Mailbox {
         self.change(|state| state.closed = true);
     }
 
+    /// Makes a change and wakes the thread. A closed mailbox drops new calls, and with them the channels for their
+    /// answers.
     fn change(&self, change: impl FnOnce(&mut MailboxState)) {
-        change(&mut self.state.lock().expect("no holder panics"));
+        let mut state = self.state.lock().expect("no holder panics");
+        if !state.closed {
+            change(&mut state);
+        }
+        drop(state);
         self.changed.notify_one();
     }
 
@@ -150,8 +147,8 @@ pub(super) struct QueueThread {
     pub(super) path: PathBuf,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) waiting: Vec<Receiver>,
-    /// The file, if it may be deleted while the queue is open.
-    pub(super) file: Option<FileIdentity>,
+    /// The file, which may be deleted while the queue is open.
+    pub(super) file: FileIdentity,
 }
 
 impl QueueThread {
@@ -173,7 +170,7 @@ impl QueueThread {
 
     /// Runs the jobs, then claims visible messages for the waiting receivers.
     fn serve(&mut self, mut jobs: Vec<Box<dyn Job>>) {
-        if self.file.is_some_and(|file| !file.is_at(&self.path)) {
+        if !self.file.is_at(&self.path) {
             return self.fail_with(jobs, &absent(&self.path));
         }
         let worthwhile = if jobs.is_empty() { self.has_awaited_message() } else { Ok(true) };

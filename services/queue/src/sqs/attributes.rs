@@ -194,6 +194,12 @@ async fn create(
     }
 }
 
+pub(super) async fn delete(client: &Client, url: &str) -> Result<(), Failure> {
+    let request =
+        || answer("DeleteQueue", REQUEST_TIME, client.delete_queue().queue_url(url).send());
+    with_retries(request).await.map(drop)
+}
+
 /// Requests the attributes and depth of a queue.
 pub(super) async fn describe(
     client: &Client,

@@ -12,9 +12,9 @@ use tokio::time::timeout;
 use tokio::{join, try_join};
 use tokio_util::task::TaskTracker;
 
-use super::attributes::{RECEIVES_MAX, check_region, find};
+use super::attributes::{RECEIVES_MAX, check_region, delete, find};
 use super::failure::Failure;
-use super::service::{REQUEST_TIME, answer, connect, with_retries};
+use super::service::{REQUEST_TIME, connect};
 use super::{Redrive, SqsOptions, SqsQueue, WAIT_MAX, region};
 use crate::broker::{Naming, QueueRole};
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
@@ -79,15 +79,8 @@ impl SqsBroker {
     }
 
     async fn delete_queue(&self, name: String) -> Result<(), Error> {
-        let delete = async {
-            let url = find(&self.client, &name).await?;
-            let request = || {
-                let request = self.client.delete_queue().queue_url(&url);
-                answer("DeleteQueue", REQUEST_TIME, request.send())
-            };
-            with_retries(request).await.map(drop)
-        };
-        match delete.await {
+        let deletion = async { delete(&self.client, &find(&self.client, &name).await?).await };
+        match deletion.await {
             Ok(()) | Err(Failure::NoQueue) => Ok(()),
             Err(failure) => Err(failure.explain(&name, region(&self.client))),
         }

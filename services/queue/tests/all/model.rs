@@ -32,7 +32,7 @@ enum Step {
         time: u64,
     },
     Depth,
-    /// Drops the queue and opens it again.
+    /// Drops the queue, if it outlives that, and opens it again.
     Reopen,
 }
 
@@ -166,8 +166,14 @@ impl Receipts {
     }
 }
 
-/// Takes a step that needs only the queue, and compares the result with the model. Returns false for any other step.
-async fn check(queue: &dyn Queue, model: &mut Model, receipts: &mut Receipts, step: &Step) -> bool {
+/// Takes a step and compares the result with the model.
+async fn check(
+    queue: &dyn Queue,
+    clock: &ManualClock,
+    model: &mut Model,
+    receipts: &mut Receipts,
+    step: &Step,
+) {
     match step {
         Step::Send { delays } => queue.send(model.send(delays)).await.expect("sends"),
         Step::Receive { messages_max, visibility } => {
@@ -213,10 +219,13 @@ async fn check(queue: &dyn Queue, model: &mut Model, receipts: &mut Receipts, st
             queue.release(&asked).await.expect("releases");
             chosen.iter().for_each(|(_, of_model)| model.release(*of_model));
         }
+        Step::Pass { time } => {
+            model.now += time;
+            clock.advance(milliseconds(*time));
+        }
         Step::Depth => assert_eq!(queue.depth().await.expect("answers"), model.depth()),
-        _ => return false,
+        Step::Reopen => {}
     }
-    true
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -233,20 +242,11 @@ async fn check_sqlite(steps: &[Step]) {
     };
     let (mut queue, mut model, mut receipts) = (open(), Model::new(), Receipts::default());
     for step in steps {
-        if check(&queue, &mut model, &mut receipts, step).await {
-            continue;
+        if matches!(step, Step::Reopen) {
+            drop(queue);
+            queue = open();
         }
-        match step {
-            Step::Pass { time } => {
-                model.now += time;
-                clock.advance(milliseconds(*time));
-            }
-            Step::Reopen => {
-                drop(queue);
-                queue = open();
-            }
-            checked => unreachable!("{checked:?}"),
-        }
+        check(&queue, &clock, &mut model, &mut receipts, step).await;
     }
 }
 
@@ -256,11 +256,7 @@ async fn check_memory(steps: &[Step]) {
     let (queue, mut model, mut receipts) =
         (MemoryQueue::new(options), Model::new(), Receipts::default());
     for step in steps {
-        check(&queue, &mut model, &mut receipts, step).await;
-        if let Step::Pass { time } = step {
-            model.now += time;
-            clock.advance(milliseconds(*time));
-        }
+        check(&queue, &clock, &mut model, &mut receipts, step).await;
     }
 }
 

@@ -14,7 +14,7 @@ use crate::broker::Broker;
 use crate::proxy::Proxy;
 use crate::{
     Deleted, PATIENCE, channel, connect, log, options, receive, receive_one, request, send,
-    shared_url, unused_queues,
+    unused_queues,
 };
 
 struct Rabbit {
@@ -273,24 +273,4 @@ async fn closed_broker_ends_waiting_receives_and_opens_no_connection() {
         "{refused:#}"
     );
     assert_eq!(rabbit.broker.connections(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn broker_connects_like_a_queue() {
-    let rabbit = Rabbit::new().await;
-    let timeout = Some(Duration::from_secs(1200));
-    let broker = RabbitBroker::connect(&shared_url(), &rabbit.options.prefix, timeout)
-        .await
-        .expect("connects");
-    let queues = broker.create("job").await.expect("creates");
-    assert_eq!(
-        queues.tasks.limits(),
-        RabbitOptions { consumer_timeout: timeout, ..options("", "") }.limits()
-    );
-    let refused = RabbitBroker::connect("http://host", "demo", None).await.expect_err("not a URL");
-    assert!(matches!(refused, Error::Misconfigured { .. }), "{refused:?}");
-    let refused = RabbitBroker::connect("amqp://127.0.0.1:1", "demo", None)
-        .await
-        .expect_err("no broker listens");
-    assert!(format!("{refused:#}").contains("is RabbitMQ running?"), "{refused:#}");
 }

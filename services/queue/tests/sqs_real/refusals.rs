@@ -15,7 +15,7 @@ use crate::{
 const CHILD: &str = "GRISTMILL_TEST_SQS_CHILD";
 
 /// Asserts that a call failed permanently, with an error of one line that contains these texts.
-fn assert_error<T>(result: Result<T, Error>, expected: &[&str]) {
+pub fn assert_error<T>(result: Result<T, Error>, expected: &[&str]) {
     let error = result.err().expect("fails");
     assert!(matches!(error, Error::Misconfigured { .. }), "{error:?}");
     let text = format!("{error:#}");
