@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use protocol::{
-    Activity, Descriptor, JobSpec, Members, REJECTED_MAX, ResultEvent, SLOT_PHASES,
-    milliseconds_since_epoch,
+    Activity, Descriptor, JobSpec, REJECTED_MAX, ResultEvent, SLOT_PHASES, milliseconds_since_epoch,
 };
 use queue::{Delivery, Queue};
 use storage::JobStore;
@@ -41,7 +40,7 @@ use crate::memory_groups::MemoryGroup;
 use crate::node::agent_link::AgentLink;
 use crate::node_lock::NodeLockHolder;
 use crate::node_log::NodeLog;
-use crate::prepare::{Preparation, Preparer};
+use crate::prepare::Preparer;
 use crate::python_process::{PythonProcess, Report};
 use crate::scheduler::{
     AgentAllocation, Config, Event, NOTICE_AFTER_MAX, NOTICE_AGAIN, ProcessId, Scheduler, Stop,
@@ -313,11 +312,6 @@ impl Drop for IdleOnDrop {
 /// A message from a task beside the loop.
 enum Message {
     Received(Result<Vec<Delivery>>),
-    Prepared {
-        lease: LeaseId,
-        descriptor: Box<Descriptor>,
-        preparation: Preparation,
-    },
     Process {
         process: ProcessId,
         report: Report,
@@ -325,10 +319,8 @@ enum Message {
     /// A report of the template.
     Template(Report),
     LeaseLost(LeaseId),
-    /// Mini-batches that were copied and have succeeded.
-    Decided(Vec<u64>),
-    /// The nodes that work on the job.
-    Members(Members),
+    /// An event that the scheduler handles as it is.
+    Event(Box<Event>),
 }
 
 /// The scheduler of one job, and the state that its actions need.

@@ -432,8 +432,7 @@ mod tests {
 
     use super::*;
     use crate::lease::LeaseId;
-    use crate::prepare::Prepared;
-    use crate::scheduler::{EndedAttempt, Timestamp, conclude, tests};
+    use crate::scheduler::{conclude, tests};
     use crate::silent_store::SilentStore;
 
     const PATIENCE: Duration = Duration::from_secs(120);
@@ -486,19 +485,16 @@ mod tests {
 
     /// Returns the outcome of an attempt.
     fn outcome(lease: LeaseId, descriptor: Descriptor, ending: protocol::Ending) -> Outcome {
-        let began = Timestamp { instant: std::time::Instant::now(), milliseconds: 5 };
-        let attempted = EndedAttempt {
-            prepared: Prepared::unreadable(&descriptor),
-            descriptor,
-            deliveries_lost: 2,
-            received: began.instant,
-            preparation: Duration::ZERO,
-            began,
-            waited: Default::default(),
-        };
+        let began = tests::moment();
+        let attempted = tests::attempted(descriptor, began);
         let (attempt, next_try) = conclude(attempted, ["0", "process000"], ending, 3, began);
         let (rows, has_checkpoints, of_rows) = (Bytes::new(), false, None);
         Outcome { lease, process: None, attempt, rows, next_try, has_checkpoints, of_rows }
+    }
+
+    fn success(lease: LeaseId, mini_batch: u64, rows: Bytes) -> Announcement {
+        let outcome = outcome(lease, descriptor(mini_batch, 10), protocol::Ending::empty());
+        Announcement::Outcome(Outcome { rows, ..outcome }.into())
     }
 
     async fn receive(queue: &MemoryQueue) -> Delivery {
@@ -635,8 +631,7 @@ mod tests {
         node.results.fail_next(5);
         let lease = node.hold().await;
         let rows = Bytes::from(vec![b'x'; ROWS_BYTES_MAX]);
-        let outcome = outcome(lease, descriptor(7, 10), protocol::Ending::empty());
-        node.announcements.send(Announcement::Outcome(Box::new(Outcome { rows, ..outcome })));
+        node.announcements.send(success(lease, 7, rows));
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(node.announcements.are_behind(), "the queue is away");
         receive(&node.results).await;
@@ -682,9 +677,7 @@ mod tests {
         let checkpoints = Checkpoints::new(&store, Path::new("/nowhere"), None);
         let node = node_with(10_000, store, checkpoints);
         let lease = node.hold().await;
-        let outcome = outcome(lease, descriptor(7, 10), protocol::Ending::empty());
-        let rows = Bytes::from(vec![b'x'; 1 << 20]);
-        node.announcements.send(Announcement::Outcome(Box::new(Outcome { rows, ..outcome })));
+        node.announcements.send(success(lease, 7, vec![b'x'; 1 << 20].into()));
         // The lease ends after thirty seconds.
         tokio::time::sleep(Duration::from_secs(25)).await;
         assert_eq!(node.results.depth().await.expect("answers").visible, 0);
@@ -712,32 +705,6 @@ mod tests {
     fn slow(put: Duration) -> Arc<dyn ObjectStore> {
         let config = ThrottleConfig { wait_put_per_call: put, ..ThrottleConfig::default() };
         Arc::new(ThrottledStore::new(InMemory::new(), config))
-    }
-
-    fn success(lease: LeaseId, mini_batch: u64, rows: Bytes) -> Announcement {
-        let descriptor = descriptor(mini_batch, 10);
-        let began = Timestamp { instant: std::time::Instant::now(), milliseconds: 5 };
-        let attempted = EndedAttempt {
-            prepared: Prepared::without_reading(&descriptor).expect("local files"),
-            descriptor,
-            deliveries_lost: 0,
-            received: began.instant,
-            preparation: Duration::ZERO,
-            began,
-            waited: Default::default(),
-        };
-        let (attempt, next_try) =
-            conclude(attempted, ["0", "process000"], protocol::Ending::empty(), 3, began);
-        let outcome = Outcome {
-            lease,
-            process: None,
-            attempt,
-            rows,
-            next_try,
-            has_checkpoints: false,
-            of_rows: None,
-        };
-        Announcement::Outcome(outcome.into())
     }
 
     /// Receives and acknowledges messages until this many attempts have arrived, and returns their mini-batches.

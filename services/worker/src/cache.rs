@@ -178,9 +178,14 @@ impl Cache {
         bytes: u64,
         make: impl Future<Output = Result<()>>,
     ) -> Result<PinnedEntry> {
-        let making = match self.acquire(kind, name).await? {
-            Ok(used) => return Ok(used),
-            Err(making) => making,
+        let making = loop {
+            let (cache, entry) = (self.clone(), name.to_owned());
+            let taken = tokio::task::spawn_blocking(move || cache.take(kind, &entry)).await;
+            match taken.context("examining an entry panicked")?? {
+                Acquisition::Present(used) => return Ok(used),
+                Acquisition::Absent(making) => break making,
+                Acquisition::Taken => sleep(ACQUIRE_EVERY).await,
+            }
         };
         let cache = self.clone();
         let room = tokio::task::spawn_blocking(move || cache.make_room(bytes));
@@ -199,22 +204,6 @@ impl Cache {
                 full.into()
             }
             _ => error,
-        }
-    }
-
-    async fn acquire(
-        &self,
-        kind: EntryKind,
-        name: &str,
-    ) -> Result<std::result::Result<PinnedEntry, NewEntry>> {
-        loop {
-            let (cache, entry) = (self.clone(), name.to_owned());
-            let taken = tokio::task::spawn_blocking(move || cache.take(kind, &entry)).await;
-            match taken.context("examining an entry panicked")?? {
-                Acquisition::Present(used) => return Ok(Ok(used)),
-                Acquisition::Absent(making) => return Ok(Err(making)),
-                Acquisition::Taken => sleep(ACQUIRE_EVERY).await,
-            }
         }
     }
 

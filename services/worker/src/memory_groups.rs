@@ -350,10 +350,15 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Returns the number after a word at the beginning of a line.
-fn value(file: &Path, word: &str) -> Option<u64> {
-    read_to_string(file).ok()?.lines().find_map(|line| line.strip_prefix(word)?.trim().parse().ok())
+/// Returns the number after a word at the beginning of a line of a file of the kernel; in bytes if it is one of kilobytes.
+pub(crate) fn value(file: &Path, word: &str) -> Option<u64> {
+    let text = read_to_string(file).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(word))?.trim();
+    match value.strip_suffix(" kB") {
+        Some(kilobytes) => Some(kilobytes.parse::<u64>().ok()? * 1024),
+        None => value.parse().ok(),
+    }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -132,6 +132,7 @@ mod tests {
     use protocol::{AttemptStatus, REJECTED_MAX, decode_records, job_of_message};
 
     use super::*;
+    use crate::scheduler::{conclude, tests};
 
     fn init_failed(bytes: usize) -> ResultEvent {
         let error = ErrorReport { traceback: "ü".repeat(bytes / 2), ..ErrorReport::default() };
@@ -182,37 +183,15 @@ mod tests {
             error,
             run: None,
         };
-        let attempt = Attempt { rejected: vec![rejected; REJECTED_MAX], ..attempt() };
+        let now = tests::moment();
+        let attempted = tests::attempted(tests::descriptor(0, protocol::Work::Rank), now);
+        let ending = protocol::Ending::empty();
+        let (attempt, _) = conclude(attempted, ["0", "process000"], ending, 1, now);
+        let attempt = Attempt { rejected: vec![rejected; REJECTED_MAX], ..attempt };
         let mut messages = Messages::new("job", 192 * 1024);
         messages.push(&ResultEvent::Attempt(Box::new(attempt)), &vec![b'r'; INLINE_ROWS_BYTES_MAX]);
         let [message] = &messages.finish()[..] else { panic!("one event") };
         assert!(message.body.len() <= 192 * 1024, "{}", message.body.len());
-    }
-
-    fn attempt() -> Attempt {
-        let descriptor = crate::scheduler::tests::descriptor(0, protocol::Work::Rank);
-        let prepared =
-            crate::prepare::Prepared::without_reading(&descriptor).expect("nothing to read");
-        let now =
-            crate::scheduler::Timestamp { instant: std::time::Instant::now(), milliseconds: 0 };
-        let (received, preparation) = (now.instant, std::time::Duration::ZERO);
-        let attempted = crate::scheduler::EndedAttempt {
-            descriptor,
-            deliveries_lost: 0,
-            prepared,
-            received,
-            preparation,
-            began: now,
-            waited: Default::default(),
-        };
-        crate::scheduler::conclude(
-            attempted,
-            ["0", "process000"],
-            protocol::Ending::empty(),
-            1,
-            now,
-        )
-        .0
     }
 
     #[test]

@@ -8,7 +8,7 @@ use protocol::Offer;
 
 use crate::gpu::cores;
 use crate::memory_groups::path_of_version_1;
-use crate::pressure::machine;
+use crate::pressure::{groups, machine};
 
 /// Returns the offer of a worker on this machine, or in this container.
 pub fn offer(gpus: u32, labels: BTreeMap<String, String>) -> Offer {
@@ -23,50 +23,39 @@ fn memory(root: &Path) -> u64 {
 
 /// Returns the limits of the control groups of this process.
 fn limits(root: &Path) -> Vec<u64> {
-    let groups = root.join("sys/fs/cgroup");
     let own = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let [first, second] = [
-        own.lines().find_map(path_of_version_1),
-        own.lines().find_map(|line| line.strip_prefix("0::/")),
-    ];
-    let within = |own: Option<&str>, root: &str, file: &str| {
-        let root = groups.join(root);
-        let groups =
-            Path::new(own.unwrap_or_default()).ancestors().map(|group| root.join(group).join(file));
-        groups.collect::<Vec<_>>()
-    };
-    let files =
-        [within(second, "", "memory.max"), within(first, "memory", "memory.limit_in_bytes")]
-            .concat();
-    files.into_iter().filter_map(|file| read_to_string(file).ok()?.trim().parse().ok()).collect()
+    let own = Path::new(own.lines().find_map(path_of_version_1).unwrap_or_default());
+    let of_version_1 = own
+        .ancestors()
+        .map(|group| root.join("sys/fs/cgroup/memory").join(group).join("memory.limit_in_bytes"));
+    let files = groups(root).into_iter().map(|group| group.join("memory.max")).chain(of_version_1);
+    files.filter_map(|file| read_to_string(file).ok()?.trim().parse().ok()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory_groups::tests::Root;
 
     #[test]
     fn memory_is_the_smallest_limit() {
-        let root = tempfile::tempdir().expect("temporary folder");
-        let write = |name: &str, text: &str| {
-            let path = root.path().join(name);
-            std::fs::create_dir_all(path.parent().expect("has a folder")).expect("writable");
-            std::fs::write(path, text).expect("writable");
-        };
-        assert_eq!(memory(root.path()), 0, "unknown");
+        let root = Root::new([]);
+        let write = |name, text| root.write(name, text);
+        let memory = || memory(&root.path(""));
+        assert_eq!(memory(), 0, "unknown");
         write("proc/meminfo", "MemTotal:       16000000 kB\nMemAvailable:  1 kB\n");
         write("proc/self/cgroup", "0::/system.slice/worker.service\n");
         write("sys/fs/cgroup/system.slice/worker.service/memory.max", "max\n");
-        assert_eq!(memory(root.path()), 16_384_000_000);
+        assert_eq!(memory(), 16_384_000_000);
         write("sys/fs/cgroup/system.slice/memory.max", "4294967296\n");
-        assert_eq!(memory(root.path()), 4 << 30, "a group around that of the process");
+        assert_eq!(memory(), 4 << 30, "a group around that of the process");
         write("sys/fs/cgroup/system.slice/worker.service/memory.max", "1073741824\n");
-        assert_eq!(memory(root.path()), 1 << 30);
+        assert_eq!(memory(), 1 << 30);
         write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-        assert_eq!(memory(root.path()), 1 << 30, "version 1 without a limit");
+        assert_eq!(memory(), 1 << 30, "version 1 without a limit");
         write("proc/self/cgroup", "9:memory:/box/inner\n0::/system.slice/worker.service\n");
         write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "536870912\n");
-        assert_eq!(memory(root.path()), 1 << 29, "a group of version 1 around that of the process");
+        assert_eq!(memory(), 1 << 29, "a group of version 1 around that of the process");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
+use crate::memory_groups::value;
+
 /// Memory is short when less is available than this part of it, or than this many bytes if that is less.
 const PART: u64 = 10;
 const BYTES: u64 = 2 << 30;
@@ -29,29 +31,21 @@ fn limits(root: &Path) -> impl Iterator<Item = (u64, u64)> {
 
 /// Returns the total and the available memory of the machine.
 pub(crate) fn machine(root: &Path) -> Option<(u64, u64)> {
-    let text = read_to_string(root.join("proc/meminfo")).ok()?;
-    let kilobytes = |key: &str| {
-        let value =
-            text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB"))?;
-        Some(value.trim().parse::<u64>().ok()? * 1024)
-    };
-    Some((kilobytes("MemTotal:")?, kilobytes("MemAvailable:")?))
+    let bytes = |word| value(&root.join("proc/meminfo"), word);
+    Some((bytes("MemTotal:")?, bytes("MemAvailable:")?))
 }
 
 /// Returns the limit of a control group, and its available memory, which includes file pages that
 /// the kernel can drop.
 fn of_group(group: &Path) -> Option<(u64, u64)> {
     let number = |name: &str| read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
-    let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let files = stat
-        .lines()
-        .find_map(|line| line.strip_prefix("inactive_file ")?.trim().parse::<u64>().ok());
     let (limit, used) = (number("memory.max")?, number("memory.current")?);
-    Some((limit, limit.saturating_sub(used.saturating_sub(files.unwrap_or(0)))))
+    let files = value(&group.join("memory.stat"), "inactive_file ").unwrap_or(0);
+    Some((limit, limit.saturating_sub(used.saturating_sub(files))))
 }
 
 /// Returns the control groups of this process (version 2), from its own to the outermost.
-fn groups(root: &Path) -> Vec<PathBuf> {
+pub(crate) fn groups(root: &Path) -> Vec<PathBuf> {
     let own = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else {
         return Vec::new();
@@ -62,16 +56,13 @@ fn groups(root: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory_groups::tests::Root;
 
     #[test]
     fn memory_of_machine_and_container_may_be_short() {
-        let root = tempfile::tempdir().expect("temporary folder");
-        let write = |name: &str, text: &str| {
-            let path = root.path().join(name);
-            std::fs::create_dir_all(path.parent().expect("has a folder")).expect("writable");
-            std::fs::write(path, text).expect("writable");
-        };
-        let is_short = || is_short_below(root.path());
+        let root = Root::new([]);
+        let write = |name, text| root.write(name, text);
+        let is_short = || is_short_below(&root.path(""));
         assert!(!is_short(), "unknown");
         write(
             "proc/meminfo",
@@ -88,7 +79,7 @@ mod tests {
             "MemTotal:  1000000000 kB\nMemFree:  1 kB\nMemAvailable:   3000000 kB\n",
         );
         assert!(!is_short(), "3 GB of a large machine are enough");
-        let available = || limits(root.path()).map(|(_, available)| available).min();
+        let available = || limits(&root.path("")).map(|(_, available)| available).min();
         assert_eq!(available(), Some(3_000_000 << 10));
         write("proc/self/cgroup", "0::/system.slice/worker.service\n");
         write("sys/fs/cgroup/system.slice/memory.max", "1000000000\n");

@@ -26,11 +26,9 @@ impl Executor {
                 tokio::spawn(async move {
                     checkpoints.fetch(descriptor.mini_batch, resumes_since).await;
                     let (descriptor, preparation) = preparer.prepare(*descriptor).await;
-                    let _ = messages.send(Message::Prepared {
-                        lease,
-                        descriptor: descriptor.into(),
-                        preparation,
-                    });
+                    let descriptor = descriptor.into();
+                    let event = Event::Prepared { lease, descriptor, preparation };
+                    let _ = messages.send(Message::Event(event.into()));
                 });
             }
             Action::Start { process, gpus, sees } => return self.start(process, gpus, sees),

@@ -33,17 +33,13 @@ impl Executor {
                 self.received(received?).await;
                 self.note_held()?;
             }
-            Message::Prepared { lease, descriptor, preparation } => {
-                self.handle(Event::Prepared { lease, descriptor, preparation }).await;
-            }
             Message::Process { process, report } => self.process_reported(process, report).await,
             Message::Template(report) => self.template_reported(report).await,
-            Message::Decided(mini_batches) => self.handle(Event::Decided(mini_batches)).await,
-            Message::Members(members) => self.handle(Event::Members(members)).await,
             Message::LeaseLost(lease) => {
                 let snapshots = self.snapshots();
                 self.handle(Event::LeasesLost { leases: vec![lease], snapshots }).await;
             }
+            Message::Event(event) => self.handle(*event).await,
         }
         Ok(())
     }
@@ -105,7 +101,7 @@ impl Executor {
         tokio::spawn(async move {
             match store.decided().await {
                 Ok(decided) if decided.is_empty() => {}
-                Ok(decided) => drop(messages.send(Message::Decided(decided))),
+                Ok(decided) => drop(messages.send(Message::Event(Event::Decided(decided).into()))),
                 // The next read may succeed, and the end of the job stops the run as well.
                 Err(error) => {
                     tracing::debug!("cannot read which speculative runs are decided: {error:#}")
@@ -125,7 +121,7 @@ impl Executor {
         let (store, messages) = (self.agent.store.clone(), self.messages.clone());
         tokio::spawn(async move {
             match store.members().await {
-                Ok(members) => drop(messages.send(Message::Members(members))),
+                Ok(members) => drop(messages.send(Message::Event(Event::Members(members).into()))),
                 Err(error) => {
                     tracing::debug!("cannot determine which nodes work on the job: {error:#}")
                 }

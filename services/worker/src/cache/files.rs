@@ -19,7 +19,8 @@ use storage::disk::remove_all;
 use super::evict::{Candidate, Limits, bytes_on_disk};
 use super::{beside, is_at, is_locked, put_text, text_in};
 
-const LOCK: &str = "lock";
+/// The lock that a living worker holds, or the agent of a job.
+pub(crate) const LOCK: &str = "lock";
 const ENDED: &str = "ended";
 
 /// Marks the folder of a job as in use, until [`leave`]. The kernel does it for a worker that is killed.
@@ -37,7 +38,8 @@ pub(crate) fn claim(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// Removes the folder of a job that no agent works on any more, if nothing else is in it. Else it is used until now.
+/// Removes the folder of a worker that ends, or of a job that no agent works on any more, if nothing else is in it. Else
+/// it is used until now.
 pub(crate) fn leave(folder: &Path) {
     let _ = std::fs::remove_file(folder.join(LOCK));
     let _ = std::fs::remove_dir(folder);

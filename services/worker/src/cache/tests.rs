@@ -263,7 +263,11 @@ fn write_entry(folder: &Path) {
     fs::create_dir_all(folder.join("lib")).expect("writable");
     fs::write(folder.join("lib/code.py"), "good").expect("writable");
     fs::write(folder.join("run"), "#!/bin/sh").expect("writable");
-    fs::set_permissions(folder.join("run"), Permissions::from_mode(0o755)).expect("own file");
+    set_mode(&folder.join("run"), 0o755);
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).expect("own file");
 }
 
 /// Returns a name for the entry: that of its content.
@@ -280,14 +284,14 @@ const CHANGES: [(&str, Change); 8] = [
     ("same length and time", |entry| {
         let file = entry.join("lib/code.py");
         let time = file.metadata().and_then(|metadata| metadata.modified()).expect("readable");
-        fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("own file");
+        set_mode(&file, 0o644);
         fs::write(&file, "evil").expect("writable");
         File::options()
             .write(true)
             .open(&file)
             .and_then(|file| file.set_modified(time))
             .expect("own file");
-        fs::set_permissions(&file, Permissions::from_mode(0o444)).expect("own file");
+        set_mode(&file, 0o444);
     }),
     ("one more file", |entry| fs::write(entry.join("lib/more.py"), "").expect("writable")),
     ("one file less", |entry| fs::remove_file(entry.join("lib/code.py")).expect("writable")),
@@ -295,17 +299,9 @@ const CHANGES: [(&str, Change); 8] = [
         fs::remove_file(entry.join("lib/code.py")).expect("writable");
         std::os::unix::fs::symlink("/tmp/elsewhere", entry.join("lib/code.py")).expect("writable");
     }),
-    ("another mode", |entry| {
-        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o555))
-            .expect("own file");
-    }),
-    ("unreadable", |entry| {
-        fs::set_permissions(entry.join("lib/code.py"), Permissions::from_mode(0o0))
-            .expect("own file");
-    }),
-    ("unreadable folder", |entry| {
-        fs::set_permissions(entry.join("lib"), Permissions::from_mode(0o0)).expect("own folder");
-    }),
+    ("another mode", |entry| set_mode(&entry.join("lib/code.py"), 0o555)),
+    ("unreadable", |entry| set_mode(&entry.join("lib/code.py"), 0o0)),
+    ("unreadable folder", |entry| set_mode(&entry.join("lib"), 0o0)),
     ("another name", |entry| {
         fs::rename(entry.join("lib/code.py"), entry.join("lib/core.py")).expect("writable")
     }),
@@ -322,15 +318,13 @@ fn changed_entry_is_made_anew() {
         for (what, change) in CHANGES {
             assert!(!take(&cache, kind, &name).1, "{kind:?} is intact");
             for folder in ["", "lib"] {
-                fs::set_permissions(used.path().join(folder), Permissions::from_mode(0o755))
-                    .expect("own folder");
+                set_mode(&used.path().join(folder), 0o755);
             }
             change(used.path());
             if what != "unreadable folder" {
-                fs::set_permissions(used.path().join("lib"), Permissions::from_mode(0o555))
-                    .expect("own folder");
+                set_mode(&used.path().join("lib"), 0o555);
             }
-            fs::set_permissions(used.path(), Permissions::from_mode(0o555)).expect("own folder");
+            set_mode(used.path(), 0o555);
             // A job still uses the entry that was changed.
             let (again, is_new) = take(&cache, kind, &name);
             assert!(is_new, "{kind:?}: {what}");

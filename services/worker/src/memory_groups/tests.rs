@@ -4,20 +4,21 @@ use super::*;
 
 const GIB: u64 = 1 << 30;
 
-struct Root(tempfile::TempDir);
+/// A folder with files like those below `/`.
+pub(crate) struct Root(tempfile::TempDir);
 
 impl Root {
-    fn new<const N: usize>(files: [(&str, &str); N]) -> Self {
+    pub(crate) fn new<const N: usize>(files: [(&str, &str); N]) -> Self {
         let root = Self(tempfile::tempdir().expect("temporary folder"));
         files.into_iter().for_each(|(name, text)| root.write(name, text));
         root
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("has a folder")).expect("writable");
         fs::write(path, text).expect("writable");
@@ -34,6 +35,14 @@ impl Root {
     fn refusal(&self, is_root: bool) -> String {
         self.plan(is_root).expect_err("such groups cannot be used").to_string()
     }
+}
+
+#[test]
+fn numbers_of_the_kernel_are_read() {
+    let root = Root::new([("status", "Name:\tpython\nVmRSS:\t    2048 kB\nThreads:\t1\n")]);
+    let value = |word| value(&root.path("status"), word);
+    let read = (value("VmRSS:"), value("Threads:"), value("VmSwap:"));
+    assert_eq!(read, (Some(2 << 20), Some(1), None));
 }
 
 fn unit() -> Root {

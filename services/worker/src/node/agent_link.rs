@@ -67,8 +67,8 @@ impl AgentLink {
 impl fmt::Debug for AgentLink {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
-            .debug_struct("Allotment")
-            .field("share", &*self.allocation.borrow())
+            .debug_struct("AgentLink")
+            .field("allocation", &*self.allocation.borrow())
             .finish_non_exhaustive()
     }
 }

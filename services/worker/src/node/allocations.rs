@@ -542,15 +542,13 @@ impl Allocations {
         }
     }
 
-    fn allocate(&mut self, id: VisitId, agent_allocation: AgentAllocation) {
+    fn allocate(&mut self, id: VisitId, mut agent_allocation: AgentAllocation) {
         let Some(visit) = self.visits.get_mut(&id) else { return };
-        let agent_allocation =
-            AgentAllocation { number: visit.agent_allocation.number, ..agent_allocation };
+        agent_allocation.number = visit.agent_allocation.number;
         if agent_allocation == visit.agent_allocation {
             return;
         }
-        let agent_allocation =
-            AgentAllocation { number: agent_allocation.number + 1, ..agent_allocation };
+        agent_allocation.number += 1;
         if visit.stage == Stage::Working {
             // Others must not have these GPUs until the agent says that no process uses them.
             visit.gpus.extend(&agent_allocation.gpus);

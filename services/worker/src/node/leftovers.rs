@@ -6,12 +6,10 @@ use std::fs::{DirEntry, File};
 use std::io;
 use std::path::Path;
 
-use crate::cache::files;
+use crate::cache::files::{self, LOCK};
 use crate::job_users::{HOME, TEMPORARY};
 use crate::scratch;
 
-/// The lock that a living worker holds.
-const LOCK: &str = "lock";
 /// The folders of a job that are useless once the worker has ended.
 pub(super) const SCRAPS: [&str; 4] = ["inputs", "checkpoints", HOME, TEMPORARY];
 
@@ -22,12 +20,6 @@ pub(super) fn claim(folder: &Path) -> io::Result<File> {
     // Another worker may have the same name.
     let _ = lock.try_lock();
     Ok(lock)
-}
-
-/// Removes the folder of a worker that ends, if nothing else is in it.
-pub(super) fn leave(folder: &Path) {
-    let _ = std::fs::remove_file(folder.join(LOCK));
-    let _ = std::fs::remove_dir(folder);
 }
 
 /// Removes the files of killed workers in `nodes`.
@@ -45,7 +37,7 @@ pub(super) fn clear(nodes: &Path) {
             let _ = std::fs::remove_dir(job.join("scratch"));
             files::leave(&job);
         }
-        leave(&folder);
+        files::leave(&folder);
     }
 }
 

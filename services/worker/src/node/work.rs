@@ -266,7 +266,7 @@ impl Shared {
 
     /// Removes the folder of this node if it is empty. What user code wrote there stays.
     pub(super) fn clear_work_folder(&self) {
-        leftovers::leave(&self.folder());
+        files::leave(&self.folder());
     }
 }
 

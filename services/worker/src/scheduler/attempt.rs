@@ -196,32 +196,16 @@ pub(crate) fn conclude(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use protocol::{ErrorReport, FailedItems, Work};
 
     use super::*;
-    use crate::scheduler::tests::descriptor;
+    use crate::scheduler::tests::{self, moment};
 
     fn attempted(tries_spent: u32) -> EndedAttempt {
         let paths = vec!["/a".into(), "/b".into()];
         let work = Work::Files { input: 0, paths, versions: vec![], stamps: vec![], key: vec![] };
-        let descriptor = Descriptor { tries_spent, ..descriptor(7, work) };
-        let prepared = Prepared::without_reading(&descriptor).expect("local files");
-        let (began, preparation) = (now(), Duration::ZERO);
-        EndedAttempt {
-            descriptor,
-            deliveries_lost: 2,
-            prepared,
-            received: began.instant,
-            preparation,
-            began,
-            waited: WaitTimes::default(),
-        }
-    }
-
-    fn now() -> Timestamp {
-        Timestamp { instant: Instant::now(), milliseconds: 0 }
+        let descriptor = Descriptor { tries_spent, ..tests::descriptor(7, work) };
+        tests::attempted(descriptor, moment())
     }
 
     const WORKER: [&str; 2] = ["0", "process000"];
@@ -230,14 +214,14 @@ mod tests {
     fn failed_try_is_followed_by_another_until_they_are_spent() {
         for (tries_spent, last) in [(0, false), (1, false), (2, true)] {
             let ending = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
-            let (attempt, next) = conclude(attempted(tries_spent), WORKER, ending, 3, now());
+            let (attempt, next) = conclude(attempted(tries_spent), WORKER, ending, 3, moment());
             assert_eq!((attempt.try_number, attempt.is_final), (tries_spent + 1, last));
             let next = next.map(|next| (next.tries_spent, next.deliveries_lost));
             assert_eq!(next, (!last).then_some((tries_spent + 1, 2)));
             assert_eq!((attempt.total, attempt.failed()), (2, 2));
         }
         let ending = Ending::failed(AttemptStatus::LostTooOften, ErrorReport::default());
-        let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, now());
+        let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, moment());
         assert_eq!((attempt.is_final, next), (true, None));
     }
 
@@ -245,7 +229,7 @@ mod tests {
     fn result_longer_than_its_input_counts_as_long_as_its_input() {
         for (returned, succeeded) in [(0, 0), (1, 1), (2, 2), (9, 2)] {
             let (attempt, next) =
-                conclude(attempted(0), WORKER, Ending { returned, ..Ending::empty() }, 3, now());
+                conclude(attempted(0), WORKER, Ending { returned, ..Ending::empty() }, 3, moment());
             assert_eq!((attempt.total, attempt.succeeded, next), (2, succeeded, None));
         }
     }
@@ -260,7 +244,7 @@ mod tests {
             let failed_items = [(1, status), (2, status)].map(failed).to_vec();
             let ending =
                 Ending { returned: 1, failed_items, pieces: vec![(0, 5)], ..Ending::empty() };
-            let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, now());
+            let (attempt, next) = conclude(attempted(0), WORKER, ending, 3, moment());
             assert_eq!(
                 (attempt.total, attempt.succeeded, attempt.is_final, next),
                 (2, 1, true, None)
@@ -279,7 +263,7 @@ mod tests {
         for (status, seconds) in
             [(AttemptStatus::RunTimedOut, 5.0), (AttemptStatus::RunRaised, 0.0)]
         {
-            let began = now();
+            let began = moment();
             let ending = Ending::failed(status, ErrorReport::default());
             let ended = Timestamp { instant: began.instant + Duration::from_secs(5), ..began };
             let (attempt, _) =

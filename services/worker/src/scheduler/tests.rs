@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use protocol::{
-    Attempt, AttemptStatus, Block, BlockRange, Descriptor, Ending, ErrorReport, JobSpec, Payload,
-    Phases, ProcessEvent, RestartChance, SlotPhase, Work,
+    Attempt, AttemptStatus, Block, BlockRange, Descriptor, Ending, ErrorReport, FailedItems,
+    JobSpec, Payload, Phases, ProcessEvent, RestartChance, SlotPhase, Work,
 };
 
 use super::process::Process;
@@ -81,8 +81,7 @@ fn starting_with(processes: u32, change: impl FnOnce(&mut Config)) -> Node {
 /// lease with its number.
 fn working(processes: u32, mini_batches: u64) -> Node {
     let mut node = starting(processes);
-    (0..processes).for_each(|process| node.ready(process));
-    node.after(Event::Received((0..mini_batches).map(delivered).collect()));
+    node.begin(processes, mini_batches);
     node
 }
 
@@ -99,6 +98,23 @@ fn with_one_behind_a_run() -> Node {
 
 pub(crate) fn descriptor(mini_batch: u64, work: Work) -> Descriptor {
     Descriptor::new("job", mini_batch, work)
+}
+
+pub(crate) fn moment() -> Timestamp {
+    Timestamp { instant: Instant::now(), milliseconds: 0 }
+}
+
+/// Returns an attempt that began when its mini-batch was received, after two lost deliveries.
+pub(crate) fn attempted(descriptor: Descriptor, began: Timestamp) -> EndedAttempt {
+    EndedAttempt {
+        prepared: Prepared::without_reading(&descriptor).expect("nothing to read"),
+        descriptor,
+        deliveries_lost: 2,
+        received: began.instant,
+        preparation: Duration::ZERO,
+        began,
+        waited: Default::default(),
+    }
 }
 
 pub(super) fn delivered(number: u64) -> LeasedDelivery {
@@ -127,13 +143,12 @@ pub(super) fn table(number: u64, bytes: u64) -> LeasedDelivery {
 }
 
 pub(super) fn read(number: u64, bytes: u64) -> Event {
-    let LeasedDelivery { lease, descriptor, .. } = table(number, bytes);
-    let prepared = Prepared { bytes, ..Prepared::new(Payload::Rank, 3) };
-    Event::Prepared {
-        lease,
-        descriptor: descriptor.into(),
-        preparation: Preparation::Ready(prepared.into()),
-    }
+    let ready = Prepared { bytes, ..Prepared::new(Payload::Rank, 3) };
+    prepared(number, Preparation::Ready(ready.into()))
+}
+
+fn prepared(number: u64, preparation: Preparation) -> Event {
+    Event::Prepared { lease: number, descriptor: table(number, 1).descriptor.into(), preparation }
 }
 
 pub(super) fn id(number: u32) -> ProcessId {
@@ -145,10 +160,19 @@ fn done(process: u32, sequence: u64) -> Event {
 }
 
 fn raised(process: u32, sequence: u64) -> Event {
-    answered(
-        process,
-        Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, ErrorReport::default()) },
-    )
+    failed(process, sequence, ErrorReport::default())
+}
+
+fn failed(process: u32, sequence: u64, error: ErrorReport) -> Event {
+    answered(process, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) })
+}
+
+fn failed_item(item: u64, status: AttemptStatus) -> FailedItems {
+    FailedItems { item, items: 1, status, error: ErrorReport::default() }
+}
+
+fn error(category: &str, message: &str) -> ErrorReport {
+    ErrorReport { category: category.into(), message: message.into(), ..ErrorReport::default() }
 }
 
 fn answered(process: u32, ending: Ending) -> Event {
@@ -156,6 +180,21 @@ fn answered(process: u32, ending: Ending) -> Event {
         process,
         ProcessEvent::Answered(Ending { run_seconds: 0.001, process_seconds: 0.001, ..ending }),
     )
+}
+
+fn answered_with(process: u32, ending: Ending, rows: &'static str) -> Event {
+    let frame = ProcessEvent::Answered(ending);
+    Event::Frame { process: id(process), frame, rows: Bytes::from_static(rows.as_bytes()) }
+}
+
+/// Returns the report of a process that is ready.
+fn started() -> ProcessEvent {
+    ProcessEvent::Ready {
+        init_seconds: 0.1,
+        import_seconds: 0.0,
+        python_version: "3".into(),
+        takes: protocol::TableForm::Frame,
+    }
 }
 
 fn frame(process: u32, frame: ProcessEvent) -> Event {
@@ -166,18 +205,24 @@ fn exited(process: u32, phase: SlotPhase, sequence: u64) -> Event {
     Event::Exited { process: id(process), code: -9, phase, sequence, ran: None }
 }
 
+/// Returns the event of a process as one of a process with its number in the first slot.
+fn in_first_slot(mut event: Event) -> Event {
+    match &mut event {
+        Event::Frame { process, .. }
+        | Event::Exited { process, .. }
+        | Event::Examined { process, .. } => process.slot = 0,
+        other => unreachable!("{other:?}"),
+    }
+    event
+}
+
 fn examined(process: u32) -> Event {
     examined_with(process, false)
 }
 
 fn examined_with(process: u32, has_checkpoints: bool) -> Event {
-    let death = ErrorReport {
-        category: "ProcessDied".into(),
-        message: "it died".into(),
-        ..ErrorReport::default()
-    };
     let findings = ExitReport {
-        death,
+        death: error("ProcessDied", "it died"),
         early: "it crashed".into(),
         chance: RestartChance::Perhaps,
         has_checkpoints,
@@ -272,6 +317,21 @@ impl Node {
         self.actions()
     }
 
+    /// Reports an event, and returns the actions that follow from it before the node schedules others.
+    fn handled(&mut self, event: Event) -> Vec<Action> {
+        self.scheduler.handle(event, self.now);
+        std::iter::from_fn(|| self.scheduler.next_action()).collect()
+    }
+
+    /// Reports an event that ends an attempt, and returns the first outcome.
+    fn outcome(&mut self, event: Event) -> Box<Outcome> {
+        let outcome = |action| match action {
+            Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
+            _ => None,
+        };
+        self.handled(event).into_iter().find_map(outcome).expect("an attempt ends")
+    }
+
     /// Reports an event that ends an attempt, and returns it.
     fn attempt(&mut self, event: Event) -> Attempt {
         self.scheduler.handle(event, self.now);
@@ -286,16 +346,15 @@ impl Node {
     }
 
     fn ready(&mut self, process: u32) {
-        self.after(frame(
-            process,
-            ProcessEvent::Ready {
-                init_seconds: 0.1,
-                import_seconds: 0.0,
-                python_version: "3".into(),
-                takes: protocol::TableForm::Frame,
-            },
-        ));
+        self.after(frame(process, started()));
         self.doing[process as usize % 2] = (SlotPhase::Idle, 0, Duration::ZERO);
+    }
+
+    /// Makes the first processes ready, and then delivers mini-batches without input, numbered from 0, each under the
+    /// lease with its number. Returns the resulting actions.
+    fn begin(&mut self, processes: u32, mini_batches: u64) -> String {
+        (0..processes).for_each(|process| self.ready(process));
+        self.after(Event::Received((0..mini_batches).map(delivered).collect()))
     }
 
     fn snapshots(&self) -> Vec<ProcessSnapshot> {

@@ -27,6 +27,14 @@ impl Played {
         Self { allocations: Allocations::new(config, now), now, schedule: Schedule::default() }
     }
 
+    /// Returns a node that works on a job with two processes.
+    fn at_work() -> Self {
+        let mut played = Self::new();
+        played.give(&[("job", 2, &[])]);
+        played.begin(0);
+        played
+    }
+
     /// Returns what follows from an event, in one line.
     fn after(&mut self, event: Event) -> String {
         self.allocations.handle(event, self.now);
@@ -63,20 +71,14 @@ impl Played {
     /// Gives the node these jobs, with processes and GPUs.
     fn give(&mut self, jobs: &[(&str, u32, &[u32])]) -> String {
         let number = self.schedule.number + 1;
-        let allocation = |(job_id, processes, gpus): &(&str, u32, &[u32])| Allocation {
-            node: "node".to_owned(),
-            job_id: (*job_id).to_owned(),
-            processes: *processes,
+        let allocation = |node: &str, (job_id, processes, gpus): (&str, u32, &[u32])| Allocation {
+            node: node.to_owned(),
+            job_id: job_id.to_owned(),
+            processes,
             gpus: gpus.to_vec(),
         };
-        let other = Allocation {
-            node: "other".to_owned(),
-            job_id: "foreign".to_owned(),
-            processes: 1,
-            gpus: vec![0],
-        };
-        let mut allocations: Vec<_> = jobs.iter().map(allocation).collect();
-        allocations.push(other);
+        let mut allocations: Vec<_> = jobs.iter().map(|job| allocation("node", *job)).collect();
+        allocations.push(allocation("other", ("foreign", 1, &[0])));
         let job = |job_id: &str| ScheduledJob {
             job_id: job_id.to_owned(),
             admitted_in: Some(1),
@@ -92,16 +94,31 @@ impl Played {
         self.after(Event::Tick { entry_age: Some(Duration::ZERO) })
     }
 
-    fn looked_up(&mut self, visit: u64) -> String {
-        let found = Ok(JobLookup::Open(Box::new(JobSpec::example())));
+    fn looked_up(&mut self, visit: u64, found: Answer<JobLookup>) -> String {
         self.after(Event::LookedUp { visit: VisitId(visit), found })
+    }
+
+    fn found_open(&mut self, visit: u64) -> String {
+        self.looked_up(visit, Ok(JobLookup::Open(Box::new(JobSpec::example()))))
+    }
+
+    fn opened(&mut self, visit: u64, opened: Option<()>) -> String {
+        self.after(Event::Opened { visit: VisitId(visit), opened: Ok(opened) })
+    }
+
+    fn provisioned(&mut self, visit: u64, result: Result<(), ProvisioningFailure>) -> String {
+        self.after(Event::Provisioned { visit: VisitId(visit), result })
     }
 
     /// Lets a visit come to its agent.
     fn begin(&mut self, visit: u64) -> String {
-        self.looked_up(visit);
-        self.after(Event::Opened { visit: VisitId(visit), opened: Ok(Some(())) });
-        self.after(Event::Provisioned { visit: VisitId(visit), result: Ok(()) })
+        self.found_open(visit);
+        self.opened(visit, Some(()));
+        self.provisioned(visit, Ok(()))
+    }
+
+    fn looked(&mut self, visit: u64, over: Option<JobEnd>) -> String {
+        self.after(Event::Looked { visit: VisitId(visit), over })
     }
 
     fn uses(&mut self, visit: u64, processes: usize, gpus: &[u32]) -> String {
@@ -126,12 +143,11 @@ fn job_is_worked_on_while_the_schedule_says_so() {
     assert_eq!(played.give(&[]), "");
     assert_eq!(played.give(&[("job", 2, &[])]), "0: open job job.1, 0: LookUp");
     assert_eq!(played.tick(Duration::ZERO), "0: has 2");
-    assert_eq!(played.looked_up(0), "0: OpenQueues");
-    let opened = |opened| Event::Opened { visit: VisitId(0), opened };
-    assert_eq!(played.after(opened(Ok(None))), "", "a reducer is about to create them");
+    assert_eq!(played.found_open(0), "0: OpenQueues");
+    assert_eq!(played.opened(0, None), "", "a reducer is about to create them");
     assert_eq!(played.tick(OPEN_AGAIN), "0: OpenQueues");
-    assert_eq!(played.after(opened(Ok(Some(())))), "0: provision");
-    assert_eq!(played.after(Event::Provisioned { visit: VisitId(0), result: Ok(()) }), "0: Work");
+    assert_eq!(played.opened(0, Some(())), "0: provision");
+    assert_eq!(played.provisioned(0, Ok(())), "0: Work");
     assert_eq!(played.allocations.state().schedule, 2);
     assert_eq!(played.allocations.state().jobs["job"].processes, 2);
     assert_eq!(played.give(&[("job", 1, &[])]), "0: has 1");
@@ -147,12 +163,10 @@ fn job_is_worked_on_while_the_schedule_says_so() {
 
 #[test]
 fn job_that_is_given_again_while_it_leaves_goes_on() {
-    let mut played = Played::new();
-    played.give(&[("job", 2, &[])]);
-    played.begin(0);
+    let mut played = Played::at_work();
     assert_eq!(played.give(&[]), "0: has 0, 0: IsOver");
     assert_eq!(played.give(&[("job", 1, &[])]), "0: has 1");
-    assert_eq!(played.after(Event::Looked { visit: VisitId(0), over: None }), "");
+    assert_eq!(played.looked(0, None), "");
     played.give(&[]);
     played.uses(0, 0, &[]);
     assert_eq!(played.give(&[("job", 1, &[])]), "0: has 1", "its agent has been told to stop");
@@ -163,32 +177,23 @@ fn job_that_is_given_again_while_it_leaves_goes_on() {
 #[test]
 fn ended_job_is_finished_and_canceled_job_is_killed() {
     for (over, stop) in [(JobEnd::Ended, "0: stop Finish"), (JobEnd::Canceled, "0: stop Kill")] {
-        let mut played = Played::new();
-        played.give(&[("job", 2, &[])]);
-        played.begin(0);
+        let mut played = Played::at_work();
         played.give(&[]);
-        assert_eq!(played.after(Event::Looked { visit: VisitId(0), over: Some(over) }), stop);
+        assert_eq!(played.looked(0, Some(over)), stop);
     }
 }
 
 #[test]
 fn job_that_is_canceled_while_no_reducer_runs_is_killed() {
-    let mut played = Played::new();
-    played.give(&[("job", 2, &[])]);
-    played.begin(0);
+    let mut played = Played::at_work();
     assert_eq!(played.tick(OVER_EVERY / 2), "");
     assert_eq!(played.tick(OVER_EVERY), "0: IsOver");
     assert_eq!(played.tick(OVER_EVERY), "", "the store has not answered yet");
-    assert_eq!(played.after(Event::Looked { visit: VisitId(0), over: None }), "0: IsOver");
-    let canceled = Event::Looked { visit: VisitId(0), over: Some(JobEnd::Canceled) };
-    assert_eq!(played.after(canceled), "0: stop Kill");
+    assert_eq!(played.looked(0, None), "0: IsOver");
+    assert_eq!(played.looked(0, Some(JobEnd::Canceled)), "0: stop Kill");
     played.worked(0, Ok(0));
     assert_eq!(played.done(0), "0: close, 1: open job job.1, 1: LookUp");
-    let over = |visit| Event::LookedUp {
-        visit: VisitId(visit),
-        found: Ok(JobLookup::Over("it was canceled")),
-    };
-    assert_eq!(played.after(over(1)), "1: close");
+    assert_eq!(played.looked_up(1, Ok(JobLookup::Over("it was canceled"))), "1: close");
     assert_eq!(played.tick(OVER_EVERY / 2), "");
     // A user may retry it.
     assert_eq!(played.tick(OVER_EVERY), "2: open job job.1, 2: LookUp");
@@ -196,9 +201,7 @@ fn job_that_is_canceled_while_no_reducer_runs_is_killed() {
 
 #[test]
 fn job_with_other_queues_is_visited_anew() {
-    let mut played = Played::new();
-    played.give(&[("job", 2, &[])]);
-    played.begin(0);
+    let mut played = Played::at_work();
     let mut schedule = played.schedule.clone();
     schedule.jobs.iter_mut().for_each(|job| job.admitted_in = Some(7));
     assert_eq!(played.after(Event::Scheduled(Box::new(schedule))), "0: has 0, 0: IsOver");
@@ -238,7 +241,7 @@ fn job_that_gets_another_gpu_runs_no_more_processes_meanwhile() {
 fn job_that_has_not_begun_leaves_a_gpu_at_once() {
     let mut played = Played::new();
     played.give(&[("one", 2, &[0, 1])]);
-    played.looked_up(0);
+    played.found_open(0);
     assert_eq!(
         played.give(&[("one", 1, &[0]), ("two", 1, &[1])]),
         "0: has 1 with [0], 1: open two two.1, 1: LookUp"
@@ -260,9 +263,7 @@ fn job_without_a_working_gpu_says_which_of_them_fail() {
 
 #[test]
 fn node_without_an_entry_begins_nothing_and_ends_no_run() {
-    let mut played = Played::new();
-    played.give(&[("job", 2, &[])]);
-    played.begin(0);
+    let mut played = Played::at_work();
     let entry_age = Some(Duration::from_secs(45));
     assert_eq!(played.after(Event::Tick { entry_age }), "0: has 0, 0: IsOver");
     assert_eq!(played.give(&[("job", 2, &[]), ("other", 2, &[])]), "");
@@ -272,14 +273,14 @@ fn node_without_an_entry_begins_nothing_and_ends_no_run() {
 #[test]
 fn job_that_cannot_be_prepared_is_left_to_others() {
     let mut played = Played::new();
-    let failed = |obstacle| Event::Provisioned {
-        visit: VisitId(0),
-        result: Err(ProvisioningFailure { reason: "no disk".to_owned(), obstacle }),
-    };
     played.give(&[("job", 2, &[])]);
-    played.looked_up(0);
-    played.after(Event::Opened { visit: VisitId(0), opened: Ok(Some(())) });
-    assert_eq!(played.after(failed(ProvisioningObstacle::Lasting)), "0: tell no disk");
+    played.found_open(0);
+    played.opened(0, Some(()));
+    let failure = ProvisioningFailure {
+        reason: "no disk".to_owned(),
+        obstacle: ProvisioningObstacle::Lasting,
+    };
+    assert_eq!(played.provisioned(0, Err(failure)), "0: tell no disk");
     assert_eq!(played.done(0), "0: close");
     assert_eq!(played.allocations.state().unable["job"], "no disk");
     assert_eq!(played.tick(REST / 2), "");
@@ -298,10 +299,7 @@ fn job_of_another_format_is_left_to_others() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
     let found = Ok(JobLookup::Foreign("format 2".to_owned()));
-    assert_eq!(
-        played.after(Event::LookedUp { visit: VisitId(0), found }),
-        "0: tell format 2, 0: has 2"
-    );
+    assert_eq!(played.looked_up(0, found), "0: tell format 2, 0: has 2");
     assert_eq!(played.done(0), "0: close");
     assert_eq!(played.allocations.state().unable["job"], "format 2");
 }
@@ -310,21 +308,19 @@ fn job_of_another_format_is_left_to_others() {
 fn silent_store_is_asked_again_and_reported_after_three_failures() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
-    let unanswered = Event::LookedUp { visit: VisitId(0), found: Err(NoAnswer) };
-    assert_eq!(played.after(unanswered), "0: close");
+    assert_eq!(played.looked_up(0, Err(NoAnswer)), "0: close");
     assert!(played.allocations.state().unable.is_empty(), "the store may be silent for all");
     for visit in 1..=FAILURES_MAX {
         let visit = u64::from(visit);
         assert!(played.tick(REST).contains(&format!("{visit}: LookUp")));
-        played.looked_up(visit);
-        played.after(Event::Opened { visit: VisitId(visit), opened: Ok(Some(())) });
-        let result = Err(ProvisioningFailure {
+        played.found_open(visit);
+        played.opened(visit, Some(()));
+        let failure = ProvisioningFailure {
             reason: "silent".to_owned(),
             obstacle: ProvisioningObstacle::SilentStore,
-        });
-        let after = played.after(Event::Provisioned { visit: VisitId(visit), result });
+        };
         assert_eq!(
-            after,
+            played.provisioned(visit, Err(failure)),
             if visit < 3 { format!("{visit}: close") } else { format!("{visit}: tell silent") }
         );
     }
@@ -333,9 +329,7 @@ fn silent_store_is_asked_again_and_reported_after_three_failures() {
 #[test]
 fn agent_that_gives_up_or_fails_is_not_started_again_at_once() {
     for (worked, rest) in [(Ok(0), REST), (Err(AgentFailed::Otherwise), FAILED_REST)] {
-        let mut played = Played::new();
-        played.give(&[("job", 2, &[])]);
-        played.begin(0);
+        let mut played = Played::at_work();
         assert_eq!(played.worked(0, worked), "0: CleanUp");
         assert_eq!(played.done(0), "0: close");
         assert!(played.allocations.state().unable.contains_key("job"));
@@ -347,8 +341,7 @@ fn agent_that_gives_up_or_fails_is_not_started_again_at_once() {
 fn job_that_is_over_is_rarely_asked_for() {
     let mut played = Played::new();
     played.give(&[("job", 2, &[])]);
-    let over = Event::LookedUp { visit: VisitId(0), found: Ok(JobLookup::Over("it has ended")) };
-    assert_eq!(played.after(over), "0: close");
+    assert_eq!(played.looked_up(0, Ok(JobLookup::Over("it has ended"))), "0: close");
     assert_eq!(played.tick(OVER_EVERY / 2), "");
     played.give(&[]);
     assert_eq!(

@@ -69,8 +69,7 @@ fn process_with_work_is_worth_the_most() {
 #[test]
 fn process_whose_gpu_is_for_another_job_ends_first() {
     let mut node = starting_with(2, |config| config.gpus = 2);
-    (0..2).for_each(|process| node.ready(process));
-    node.after(Event::Received((0..2).map(delivered).collect()));
+    node.begin(2, 2);
     node.after(done(1, 1));
     node.after(Event::Allocate(AgentAllocation { processes: 1, gpus: vec![1], number: 1 }));
     assert_eq!(node.after(done(0, 1)), "0 Succeeded, finish 0");

@@ -6,25 +6,14 @@ use super::*;
 fn speculating(processes: u32, mini_batches: u64) -> Node {
     let mut node =
         starting_with(processes, |config| Arc::make_mut(&mut config.spec).speculation = true);
-    (0..processes).for_each(|process| node.ready(process));
-    node.after(Event::Received((0..mini_batches).map(delivered).collect()));
+    node.begin(processes, mini_batches);
     node
 }
 
 /// Returns a copy under another lease.
 fn copy(mini_batch: u64, lease: LeaseId) -> LeasedDelivery {
     let descriptor = Descriptor { copy: true, ..descriptor(mini_batch, Work::Rank) };
-    LeasedDelivery { lease, descriptor, receive_count: 1, deaths: 0, bytes: 0 }
-}
-
-fn outcome(node: &mut Node, event: Event) -> Box<Outcome> {
-    node.scheduler.handle(event, node.now);
-    let actions = std::iter::from_fn(|| node.scheduler.next_action());
-    let mut outcomes = actions.filter_map(|action| match action {
-        Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
-        _ => None,
-    });
-    outcomes.next().expect("an outcome")
+    LeasedDelivery { lease, descriptor, ..delivered(mini_batch) }
 }
 
 #[test]
@@ -32,7 +21,7 @@ fn copy_goes_to_an_idle_process() {
     let mut node = speculating(2, 1);
     node.runs(0, 1);
     assert_eq!(node.after(Event::Received(vec![copy(0, 9)])), "1 gets 0");
-    let won = outcome(&mut node, done(1, 1));
+    let won = node.outcome(done(1, 1));
     assert_eq!(
         (won.lease, won.attempt.copy, won.attempt.status),
         (9, true, AttemptStatus::Succeeded)
@@ -71,11 +60,9 @@ fn copy_of_a_mini_batch_that_failed_on_a_gpu_gets_another() {
         config.gpus = 2;
         Arc::make_mut(&mut config.spec).speculation = true;
     });
-    (0..2).for_each(|process| node.ready(process));
-    assert_eq!(node.after(Event::Received((0..2).map(delivered).collect())), "0 gets 0, 1 gets 1");
-    let error = ErrorReport { message: "CUDA out of memory".into(), ..ErrorReport::default() };
-    let failed = Ending { sequence: 1, ..Ending::failed(AttemptStatus::RunRaised, error) };
-    assert_eq!(node.after(answered(0, failed)), "0 RunRaised, again");
+    assert_eq!(node.begin(2, 2), "0 gets 0, 1 gets 1");
+    let full = error("", "CUDA out of memory");
+    assert_eq!(node.after(failed(0, 1, full)), "0 RunRaised, again");
     assert_eq!(node.after(Event::Received(vec![copy(0, 9)])), "", "process 0 has the same GPU");
     assert_eq!(node.after(done(1, 1)), "1 Succeeded, 1 gets 0");
 }
@@ -84,7 +71,7 @@ fn copy_of_a_mini_batch_that_failed_on_a_gpu_gets_another() {
 fn failure_of_a_copy_spends_no_try() {
     let mut node = speculating(2, 1);
     node.after(Event::Received(vec![copy(0, 9)]));
-    let lost = outcome(&mut node, raised(1, 1));
+    let lost = node.outcome(raised(1, 1));
     assert_eq!((lost.lease, lost.attempt.copy, lost.next_try), (9, true, None));
     assert_eq!(
         node.after(raised(0, 1)),
@@ -131,7 +118,7 @@ fn isolated_success_drops_the_copy() {
 #[test]
 fn decided_mini_batch_is_isolated_no_further() {
     let mut node = isolating_beside_a_copy();
-    assert_eq!(outcome(&mut node, done(1, 1)).attempt.status, AttemptStatus::Succeeded);
+    assert_eq!(node.outcome(done(1, 1)).attempt.status, AttemptStatus::Succeeded);
     assert_eq!(node.after(Event::Decided(vec![0])), "kill 0, drop 0");
     assert_eq!(
         node.after(exited(0, SlotPhase::Run, 2)),
@@ -166,7 +153,7 @@ fn first_success_drops_the_copy() {
 fn copy_of_a_lost_delivery_is_not_run() {
     let mut node = speculating(2, 1);
     let again = LeasedDelivery { receive_count: 2, ..copy(0, 9) };
-    let lost = outcome(&mut node, Event::Received(vec![again]));
+    let lost = node.outcome(Event::Received(vec![again]));
     assert_eq!((lost.attempt.copy, lost.attempt.deliveries_lost, lost.next_try), (true, 0, None));
 }
 

@@ -18,21 +18,10 @@ fn death_in_a_run_fails_only_that_mini_batch() {
 fn three_idle_deaths_per_process_end_the_node() {
     let mut node = starting(1);
     for death in 0..3 {
-        let process = ProcessId { slot: 0, number: death };
-        let ready = ProcessEvent::Ready {
-            init_seconds: 0.1,
-            import_seconds: 0.0,
-            python_version: "3".into(),
-            takes: protocol::TableForm::Frame,
-        };
-        node.after(Event::Frame { process, frame: ready, rows: Bytes::new() });
-        let exited =
-            Event::Exited { process, code: 1, phase: SlotPhase::Idle, sequence: 0, ran: None };
+        node.after(in_first_slot(frame(death, started())));
+        let exited = in_first_slot(exited(death, SlotPhase::Idle, 0));
         assert_eq!(node.after(exited), format!("examine {death} in 0"));
-        let Event::Examined { findings, .. } = examined(0) else {
-            unreachable!("constructed like this")
-        };
-        let actions = node.after(Event::Examined { process, findings });
+        let actions = node.after(in_first_slot(examined(death)));
         let stops =
             actions.contains("stopped: 3 processes in a row ended between two mini-batches");
         assert_eq!(stops, death == 2, "{actions}");
@@ -72,10 +61,9 @@ fn damaged_connection_is_named_after_the_phase_that_damaged_it() {
             phase: SlotPhase::Idle,
             how: "an invalid frame".into(),
         };
-        node.scheduler.handle(damaged, node.now);
         let is_named =
             |action| matches!(action, Action::Log { message, .. } if message.contains(expected));
-        assert!(std::iter::from_fn(|| node.scheduler.next_action()).any(is_named), "{expected}");
+        assert!(node.handled(damaged).into_iter().any(is_named), "{expected}");
     }
 }
 
@@ -233,13 +221,7 @@ fn report_of_a_forgotten_process_changes_nothing() {
 #[test]
 fn outcome_names_its_try() {
     let mut node = working(1, 1);
-    node.scheduler.handle(raised(0, 1), node.now);
-    let outcome =
-        std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-            Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
-            _ => None,
-        });
-    let attempt = outcome.expect("announced").attempt;
+    let attempt = node.outcome(raised(0, 1)).attempt;
     assert_eq!(
         (attempt.status, attempt.try_number, attempt.process.as_str()),
         (AttemptStatus::RunRaised, 1, "process000")

@@ -5,16 +5,14 @@ use super::*;
 /// Returns a node with two processes, each with a GPU and a mini-batch.
 fn with_gpus() -> Node {
     let mut node = starting_with(2, |config| config.gpus = 2);
-    (0..2).for_each(|process| node.ready(process));
-    assert_eq!(node.after(Event::Received((0..2).map(delivered).collect())), "0 gets 0, 1 gets 1");
+    assert_eq!(node.begin(2, 2), "0 gets 0, 1 gets 1");
     node
 }
 
 /// Returns a node with one process, which has a mini-batch, and with these GPUs.
 fn alone(gpus: u32) -> Node {
     let mut node = starting_with(1, |config| config.gpus = gpus);
-    node.ready(0);
-    node.after(Event::Received(vec![delivered(0)]));
+    node.begin(1, 1);
     node
 }
 
@@ -27,19 +25,8 @@ fn asking(processes: u32, gpus: u32, gpus_per_process: u32, process_count_per_gp
     starting_with(processes, |config| (config.spec, config.gpus) = (spec.into(), gpus))
 }
 
-fn error(message: &str) -> ErrorReport {
-    ErrorReport {
-        category: "RuntimeError".into(),
-        message: message.into(),
-        ..ErrorReport::default()
-    }
-}
-
 fn failed(process: u32, sequence: u64, message: &str) -> Event {
-    answered(
-        process,
-        Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error(message)) },
-    )
+    super::failed(process, sequence, error("RuntimeError", message))
 }
 
 const GONE: &str = "CUDA error: no CUDA-capable device is detected";
@@ -111,25 +98,14 @@ fn mini_batch_without_another_gpu_goes_to_another_node_first() {
 /// Lets the process in the first slot get a mini-batch (other than the first one, which it has), fail on it and end.
 /// Returns the actions.
 fn fail_first(node: &mut Node, number: u32, mini_batch: u64) -> String {
-    let process = ProcessId { slot: 0, number };
-    let frame = |frame| Event::Frame { process, frame, rows: Bytes::new() };
     if number > 0 {
-        let ready = ProcessEvent::Ready {
-            init_seconds: 0.1,
-            import_seconds: 0.0,
-            python_version: "3".into(),
-            takes: protocol::TableForm::Frame,
-        };
-        node.after(frame(ready));
+        node.after(in_first_slot(frame(number, started())));
         let actions = node.after(Event::Received(vec![delivered(mini_batch)]));
         assert_eq!(actions, format!("{number} gets {mini_batch}"));
     }
-    let Event::Frame { frame: answer, .. } = failed(0, 1, GONE) else {
-        unreachable!("constructed like this")
-    };
-    let actions = node.after(frame(answer));
+    let actions = node.after(in_first_slot(failed(number, 1, GONE)));
     assert_eq!(actions, format!("{mini_batch} RunRaised, again, finish {number}"));
-    node.after(Event::Exited { process, code: 0, phase: SlotPhase::Idle, sequence: 0, ran: None })
+    node.after(in_first_slot(exited(number, SlotPhase::Idle, 0)))
 }
 
 #[test]
@@ -166,13 +142,8 @@ fn end_of_the_process_tells_which_gpu_is_out_of_use() {
     let mut node = starting_with(1, |config| config.gpus = 1);
     let mut notices = Vec::new();
     for number in 0..3 {
-        let process = ProcessId { slot: 0, number };
-        let frame = ProcessEvent::InitFailed { error: error(GONE), chance: RestartChance::Likely };
-        node.after(Event::Frame { process, frame, rows: Bytes::new() });
-        node.scheduler.handle(
-            Event::Exited { process, code: 72, phase: SlotPhase::Init, sequence: 0, ran: None },
-            node.now,
-        );
+        let (error, chance) = (error("RuntimeError", GONE), RestartChance::Likely);
+        node.after(in_first_slot(frame(number, ProcessEvent::InitFailed { error, chance })));
         let notice = |action| match action {
             Action::Announce(Announcement::Event(ResultEvent::ProcessEnded {
                 notice,
@@ -181,7 +152,8 @@ fn end_of_the_process_tells_which_gpu_is_out_of_use() {
             })) => Some((notice, wear)),
             _ => None,
         };
-        notices.extend(std::iter::from_fn(|| node.scheduler.next_action()).filter_map(notice));
+        let ended = node.handled(in_first_slot(exited(number, SlotPhase::Init, 0)));
+        notices.extend(ended.into_iter().filter_map(notice));
         node.tick(Duration::from_secs(5));
     }
     let expected =
@@ -193,8 +165,7 @@ fn end_of_the_process_tells_which_gpu_is_out_of_use() {
 fn process_with_several_gpus_is_replaced_with_the_same_ones() {
     let mut node = asking(2, 5, 2, 1);
     assert_eq!(node.actions(), "start 0 with GPUs 0 and 1, start 1 with GPUs 2 and 3");
-    (0..2).for_each(|process| node.ready(process));
-    node.after(Event::Received((0..2).map(delivered).collect()));
+    node.begin(2, 2);
     assert_eq!(node.after(failed(1, 1, GONE)), "1 RunRaised, again, finish 1");
     assert_eq!(node.after(exited(1, SlotPhase::Idle, 0)), "forget 1, start 2 with GPUs 2 and 3");
     node.ready(2);
@@ -206,8 +177,7 @@ fn process_with_several_gpus_is_replaced_with_the_same_ones() {
 fn several_gpus_of_a_process_are_out_of_use_together() {
     let mut node = asking(1, 3, 2, 1);
     assert_eq!(node.actions(), "start 0 with GPUs 0 and 1");
-    node.ready(0);
-    node.after(Event::Received(vec![delivered(0)]));
+    node.begin(1, 1);
     assert_eq!(fail_first(&mut node, 0, 0), "forget 0, start 1 with GPUs 0 and 1");
     fail_first(&mut node, 1, 10);
     let cause =
@@ -227,8 +197,7 @@ fn processes_beyond_the_places_on_gpus_have_none() {
 fn processes_that_share_a_gpu_out_of_use_end_after_their_runs() {
     let mut node = asking(2, 1, 1, 2);
     assert_eq!(node.actions(), "start 0 with GPU 0, start 1 with GPU 0");
-    (0..2).for_each(|process| node.ready(process));
-    assert_eq!(node.after(Event::Received((0..2).map(delivered).collect())), "0 gets 0, 1 gets 1");
+    assert_eq!(node.begin(2, 2), "0 gets 0, 1 gets 1");
     assert_eq!(fail_first(&mut node, 0, 0), "forget 0, start 2 with GPU 0");
     assert_eq!(fail_first(&mut node, 2, 20), "forget 2, start 3 with GPU 0");
     assert_eq!(fail_first(&mut node, 3, 30), "forget 3");

@@ -4,15 +4,11 @@ use std::collections::BTreeSet;
 
 use proptest::collection::btree_set;
 use proptest::prelude::*;
-use protocol::{FailedItems, FailedRun, Isolate};
+use protocol::{FailedRun, Isolate};
 
 use super::super::isolation::{Isolation, IsolationOutcome};
 use super::super::pipe::PipedMiniBatch;
 use super::*;
-
-fn moment() -> Timestamp {
-    Timestamp { instant: Instant::now(), milliseconds: 0 }
-}
 
 fn run() -> FailedRun {
     FailedRun { process: id(0).name().into(), started_at: 0 }
@@ -20,6 +16,15 @@ fn run() -> FailedRun {
 
 fn fails() -> Ending {
     Ending::failed(AttemptStatus::RunRaised, ErrorReport::default())
+}
+
+fn returned(items: u64) -> Ending {
+    Ending { returned: items, ..Ending::empty() }
+}
+
+/// Ends the run of a range.
+fn end(isolation: &mut Isolation, ending: Ending, rows: impl Into<Bytes>, now: Timestamp) {
+    isolation.ended(ending, rows.into(), run(), now.instant);
 }
 
 /// Returns the isolation of a mini-batch with this number of items and this end of its last try.
@@ -84,19 +89,14 @@ fn isolate_in(
         if first_bad.is_none() {
             decided.extend(range.clone());
             let rows: String = range.map(|item| format!("{item}\n")).collect();
-            isolation.ended(
-                Ending { returned: count, ..Ending::empty() },
-                rows.into(),
-                run(),
-                now.instant,
-            );
+            end(&mut isolation, returned(count), rows, now);
         } else {
             if count == 1 {
                 decided.insert(range.start);
             } else {
                 in_vain += worked_on;
             }
-            isolation.ended(fails(range), Bytes::new(), run(), now.instant);
+            end(&mut isolation, fails(range), "", now);
         }
     }
     (isolation.finish(|item| item.to_string(), true, now), in_vain)
@@ -203,9 +203,9 @@ fn item_that_the_process_names_costs_few_runs() {
     let now = moment();
     let mut one = isolation(14_000, Ending { suspect: Some(700), ..fails() }, now);
     assert_eq!(one.next(), Some(700..701));
-    one.ended(fails(), Bytes::new(), run(), now.instant);
+    end(&mut one, fails(), "", now);
     assert_eq!(one.next(), Some(0..700), "it is probably good");
-    one.ended(Ending { returned: 700, ..Ending::empty() }, Bytes::new(), run(), now.instant);
+    end(&mut one, returned(700), "", now);
     assert_eq!(one.next(), Some(701..1124), "another may be as far away");
     for bad in [0, 700, 5000, 13_999] {
         let bad = BTreeSet::from([bad]);
@@ -238,9 +238,9 @@ fn what_is_left_behind_a_bad_item_is_part_of_the_next_range() {
             // 1100 is bad, too.
             Range { start: 701, end: 1124 } => Ending { suspect: Some(399), ..fails() },
             Range { start: 1100, .. } => fails(),
-            _ => Ending { returned: range.end - range.start, ..Ending::empty() },
+            _ => returned(range.end - range.start),
         };
-        isolation.ended(ending, Bytes::new(), run(), now.instant);
+        end(&mut isolation, ending, "", now);
         runs.push(range);
     }
     assert_eq!(runs, [700..701, 0..700, 701..1124, 1100..1101, 701..1100, 1101..1475]);
@@ -305,23 +305,12 @@ fn failed_items_of_a_range_that_succeeds_are_rejected() {
     let now = moment();
     let mut isolation = isolation(8, fails(), now);
     let status = AttemptStatus::IllegalResult;
-    let failed = |item| FailedItems { item, items: 1, status, error: ErrorReport::default() };
-    let [one, two] = [[2].to_vec(), [0, 3].to_vec()]
-        .map(|items| items.into_iter().map(failed).collect::<Vec<_>>());
-    let pieces =
-        |failed_items, pieces| Ending { returned: 3, failed_items, pieces, ..Ending::empty() };
-    isolation.ended(
-        pieces(one, vec![(0, 4), (3, 2)]),
-        Bytes::from_static(b"a\nb\nd\n"),
-        run(),
-        now.instant,
-    );
-    isolation.ended(
-        pieces(two, vec![(1, 6)]),
-        Bytes::from_static(b"f\ng\nh\n"),
-        run(),
-        now.instant,
-    );
+    let ending = |failed: &[u64], pieces| {
+        let failed_items = failed.iter().map(|item| failed_item(*item, status)).collect();
+        Ending { failed_items, pieces, ..returned(3) }
+    };
+    end(&mut isolation, ending(&[2], vec![(0, 4), (3, 2)]), "a\nb\nd\n", now);
+    end(&mut isolation, ending(&[0, 3], vec![(1, 6)]), "f\ng\nh\n", now);
     let isolated = isolation.finish(|item| item.to_string(), true, now);
     let rejected: Vec<_> =
         isolated.rejected.iter().map(|one| (one.item, one.items, one.status)).collect();
@@ -333,7 +322,6 @@ fn failed_items_of_a_range_that_succeeds_are_rejected() {
 #[test]
 fn pieces_without_a_reject_between_them_are_one() {
     let now = moment();
-    let rows = || Bytes::from_static(b"a\n");
     for (failed_items, pieces, all) in [
         // Its last item has failed: the next range is a piece of its own.
         (vec![1], vec![(0, 2)], vec![(0, 2), (2, 2)]),
@@ -342,13 +330,12 @@ fn pieces_without_a_reject_between_them_are_one() {
         (vec![1], vec![], vec![]),
     ] {
         let mut isolation = isolation(4, fails(), now);
-        let status = AttemptStatus::RunRaised;
-        let failed = |item| FailedItems { item, items: 1, status, error: ErrorReport::default() };
+        let failed = |item| failed_item(item, AttemptStatus::RunRaised);
         let failed_items: Vec<_> = failed_items.into_iter().map(failed).collect();
-        let returned = 2 - failed_items.len() as u64;
-        let ending = Ending { returned, failed_items, pieces, ..Ending::empty() };
-        isolation.ended(ending, rows(), run(), now.instant);
-        isolation.ended(Ending { returned: 2, ..Ending::empty() }, rows(), run(), now.instant);
+        let count = 2 - failed_items.len() as u64;
+        let ending = Ending { failed_items, pieces, ..returned(count) };
+        end(&mut isolation, ending, "a\n", now);
+        end(&mut isolation, returned(2), "a\n", now);
         assert_eq!(isolation.finish(|item| item.to_string(), true, now).pieces, all);
     }
 }
@@ -366,8 +353,7 @@ fn long_errors_are_shortened() {
     let mut isolation = isolation(100, fails(), now);
     while let Some(range) = isolation.next() {
         let has_result = range.start == 0 && range.end == 1;
-        let ending = if has_result { Ending { returned: 1, ..Ending::empty() } } else { fails() };
-        isolation.ended(ending, Bytes::new(), run(), now.instant);
+        end(&mut isolation, if has_result { returned(1) } else { fails() }, "", now);
     }
     let isolated = isolation.finish(|_| "/long".repeat(1000), true, now);
     let bytes = serde_json::to_vec(&isolated.rejected).expect("plain data").len();
@@ -383,9 +369,8 @@ fn ranges_with_other_columns_cannot_be_joined_where_columns_have_no_names() {
         let now = moment();
         let mut isolation = isolation(2, fails(), now);
         for name in ["a", "b"] {
-            let ending =
-                Ending { returned: 1, columns: Some(vec![name.into()]), ..Ending::empty() };
-            isolation.ended(ending, Bytes::from_static(b"1\n"), run(), now.instant);
+            let ending = Ending { columns: Some(vec![name.into()]), ..returned(1) };
+            end(&mut isolation, ending, "1\n", now);
         }
         let isolated = isolation.finish(|item| item.to_string(), by_position, now);
         assert_eq!((isolated.ending.status, isolated.warnings_total), (status, warnings));

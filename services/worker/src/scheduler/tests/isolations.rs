@@ -30,28 +30,17 @@ pub(super) fn of_files(number: u64, files: usize) -> LeasedDelivery {
 /// Returns an answer with these rows, one for each item.
 fn with_rows(process: u32, sequence: u64, rows: &'static str) -> Event {
     let returned = rows.lines().count() as u64;
-    let ending = Ending { sequence, returned, ..Ending::empty() };
-    Event::Frame {
-        process: id(process),
-        frame: ProcessEvent::Answered(ending),
-        rows: Bytes::from_static(rows.as_bytes()),
-    }
+    answered_with(process, Ending { sequence, returned, ..Ending::empty() }, rows)
 }
 
 /// Reports an event, and returns the attempt that follows from it, with its rows.
 pub(super) fn announced(node: &mut Node, event: Event) -> (Attempt, Bytes) {
-    node.scheduler.handle(event, node.now);
-    let outcome =
-        std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-            Action::Announce(Announcement::Outcome(outcome)) => Some(outcome),
-            _ => None,
-        });
-    let outcome = outcome.expect("announced");
+    let outcome = node.outcome(event);
     assert!(outcome.next_try.is_none(), "it was the last try");
     (outcome.attempt, outcome.rows)
 }
 
-fn rejected_items(attempt: &Attempt) -> Vec<(u64, u64)> {
+pub(super) fn rejected_items(attempt: &Attempt) -> Vec<(u64, u64)> {
     attempt.rejected.iter().map(|rejected| (rejected.item, rejected.items)).collect()
 }
 
@@ -174,20 +163,8 @@ fn range_that_kills_its_process_is_divided_in_the_next_one() {
     assert_eq!(node.after(raised(0, 1)), "0 gets 0[0..1]");
     assert_eq!(node.after(exited(0, SlotPhase::Run, 2)), "examine 0 in 2");
     assert_eq!(node.after(examined(0)), "forget 0, start 1");
-    let ready = ProcessEvent::Ready {
-        import_seconds: 0.1,
-        init_seconds: 0.1,
-        python_version: "3".into(),
-        takes: protocol::TableForm::Frame,
-    };
-    let process = ProcessId { slot: 0, number: 1 };
-    assert_eq!(
-        node.after(Event::Frame { process, frame: ready, rows: Bytes::new() }),
-        "1 gets 0[1..2]"
-    );
-    let ending = Ending { sequence: 1, returned: 1, ..Ending::empty() };
-    let event = Event::Frame { process, frame: ProcessEvent::Answered(ending), rows: Bytes::new() };
-    let (attempt, _) = announced(&mut node, event);
+    assert_eq!(node.after(in_first_slot(frame(1, started()))), "1 gets 0[1..2]");
+    let (attempt, _) = announced(&mut node, in_first_slot(done(1, 1)));
     assert_eq!(
         (attempt.rejected[0].status, &*attempt.rejected[0].error.category),
         (AttemptStatus::ProcessDied, "ProcessDied")
@@ -331,14 +308,7 @@ fn isolation_that_takes_too_long_rejects_the_rest() {
 #[test]
 fn items_that_did_not_run_alone_say_so() {
     let mut node = isolating(1, 4);
-    let hangs = |sequence| {
-        let error = ErrorReport {
-            category: "RunTimeout".into(),
-            message: "too long".into(),
-            ..ErrorReport::default()
-        };
-        answered(0, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) })
-    };
+    let hangs = |sequence| failed(0, sequence, error("RunTimeout", "too long"));
     node.after(hangs(1));
     assert_eq!(node.after(hangs(2)), "0 gets 0[0..1]");
     assert_eq!(node.after(with_rows(0, 3, "a\n")), "0 gets 0[1..2]");
@@ -396,8 +366,7 @@ const GONE: &str = "CUDA error: no CUDA-capable device is detected";
 
 /// Reports that a run has failed, because its GPU is gone.
 fn without_gpu(process: u32, sequence: u64) -> Event {
-    let error = ErrorReport { message: GONE.into(), ..ErrorReport::default() };
-    answered(process, Ending { sequence, ..Ending::failed(AttemptStatus::RunRaised, error) })
+    failed(process, sequence, error("", GONE))
 }
 
 #[test]

@@ -5,15 +5,23 @@ use protocol::Isolate;
 use super::isolations::{announced, isolating, of_files, with_isolation};
 use super::*;
 
+/// Returns the frame of a mini-batch of files that a process gets at once.
+fn handed_over(node: &mut Node, delivered: LeasedDelivery) -> MiniBatchFrame {
+    node.scheduler.handle(Event::Received(vec![delivered]), node.now);
+    node.scheduler.schedule(node.now, false);
+    let frames =
+        std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
+            Action::HandOver { frames, .. } => Some(frames),
+            _ => None,
+        });
+    frames.expect("handed over").remove(0)
+}
+
 #[test]
 fn items_that_were_tried_one_by_one_are_not_run_again() {
     let mut node = isolating(1, 4);
-    let error = ErrorReport { category: "ValueError".into(), ..ErrorReport::default() };
-    let ending = Ending {
-        sequence: 1,
-        items_tried: true,
-        ..Ending::failed(AttemptStatus::RunRaised, error)
-    };
+    let failed = Ending::failed(AttemptStatus::RunRaised, error("ValueError", ""));
+    let ending = Ending { sequence: 1, items_tried: true, ..failed };
     let (attempt, _) = announced(&mut node, answered(0, ending));
     assert_eq!(
         (attempt.status, attempt.is_final, attempt.extra_runs),
@@ -24,16 +32,7 @@ fn items_that_were_tried_one_by_one_are_not_run_again() {
 #[test]
 fn node_doubts_items_after_three_attempts_that_gave_up_until_one_succeeds() {
     let mut node = with_isolation(1, |config| Arc::make_mut(&mut config.spec).run_max_try = 2);
-    let doubted = |node: &mut Node, number: u64| {
-        node.scheduler.handle(Event::Received(vec![of_files(number, 20)]), node.now);
-        node.scheduler.schedule(node.now, false);
-        let frames =
-            std::iter::from_fn(|| node.scheduler.next_action()).find_map(|action| match action {
-                Action::HandOver { frames, .. } => Some(frames),
-                _ => None,
-            });
-        frames.expect("handed over")[0].doubted
-    };
+    let doubted = |node: &mut Node, number| handed_over(node, of_files(number, 20)).doubted;
     let gave_up = |sequence| {
         let ending = Ending::failed(AttemptStatus::RunRaised, ErrorReport::default());
         answered(0, Ending { sequence, gave_up: true, ..ending })
@@ -68,21 +67,8 @@ fn only_the_last_try_names_items_that_fail() {
             node.ready(0);
             let mut delivered = of_files(number, 4);
             delivered.descriptor.tries_spent = u32::try_from(number).expect("small");
-            node.scheduler.handle(Event::Received(vec![delivered]), node.now);
-            node.scheduler.schedule(node.now, false);
-            let frames =
-                std::iter::from_fn(|| node.scheduler.next_action()).find_map(
-                    |action| match action {
-                        Action::HandOver { frames, .. } => Some(frames),
-                        _ => None,
-                    },
-                );
-            assert_eq!(
-                frames.expect("handed over")[0].names_failed_items,
-                named,
-                "{isolate:?}, try {}",
-                number + 1
-            );
+            let frame = handed_over(&mut node, delivered);
+            assert_eq!(frame.names_failed_items, named, "{isolate:?}, try {}", number + 1);
         }
     }
 }

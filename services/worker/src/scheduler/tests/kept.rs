@@ -1,55 +1,34 @@
 //! Mini-batches that have failed for good, and of which what the script has handed back counts.
 
-use protocol::{Attempt, FailedItems, Isolate, JobSpec, OutputAction};
+use protocol::{Attempt, Isolate, JobSpec, OutputAction};
 
-use super::isolations::{announced, of_files, with_isolation};
+use super::isolations::{announced, of_files, rejected_items, with_isolation};
 use super::*;
 
 /// Returns a failure after which results of some of its items are kept.
 fn failed(sequence: u64) -> Event {
-    let error = ErrorReport {
-        category: "ValueError".into(),
-        message: "bad".into(),
-        ..ErrorReport::default()
-    };
-    answered(
-        0,
-        Ending {
-            sequence,
-            has_checkpoints: true,
-            ..Ending::failed(AttemptStatus::RunRaised, error)
-        },
-    )
+    let failed = Ending::failed(AttemptStatus::RunRaised, error("ValueError", "bad"));
+    answered(0, Ending { sequence, has_checkpoints: true, ..failed })
 }
 
 /// Returns the answer with what is kept of four items: all but the last two.
 fn kept(sequence: u64) -> Event {
-    let failed = |item| FailedItems {
-        item,
-        items: 1,
-        status: AttemptStatus::RunRaised,
-        error: ErrorReport::default(),
-    };
-    let failed_items = vec![failed(2), failed(3)];
+    let failed_items = [2, 3].map(|item| failed_item(item, AttemptStatus::RunRaised)).into();
     let ending = Ending {
         sequence,
         returned: 2,
         items_kept: 2,
         has_checkpoints: true,
         failed_items,
+        pieces: vec![(0, 4)],
         ..Ending::empty()
     };
-    let ending = Ending { pieces: vec![(0, 4)], ..ending };
-    Event::Frame {
-        process: id(0),
-        frame: ProcessEvent::Answered(ending),
-        rows: Bytes::from_static(b"a\nb\n"),
-    }
+    answered_with(0, ending, "a\nb\n")
 }
 
 fn nothing_kept(sequence: u64) -> Event {
-    let error = ErrorReport { category: "NothingKept".into(), ..ErrorReport::default() };
-    answered(0, Ending { sequence, ..Ending::failed(AttemptStatus::IllegalResult, error) })
+    let failed = Ending::failed(AttemptStatus::IllegalResult, error("NothingKept", ""));
+    answered(0, Ending { sequence, ..failed })
 }
 
 /// Returns a node with a mini-batch of four files that have one partition key, so that it is not divided.
@@ -112,17 +91,7 @@ fn item_whose_result_was_handed_back_before_its_process_died_succeeds() {
     node.after(Event::Received(vec![of_files(0, 1)]));
     assert_eq!(node.after(exited(0, SlotPhase::Run, 1)), "examine 0 in 1");
     assert_eq!(node.after(examined_with(0, true)), "forget 0, start 1");
-    let ready = ProcessEvent::Ready {
-        import_seconds: 0.1,
-        init_seconds: 0.1,
-        python_version: "3".into(),
-        takes: protocol::TableForm::Frame,
-    };
-    let process = ProcessId { slot: 0, number: 1 };
-    assert_eq!(
-        node.after(Event::Frame { process, frame: ready, rows: Bytes::new() }),
-        "1 gets 0[kept of 0..1]"
-    );
+    assert_eq!(node.after(in_first_slot(frame(1, started()))), "1 gets 0[kept of 0..1]");
     let ending = Ending {
         sequence: 1,
         returned: 1,
@@ -130,12 +99,7 @@ fn item_whose_result_was_handed_back_before_its_process_died_succeeds() {
         has_checkpoints: true,
         ..Ending::empty()
     };
-    let event = Event::Frame {
-        process,
-        frame: ProcessEvent::Answered(ending),
-        rows: Bytes::from_static(b"a\n"),
-    };
-    let (attempt, _) = announced(&mut node, event);
+    let (attempt, _) = announced(&mut node, in_first_slot(answered_with(1, ending, "a\n")));
     assert_eq!(
         (attempt.status, attempt.failed(), attempt.rejected.len()),
         (AttemptStatus::Succeeded, 0, 0)
@@ -157,7 +121,6 @@ fn half_that_fails_keeps_what_it_has_handed_back() {
     assert_eq!(node.after(failed(2)), "0 gets 0[kept of 0..4]");
     assert_eq!(node.after(kept(3)), "0 gets 0[4..8]");
     let (attempt, _) = announced(&mut node, raised(0, 4));
-    let rejected: Vec<_> =
-        attempt.rejected.iter().map(|rejected| (rejected.item, rejected.items)).collect();
-    assert_eq!((rejected, attempt.extra_runs), (vec![(2, 1), (3, 1), (4, 4)], 2));
+    assert_eq!(rejected_items(&attempt), [(2, 1), (3, 1), (4, 4)]);
+    assert_eq!(attempt.extra_runs, 2);
 }

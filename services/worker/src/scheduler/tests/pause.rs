@@ -10,17 +10,8 @@ fn shared(processes: u32) -> Node {
     })
 }
 
-fn no_room(number: u64) -> Event {
-    let LeasedDelivery { lease, descriptor, .. } = table(number, 1);
-    Event::Prepared {
-        lease,
-        descriptor: descriptor.into(),
-        preparation: Preparation::NoRoom(report()),
-    }
-}
-
-fn report() -> ErrorReport {
-    ErrorReport { category: "LoadFailed".into(), message: NO_ROOM.into(), ..ErrorReport::default() }
+fn no_room() -> Event {
+    prepared(0, Preparation::NoRoom(error("LoadFailed", NO_ROOM)))
 }
 
 #[test]
@@ -32,17 +23,14 @@ fn mini_batch_without_room_goes_back_with_those_behind_it_and_costs_no_try() {
         "prepare 0"
     );
     let told = "the node is in starting for 0 s";
-    assert_eq!(node.after(no_room(0)), format!("{told}, return 1, return 2, return 3, return 0"));
+    assert_eq!(node.after(no_room()), format!("{told}, return 1, return 2, return 3, return 0"));
     node.requested.clear();
     assert_eq!(node.tick(Duration::from_secs(9)), "");
     assert_eq!(node.requested, [0; 0], "it takes nothing for now");
     assert_eq!(node.tick(Duration::from_secs(2)), "");
     assert!(!node.requested.is_empty(), "it tries again");
     assert_eq!(node.after(Event::Received(vec![table(0, 1)])), "prepare 0");
-    assert_eq!(
-        node.after(no_room(0)),
-        "the node is in starting for 11 s, stop receiving, return 0"
-    );
+    assert_eq!(node.after(no_room()), "the node is in starting for 11 s, stop receiving, return 0");
     node.tick(Duration::from_secs(11));
     node.after(Event::Received(vec![table(0, 1)]));
     assert_eq!(node.after(read(0, 1)), "0 gets 0", "there is room again");
@@ -72,16 +60,7 @@ fn process_without_room_starts_later_and_blames_no_script() {
 fn full_disk_of_a_node_without_other_jobs_fails_as_ever() {
     let mut node = working(1, 0);
     node.after(Event::Received(vec![table(0, 1)]));
-    assert_eq!(node.after(no_room(0)), "0 LoadFailed, again");
-}
-
-fn unreachable(number: u64) -> Event {
-    let LeasedDelivery { lease, descriptor, .. } = table(number, 1);
-    Event::Prepared {
-        lease,
-        descriptor: descriptor.into(),
-        preparation: Preparation::Unreachable(report()),
-    }
+    assert_eq!(node.after(no_room()), "0 LoadFailed, again");
 }
 
 #[test]
@@ -92,7 +71,9 @@ fn store_that_does_not_answer_costs_no_try_however_long_it_is_away() {
             let received = Event::Received((0..2).map(|number| table(number, 60)).collect());
             assert_eq!(node.after(received), "prepare 0");
             let told = format!("the node is in starting for {} s", 11 * number);
-            assert_eq!(node.after(unreachable(0)), format!("{told}, return 1, return 0"));
+            let unreachable = Preparation::Unreachable(error("LoadFailed", "no answer"));
+            let actions = node.after(prepared(0, unreachable));
+            assert_eq!(actions, format!("{told}, return 1, return 0"));
             node.requested.clear();
             assert_eq!(node.tick(Duration::from_secs(9)), "");
             assert_eq!(node.requested, [0; 0], "it takes nothing for now");

@@ -87,14 +87,8 @@ fn lone_node_makes_the_next_try() {
 fn next_try_names_the_node() {
     let mut node = after_failures(0, |_| ());
     receive(&mut node, again(0, 1, &["1"]));
-    node.scheduler.handle(raised(0, 1), node.now);
-    let failed_on = |action| match action {
-        Action::Announce(Announcement::Outcome(outcome)) => Some(outcome.next_try?.failed_on),
-        _ => None,
-    };
-    let failed_on: Vec<_> =
-        std::iter::from_fn(|| node.scheduler.next_action()).filter_map(failed_on).collect();
-    assert_eq!(failed_on, [["1".to_owned(), "0".to_owned()]]);
+    let next_try = node.outcome(raised(0, 1)).next_try.expect("another try");
+    assert_eq!(next_try.failed_on, ["1", "0"]);
 }
 
 #[test]
@@ -146,18 +140,11 @@ fn node_in_doubt_isolates_nothing_that_others_may_try() {
     let mut node =
         after_failures(3, |config| Arc::make_mut(&mut config.spec).isolate = Isolate::Items);
     told(&mut node, &[("1", 0)]);
-    receive(
-        &mut node,
-        LeasedDelivery {
-            descriptor: Descriptor { tries_spent: 2, ..table(7, 9).descriptor },
-            ..table(7, 9)
-        },
-    );
-    let Event::Prepared { lease, descriptor, preparation } = read(7, 9) else {
-        unreachable!("constructed like this")
-    };
-    let descriptor = Box::new(Descriptor { tries_spent: 2, ..*descriptor });
-    assert_eq!(node.after(Event::Prepared { lease, descriptor, preparation }), "0 gets 7");
+    let descriptor = Descriptor { tries_spent: 2, ..table(7, 9).descriptor };
+    receive(&mut node, LeasedDelivery { descriptor: descriptor.clone(), ..table(7, 9) });
+    let ready = Prepared { bytes: 9, ..Prepared::new(Payload::Rank, 3) };
+    let (descriptor, preparation) = (descriptor.into(), Preparation::Ready(ready.into()));
+    assert_eq!(node.after(Event::Prepared { lease: 7, descriptor, preparation }), "0 gets 7");
     assert_eq!(node.after(raised(0, 4)), "7 RunRaised, again");
 }
 

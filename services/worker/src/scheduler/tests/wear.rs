@@ -9,8 +9,7 @@ const MEGABYTE: u64 = 1 << 20;
 /// Returns a node with two ready processes, each with a mini-batch.
 fn limited(limit: impl FnOnce(&mut JobSpec)) -> Node {
     let mut node = starting_with(2, |config| limit(Arc::make_mut(&mut config.spec)));
-    (0..2).for_each(|process| node.ready(process));
-    assert_eq!(node.after(Event::Received((0..2).map(delivered).collect())), "0 gets 0, 1 gets 1");
+    assert_eq!(node.begin(2, 2), "0 gets 0, 1 gets 1");
     node
 }
 
@@ -20,24 +19,20 @@ fn measured(process: u32, megabytes: u64) -> Event {
 
 /// Returns why the processes that have ended are replaced.
 fn wears(node: &mut Node, event: Event) -> Vec<Option<Wear>> {
-    node.scheduler.handle(event, node.now);
-    let actions = std::iter::from_fn(|| node.scheduler.next_action());
     let wear = |action| match action {
         Action::Announce(Announcement::Event(ResultEvent::ProcessEnded { wear, .. })) => Some(wear),
         _ => None,
     };
-    actions.filter_map(wear).collect()
+    node.handled(event).into_iter().filter_map(wear).collect()
 }
 
 /// Returns the messages of this level.
 fn logged(node: &mut Node, event: Event, level: &str) -> Vec<String> {
-    node.scheduler.handle(event, node.now);
-    let actions = std::iter::from_fn(|| node.scheduler.next_action());
     let line = |action| match action {
         Action::Log { level: of, message } if of == level => Some(message),
         _ => None,
     };
-    actions.filter_map(line).collect()
+    node.handled(event).into_iter().filter_map(line).collect()
 }
 
 #[test]
@@ -120,15 +115,9 @@ fn limit_below_the_memory_of_a_fresh_process_is_reported_once_and_replaces_nothi
     let mut node = starting_with(2, |config| {
         Arc::make_mut(&mut config.spec).process_max_memory = 100 * MEGABYTE
     });
-    let ready = || ProcessEvent::Ready {
-        init_seconds: 0.1,
-        import_seconds: 0.0,
-        python_version: "3".into(),
-        takes: protocol::TableForm::Frame,
-    };
     for process in 0..2 {
         node.after(measured(process, 300));
-        let warnings = logged(&mut node, frame(process, ready()), "WARNING");
+        let warnings = logged(&mut node, frame(process, started()), "WARNING");
         assert_eq!(warnings.len(), usize::from(process == 0), "{warnings:?}");
         let is_named = |line: &String| {
             line.contains("process_max_memory is 100 MB, and process000 occupies 300 MB")

@@ -11,13 +11,7 @@ fn node_requests_twice_what_its_processes_hold_and_once_at_a_time() {
     node.after(Event::Tick(vec![]));
     assert_eq!(node.requested, [4]);
     node.after(Event::Received((0..4).map(delivered).collect()));
-    let ready = ProcessEvent::Ready {
-        init_seconds: 0.1,
-        import_seconds: 0.0,
-        python_version: "3".into(),
-        takes: protocol::TableForm::Frame,
-    };
-    assert_eq!(node.after(frame(0, ready)), "0 gets 0");
+    assert_eq!(node.after(frame(0, started())), "0 gets 0");
     assert_eq!(node.requested, [4], "it holds enough");
     assert_eq!(
         node.after(done(0, 1)),
@@ -130,11 +124,6 @@ fn memory_limits_preparations_except_the_first() {
 fn unreadable_or_empty_mini_batch_reaches_no_process() {
     let mut node = working(2, 0);
     node.after(Event::Received(vec![table(0, 1), table(1, 1)]));
-    let prepared = |number, preparation| Event::Prepared {
-        lease: number,
-        descriptor: table(number, 1).descriptor.into(),
-        preparation,
-    };
     let failed = prepared(0, Preparation::Failed(ErrorReport::default()));
     assert_eq!(node.after(failed), "0 LoadFailed, again");
     let empty = prepared(1, Preparation::Empty(Prepared::new(Payload::Rank, 0).into()));
@@ -307,8 +296,7 @@ fn mini_batch_that_waits_for_a_service_goes_on() {
     let mut node = starting_with(1, |config| {
         Arc::make_mut(&mut config.spec).progress_update_timeout_seconds = 40
     });
-    node.ready(0);
-    node.after(Event::Received(vec![delivered(0)]));
+    node.begin(1, 1);
     node.runs(0, 1);
     let second = Duration::from_secs(1);
     assert_eq!(node.tick(second), "", "a run that waits for nothing says nothing");
@@ -328,9 +316,7 @@ fn mini_batch_that_waits_for_a_service_goes_on() {
 fn lease_lasts_as_long_as_the_attempt_that_waits() {
     let mut node = working(1, 1);
     let deadline = |node: &mut Node, seconds| {
-        node.scheduler
-            .handle(frame(0, ProcessEvent::RateLimited { sequence: 1, seconds }), node.now);
-        let actions: Vec<_> = std::iter::from_fn(|| node.scheduler.next_action()).collect();
+        let actions = node.handled(frame(0, ProcessEvent::RateLimited { sequence: 1, seconds }));
         match actions.as_slice() {
             [Action::Begin { lease: 0, deadline }] => *deadline,
             _ => panic!("one lease is extended, not {}", actions.len()),
