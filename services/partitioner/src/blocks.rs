@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use protocol::{BlockRange, Input, ItemPath, MiniBatchSize, TableFormat, TableOptions};
 use tables::{RangeSize, RowWindow};
 use tempfile::NamedTempFile;
-use url::Url;
 
 use crate::error::{Error, Result};
 use crate::listing::Listed;
-use crate::remote::{Fetch, Remote};
+use crate::remote::{Fetch, Remote, parse_url};
 
 /// A splitter of the files of one input.
 pub(crate) struct Cutter {
@@ -48,8 +47,7 @@ impl LocalFile {
         if !path.is_url() {
             return Ok(Self::Own(path.clone()));
         }
-        let url = std::str::from_utf8(path.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
-        let url = url.expect("the listing returns valid URLs");
+        let url = parse_url(path.as_bytes()).expect("the listing returns valid URLs");
         let fetched = remote.fetch(&url, fetch);
         fetched
             .map(Self::Copy)

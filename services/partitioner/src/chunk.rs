@@ -29,13 +29,11 @@ impl Chunk {
     /// Returns the next chunk of a plan; `None` at its end.
     pub(crate) fn next(plan: &mut Plan, number: u64) -> Result<Option<Self>> {
         let mut lines = Vec::new();
-        let mut ends = Vec::new();
         for descriptor in plan.take(PLAN_CHUNK_MINI_BATCHES as usize) {
             serde_json::to_writer(&mut lines, &descriptor?).expect("descriptors always serialise");
-            ends.push(lines.len());
             lines.push(b'\n');
         }
-        Ok((!ends.is_empty()).then(|| Self { number, lines: lines.into(), ends }))
+        Ok((!lines.is_empty()).then(|| Self::stored(number, lines.into())))
     }
 
     /// Returns a stored chunk.

@@ -49,7 +49,7 @@ pub use error::{Error, Result};
 pub use inputs::Inputs;
 pub use largest::LargestMiniBatch;
 pub use partition_format::{FormatError, PartitionFormat};
-pub use plan::{Plan, inputs_digest, plan};
+pub use plan::{Plan, inputs_digest};
 pub use publish::{Partitioner, plan_is_damaged};
 pub use schema::MissingColumn;
 pub use survey::{Survey, survey};

@@ -12,7 +12,7 @@ use url::Url;
 
 use crate::error::{Error, Result};
 use crate::glob::{Glob, is_glob, split_base, unescape};
-use crate::remote::{Object, Objects, Remote, readable_below};
+use crate::remote::{Object, Objects, Remote, parse_url, readable_below};
 use crate::walk::{Hidden, Outputs, Unreadable, Walk};
 
 /// The way to include hidden names.
@@ -87,6 +87,8 @@ pub(crate) struct Listing {
     /// Number of paths begun.
     paths_begun: usize,
     source: Source,
+    /// The pattern of the source, if it has one, and the number of files before it.
+    pattern: Option<(ItemPath, u64)>,
     remote: Arc<Remote>,
     hidden: Hidden,
     outputs: Outputs,
@@ -101,10 +103,15 @@ pub(crate) struct Listing {
 /// The source of the next files.
 enum Source {
     Nothing,
-    Folder(Walk),
-    Glob { pattern: ItemPath, walk: Walk, files: u64 },
-    Prefix { objects: Objects, base: Url, parent: String },
-    ObjectGlob { pattern: ItemPath, objects: Objects, base: Url, glob: Glob, files: u64 },
+    Local(Walk),
+    /// The objects below `base`, or those of them that match the glob.
+    Remote {
+        objects: Objects,
+        base: Url,
+        glob: Option<Glob>,
+        /// The folder of the last object.
+        parent: String,
+    },
 }
 
 impl Listing {
@@ -116,6 +123,7 @@ impl Listing {
             paths: input.paths.clone(),
             paths_begun: 0,
             source: Source::Nothing,
+            pattern: None,
             remote,
             hidden: match input.kind {
                 InputKind::File => Hidden::Dots,
@@ -139,103 +147,56 @@ impl Listing {
         loop {
             let listed = match &mut self.source {
                 Source::Nothing => None,
-                Source::Folder(walk) => match walk.next() {
+                Source::Local(walk) => match walk.next() {
                     None => None,
                     Some(Err(unreadable)) => {
                         return Err(unreadable_folder(&self.input, unreadable));
                     }
                     Some(Ok(found)) => {
-                        self.group += u64::from(found.first_of_folder);
+                        self.group += u64::from(self.pattern.is_none() && found.first_of_folder);
                         Some(self.local(found.path, found.stat))
                     }
                 },
-                Source::Glob { pattern, walk, files } => match walk.next() {
-                    None if *files == 0 => {
-                        let pattern = pattern.clone();
-                        let hint = match (walk.folders_matched(), walk.left_out().line()) {
-                            (0, None) => "correct the pattern".to_owned(),
-                            (0, Some(left_out)) => format!("{left_out}; {NAME_HIDDEN}"),
-                            (1, _) => {
-                                "it matches a folder: add /** to take the files in it".to_owned()
-                            }
-                            (folders, _) => format!(
-                                "it matches {folders} folders: add /** to take the files in them"
-                            ),
-                        };
-                        return Err(
-                            self.bad_path(&pattern, format_args!("matches no file; {hint}"))
-                        );
-                    }
-                    None => None,
-                    Some(Err(unreadable)) => {
-                        return Err(unreadable_folder(&self.input, unreadable));
-                    }
-                    Some(Ok(found)) => {
-                        *files += 1;
-                        Some(self.local(found.path, found.stat))
-                    }
-                },
-                Source::Prefix { objects, base, parent } => match objects.next() {
+                Source::Remote { objects, base, glob, parent } => match objects.next() {
                     None => None,
                     Some(Err(error)) => {
                         return Err(Error::bad_input(&self.input, "its objects cannot be listed")
                             .because(error));
                     }
                     Some(Ok(object)) => {
-                        if let Some(reason) = hidden_below(base, &object, self.hidden) {
-                            self.left_out.add(|| format!("{} ({reason})", object.url));
+                        let glob = glob.as_ref();
+                        let hidden = || hidden_below(base, &object, self.hidden);
+                        let is_listed = match glob {
+                            None => hidden().is_none(),
+                            Some(glob) => object_matches(glob, base, &object, Some(self.hidden)),
+                        };
+                        if !is_listed {
+                            if let Some(reason) = hidden()
+                                && glob.is_none_or(|glob| object_matches(glob, base, &object, None))
+                            {
+                                self.left_out.add(|| format!("{} ({reason})", object.url));
+                            }
                             continue;
                         }
                         let path = object.url.path();
                         let folder = path.rfind('/').map_or("", |slash| &path[..slash]);
-                        if folder != parent {
+                        if glob.is_none() && folder != parent {
                             self.group += 1;
                             folder.clone_into(parent);
                         }
                         Some(self.object(&object))
                     }
                 },
-                Source::ObjectGlob { pattern, objects, base, glob, files } => {
-                    match objects.next() {
-                        None if *files == 0 => {
-                            let pattern = pattern.clone();
-                            let hint = match self.left_out.line() {
-                                None => "correct the pattern".to_owned(),
-                                Some(left_out) => format!("{left_out}; {NAME_HIDDEN}"),
-                            };
-                            return Err(
-                                self.bad_path(&pattern, format_args!("matches no object; {hint}"))
-                            );
-                        }
-                        None => None,
-                        Some(Err(error)) => {
-                            return Err(Error::bad_input(
-                                &self.input,
-                                "its objects cannot be listed",
-                            )
-                            .because(error));
-                        }
-                        Some(Ok(object))
-                            if !object_matches(glob, base, &object, Some(self.hidden)) =>
-                        {
-                            if let Some(reason) = hidden_below(base, &object, self.hidden)
-                                && object_matches(glob, base, &object, None)
-                            {
-                                self.left_out.add(|| format!("{} ({reason})", object.url));
-                            }
-                            continue;
-                        }
-                        Some(Ok(object)) => {
-                            *files += 1;
-                            Some(self.object(&object))
-                        }
-                    }
-                }
             };
             if listed.is_some() {
                 return Ok(listed);
             }
-            if let Source::Folder(walk) | Source::Glob { walk, .. } = &self.source {
+            if let Some((pattern, files_before)) = self.pattern.take()
+                && self.files == files_before
+            {
+                return Err(self.no_match(&pattern));
+            }
+            if let Source::Local(walk) = &self.source {
                 self.left_out.merge(walk.left_out().clone());
             }
             self.source = Source::Nothing;
@@ -254,9 +215,7 @@ impl Listing {
     /// Begins the next path. Returns a single file immediately.
     fn open(&mut self, path: ItemPath) -> Result<Option<Listed>> {
         if path.is_url() {
-            let url =
-                std::str::from_utf8(path.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
-            let Some(url) = url else {
+            let Some(url) = parse_url(path.as_bytes()) else {
                 return Err(
                     self.bad_path(&path, "is not a URL; correct it, or write an absolute path")
                 );
@@ -273,7 +232,7 @@ impl Listing {
         match fs::metadata(path.as_path()) {
             Ok(metadata) if metadata.is_dir() => {
                 self.begin(true);
-                self.source = Source::Folder(Walk::folder(
+                self.source = Source::Local(Walk::folder(
                     path.as_path().to_owned(),
                     self.hidden,
                     self.outputs.clone(),
@@ -302,7 +261,8 @@ impl Listing {
                 self.begin(false);
                 let walk =
                     Walk::glob(base.as_path().to_owned(), glob, self.hidden, self.outputs.clone());
-                self.source = Source::Glob { pattern: path, walk, files: 0 };
+                self.source = Source::Local(walk);
+                self.pattern = Some((path, self.files));
                 Ok(None)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -324,31 +284,18 @@ impl Listing {
             let (base, pattern) = path.as_bytes().split_at(slash);
             let glob = Glob::parse(pattern)
                 .map_err(|error| self.bad_path(&path, "is not a valid pattern").because(error))?;
-            let base = std::str::from_utf8(base).ok().and_then(|base| Url::parse(base).ok());
-            let Some(base) = base else {
+            let Some(base) = parse_url(base) else {
                 return Err(self
                     .bad_path(&path, "has a pattern in the name of its bucket; name one bucket"));
             };
-            self.begin(false);
-            let objects = self
-                .remote
-                .list(&base)
-                .map_err(|error| self.bad_path(&path, "cannot be listed").because(error))?;
-            self.source = Source::ObjectGlob { pattern: path, objects, base, glob, files: 0 };
-            return Ok(None);
+            return self.open_objects(path, base, Some(glob));
         }
         if url.path().ends_with('/') || url.path().is_empty() {
             let mut base = url.clone();
             if base.path().is_empty() {
                 base.set_path("/");
             }
-            self.begin(true);
-            let objects = self
-                .remote
-                .list(&base)
-                .map_err(|error| self.bad_path(&path, "cannot be listed").because(error))?;
-            self.source = Source::Prefix { objects, base, parent: String::new() };
-            return Ok(None);
+            return self.open_objects(path, base, None);
         }
         match self.remote.head(url) {
             Ok(Some(object)) => {
@@ -361,6 +308,22 @@ impl Listing {
             }
             Err(error) => Err(self.bad_path(&path, "cannot be read").because(error)),
         }
+    }
+
+    fn open_objects(
+        &mut self,
+        path: ItemPath,
+        base: Url,
+        glob: Option<Glob>,
+    ) -> Result<Option<Listed>> {
+        self.begin(glob.is_none());
+        let objects = self
+            .remote
+            .list(&base)
+            .map_err(|error| self.bad_path(&path, "cannot be listed").because(error))?;
+        self.pattern = glob.is_some().then_some((path, self.files));
+        self.source = Source::Remote { objects, base, glob, parent: String::new() };
+        Ok(None)
     }
 
     /// Begins a group, so that files before and after a folder stay separate.
@@ -397,6 +360,22 @@ impl Listing {
     ) -> Listed {
         self.files += 1;
         Listed { path, size, version, stamp, group: self.group }
+    }
+
+    fn no_match(&self, pattern: &ItemPath) -> Error {
+        let (kind, folders, left_out) = match &self.source {
+            Source::Local(walk) => ("file", walk.folders_matched(), walk.left_out().line()),
+            _ => ("object", 0, self.left_out.line()),
+        };
+        let hint = match (folders, left_out) {
+            (0, None) => "correct the pattern".to_owned(),
+            (0, Some(left_out)) => format!("{left_out}; {NAME_HIDDEN}"),
+            (1, _) => "it matches a folder: add /** to take the files in it".to_owned(),
+            (folders, _) => {
+                format!("it matches {folders} folders: add /** to take the files in them")
+            }
+        };
+        self.bad_path(pattern, format_args!("matches no {kind}; {hint}"))
     }
 
     fn no_files(&self) -> Error {

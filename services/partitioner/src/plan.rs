@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::inputs::{Files, Inputs};
 use crate::listing::{Listed, Tally};
 use crate::partition_format::PartitionFormat;
+use crate::remote::{parse_url, readable_path};
 use crate::schema::{self, MissingColumn};
 use crate::survey::misnamed;
 
@@ -36,11 +37,6 @@ pub struct Plan {
 }
 
 type Works = Box<dyn Iterator<Item = Result<Work>> + Send>;
-
-/// Plans a job with local inputs or default settings of stores, as [`Inputs::plan`] does.
-pub fn plan(spec: &JobSpec) -> Plan {
-    Inputs::default().plan(spec)
-}
 
 /// Returns the digest of the inputs, as [`Inputs::digest`] does.
 pub async fn inputs_digest(spec: &JobSpec) -> anyhow::Result<String> {
@@ -181,10 +177,8 @@ impl Plan {
                 true => BlockRange::WholeText,
                 false => BlockRange::RowGroup { row_group: 0, offset: 0, rows: 0 },
             };
-            let mut path_columns = Vec::new();
-            if let Some(format) = partition_format(&self.spec, input)? {
-                path_columns = columns_of(&input.name, &format, &listed.path)?;
-            }
+            let format = partition_format(&self.spec, input)?;
+            let path_columns = columns_of(&input.name, format.as_ref(), &listed.path)?;
             let value_of =
                 |key: &String| path_columns.iter().find(|(name, _)| name == key).cloned();
             let key = self.spec.partition_keys.iter().filter_map(value_of).collect();
@@ -347,10 +341,8 @@ fn check_size(spec: &JobSpec, input: &Input) -> Result<MiniBatchSize> {
 }
 
 fn values(input: &str, format: &PartitionFormat, path: &ItemPath) -> Result<Vec<String>> {
-    let readable = path
-        .is_url()
-        .then(|| std::str::from_utf8(path.as_bytes()).ok().and_then(crate::remote::readable_path));
-    let values = match readable.flatten() {
+    let url = path.is_url().then(|| parse_url(path.as_bytes())).flatten();
+    let values = match url.as_ref().and_then(readable_path) {
         Some(readable) => format.values(readable.as_bytes()),
         None => format.values(path.as_bytes()),
     };
@@ -366,9 +358,10 @@ fn values(input: &str, format: &PartitionFormat, path: &ItemPath) -> Result<Vec<
 /// Returns the columns from the path of a file, in the order of the format.
 fn columns_of(
     input: &str,
-    format: &PartitionFormat,
+    format: Option<&PartitionFormat>,
     path: &ItemPath,
 ) -> Result<Vec<(String, String)>> {
+    let Some(format) = format else { return Ok(Vec::new()) };
     Ok(format.names().iter().cloned().zip(values(input, format, path)?).collect())
 }
 
@@ -447,10 +440,7 @@ fn table_blocks(
             if let Some(reason) = by_name.and_then(|format| misnamed(&listed.path, format)) {
                 return Err(Error::bad_path(&name, &listed.path, reason));
             }
-            let path_columns: Vec<(String, String)> = match &format {
-                None => Vec::new(),
-                Some(format) => columns_of(&name, format, &listed.path)?,
-            };
+            let path_columns = columns_of(&name, format.as_ref(), &listed.path)?;
             let ranges = cutter.mini_batches(&listed)?;
             Ok(ranges.map(move |range| {
                 let (range, rows) = range?;
@@ -523,7 +513,7 @@ impl Combinations {
         cutter: Cutter,
     ) -> impl Iterator<Item = Result<Work>> + Send {
         let blocks_of = move |KeyedFile { listed, ranges }: KeyedFile| -> Result<Vec<Block>> {
-            let path_columns = columns_of(&name, &format, &listed.path)?;
+            let path_columns = columns_of(&name, Some(&format), &listed.path)?;
             let ranges = ranges.map_or_else(|| cutter.whole(&listed), Ok)?;
             let block = |range| {
                 let (path, version, path_columns) =

@@ -140,8 +140,8 @@ impl Remote {
         if size == 0 {
             return Ok(Bytes::new());
         }
-        let url = std::str::from_utf8(url.as_bytes()).ok().and_then(|text| Url::parse(text).ok());
-        let (store, path) = self.open(&url.expect("the listing gives valid URLs"))?;
+        let url = parse_url(url.as_bytes()).expect("the listing gives valid URLs");
+        let (store, path) = self.open(&url)?;
         self.wait(
             async move { get(&*store, &path, GetRange::Bounded(0..size.min(bytes_max))).await },
         )
@@ -251,15 +251,18 @@ impl Iterator for Objects {
     }
 }
 
+pub(crate) fn parse_url(url: &[u8]) -> Option<Url> {
+    Url::parse(std::str::from_utf8(url).ok()?).ok()
+}
+
 /// Returns the name of an object in a URL, decoded.
-pub(crate) fn readable_path(url: &str) -> Option<String> {
-    let url = Url::parse(url).ok()?;
+pub(crate) fn readable_path(url: &Url) -> Option<String> {
     ObjectPath::from_url_path(url.path()).ok().map(String::from)
 }
 
 /// Returns the name of an object relative to the folder `base`, decoded.
 pub(crate) fn readable_below(base: &Url, object: &Url) -> String {
-    let readable = |url: &Url| readable_path(url.as_str()).unwrap_or_default();
+    let readable = |url: &Url| readable_path(url).unwrap_or_default();
     let (base, object) = (readable(base), readable(object));
     let relative = object.strip_prefix(&base).unwrap_or(&object);
     relative.trim_start_matches('/').to_owned()

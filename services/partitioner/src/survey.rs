@@ -283,10 +283,7 @@ impl<'a> Surveyor<'a> {
                     "lies in the folder {key}={value}, and no column {key} is read from it: set `partition_format` if `run` \
                      needs it"
                 );
-                self.notes
-                    .entry("partition_format")
-                    .or_insert_with(|| (0, path.clone(), note))
-                    .0 += 1;
+                self.note("partition_format", path, note);
             }
         }
         Ok(())
@@ -366,7 +363,7 @@ impl<'a> Surveyor<'a> {
         }
         self.byte_order_mark.get_or_insert(peek.mark);
         for (key, note) in peek.notes {
-            self.notes.entry(key).or_insert_with(|| (0, path.clone(), note)).0 += 1;
+            self.note(key, path, note);
         }
         self.check_names(path, &peek.first_row);
         if peek.first_row.is_empty() || options.header != protocol::HeaderMode::AllFilesSameHeaders
@@ -393,9 +390,13 @@ impl<'a> Surveyor<'a> {
     fn check_names(&mut self, path: &ItemPath, cells: &[String]) {
         if self.input.table.header.is_in(self.files == 1) {
             for (kind, note) in tables::doubtful_names(cells) {
-                self.notes.entry(kind).or_insert_with(|| (0, path.clone(), note)).0 += 1;
+                self.note(kind, path, note);
             }
         }
+    }
+
+    fn note(&mut self, key: &'static str, path: &ItemPath, note: String) {
+        self.notes.entry(key).or_insert_with(|| (0, path.clone(), note)).0 += 1;
     }
 
     fn finish(self, is_whole: bool, left_out: LeftOut) -> Result<Survey> {

@@ -17,7 +17,7 @@ use queue::{MemoryOptions, MemoryQueue, Queue, Receive};
 use storage::{JobStore, PlanComplete};
 use tempfile::TempDir;
 
-use crate::fixtures::{file_job, folder, table_job, write};
+use crate::fixtures::{descriptors, file_job, folder, table_job, write};
 use crate::power::{Power, PoweredQueue, PoweredStore};
 
 /// One job with a store and queues that can lose power.
@@ -128,8 +128,7 @@ async fn whole_plan_is_published_and_announced() {
     assert_eq!((complete.files, complete.items), (2, None));
     assert_eq!(site.store.plan_complete().await.expect("readable"), Some(complete.clone()));
     let published: Vec<Descriptor> = site.published().await;
-    let planned: Vec<Descriptor> =
-        partitioner::plan(&job).map(|planned| planned.expect("planned")).collect();
+    let planned = descriptors(&job);
     assert_eq!(published, planned);
     let lines: Vec<u8> = site
         .plan()

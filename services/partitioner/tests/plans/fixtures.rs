@@ -5,9 +5,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use partitioner::Inputs;
 use protocol::{
-    Descriptor, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableFormat, TableOptions, Work,
+    BlockRange, Descriptor, Input, InputKind, ItemPath, JobSpec, MiniBatchSize, TableFormat,
+    TableOptions, TableSchema, Work,
 };
+use storage::PlanComplete;
 use tempfile::TempDir;
 
 /// Creates an empty folder.
@@ -56,12 +59,30 @@ pub fn input(name: &str, kind: InputKind, paths: &[&Path]) -> Input {
 
 /// Returns all descriptors of a job that can be planned.
 pub fn descriptors(job: &JobSpec) -> Vec<Descriptor> {
-    partitioner::plan(job).collect::<Result<_, _>>().expect("the job can be planned")
+    Inputs::default().plan(job).collect::<Result<_, _>>().expect("the job can be planned")
+}
+
+/// Returns the totals of a job that can be planned.
+pub fn totals(job: &JobSpec) -> PlanComplete {
+    let mut plan = Inputs::default().plan(job);
+    plan.by_ref().for_each(|planned| drop(planned.expect("the job can be planned")));
+    plan.totals()
+}
+
+/// Returns the columns of the first input, which is text.
+pub fn schema(job: &JobSpec) -> TableSchema {
+    let mut schemas = Inputs::default().plan(job).schemas().expect("readable");
+    schemas.remove(0).expect("text has a schema")
+}
+
+/// Returns a range of rows of a Parquet file.
+pub fn group(row_group: u32, offset: u64, rows: u64) -> BlockRange {
+    BlockRange::RowGroup { row_group, offset, rows }
 }
 
 /// Returns why a job cannot be planned.
 pub fn refusal(job: &JobSpec) -> String {
-    let mut plan = partitioner::plan(job);
+    let mut plan = Inputs::default().plan(job);
     let refused = plan.find_map(Result::err).expect("the job cannot be planned");
     assert!(plan.next().is_none(), "nothing follows an error");
     format!("{refused:#}")

@@ -2,7 +2,10 @@
 
 use protocol::{BlockRange, InputKind, ItemPath, JobSpec, MiniBatchSize, TableFormat, Work};
 
-use crate::fixtures::{descriptors, file_job, files_of, folder, input, refusal, table_job, write};
+use crate::fixtures::{
+    descriptors, file_job, files_of, folder, group, input, refusal, schema, table_job, totals,
+    write,
+};
 use crate::tables::write_parquet;
 
 fn keyed(mut job: JobSpec, format: &str, keys: &[&str]) -> JobSpec {
@@ -61,9 +64,7 @@ fn files_of_a_combination_form_one_mini_batch() {
         ["piano", "user2"],
         "in the order of partition_keys, and sorted by it"
     );
-    let mut plan = partitioner::plan(&job);
-    plan.by_ref().for_each(drop);
-    assert_eq!((plan.totals().mini_batches, plan.totals().items), (5, Some(6)));
+    assert_eq!((totals(&job).mini_batches, totals(&job).items), (5, Some(6)));
 }
 
 #[test]
@@ -107,8 +108,7 @@ fn rows_of_a_combination_form_one_mini_batch_with_the_columns_of_the_path_last()
     let of_path =
         [("Store", "1002"), ("Brand", "tropicana"), ("file_name", "b"), ("extension", "csv")];
     assert_eq!(blocks[1].path_columns, of_path.map(own), "keys or not, as in the format");
-    let columns =
-        partitioner::plan(&both).schemas().expect("readable").remove(0).expect("text").columns;
+    let columns = schema(&both).columns;
     assert_eq!(
         columns.iter().map(|column| &column.name[..]).collect::<Vec<_>>(),
         ["Week", "Quantity", "Store", "Brand", "file_name", "extension"]
@@ -134,8 +134,7 @@ fn row_groups_of_a_combination_form_one_mini_batch() {
         panic!("one")
     };
     let ranges: Vec<_> = blocks.iter().map(|block| block.range).collect();
-    let group = |row_group, rows| BlockRange::RowGroup { row_group, offset: 0, rows };
-    assert_eq!(ranges, [group(0, 5), group(1, 3), group(0, 2)]);
+    assert_eq!(ranges, [group(0, 0, 5), group(1, 0, 3), group(0, 0, 2)]);
 }
 
 #[test]

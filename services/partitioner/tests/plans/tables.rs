@@ -13,7 +13,7 @@ use protocol::{
     BlockRange, ColumnType, Descriptor, JobSpec, MiniBatchSize, TableFormat, TypeRules, Work,
 };
 
-use crate::fixtures::{descriptors, folder, refusal, table_job, write};
+use crate::fixtures::{descriptors, folder, group, refusal, schema, table_job, totals, write};
 
 /// Returns rows like those of the original's test files.
 fn numbered_rows(rows: usize) -> String {
@@ -121,8 +121,7 @@ fn job_that_runs_without_rows_has_at_least_one_mini_batch() {
     let mut parquet = table_job(TableFormat::Parquet, MiniBatchSize::Rows(1), &[&path]);
     assert_eq!(descriptors(&parquet), []);
     parquet.run_without_rows = true;
-    let none = BlockRange::RowGroup { row_group: 0, offset: 0, rows: 0 };
-    assert_eq!(ranges(&["none.parquet"], &parquet), [(0, none)]);
+    assert_eq!(ranges(&["none.parquet"], &parquet), [(0, group(0, 0, 0))]);
 }
 
 /// A sample leaves out some of many files.
@@ -133,9 +132,7 @@ fn input_is_empty_only_if_no_file_has_a_row() {
     for types in [TypeRules::Original, TypeRules::Pandas] {
         let mut job = table_job(TableFormat::Csv, MiniBatchSize::Rows(1), &[root.path()]);
         job.inputs[0].table.types = types;
-        let is_empty = || {
-            partitioner::plan(&job).schemas().expect("readable")[0].as_ref().expect("text").is_empty
-        };
+        let is_empty = || schema(&job).is_empty;
         assert!(is_empty());
         write(root.path(), "199.csv", "id\n1\n");
         assert!(!is_empty());
@@ -190,7 +187,6 @@ fn parquet_is_split_into_row_groups_and_rows() {
     write_parquet(&root.path().join("a.parquet"), &[5, 3]);
     write_parquet(&root.path().join("b.parquet"), &[2]);
     write_parquet(&root.path().join("c.parquet"), &[]);
-    let group = |row_group, offset, rows| BlockRange::RowGroup { row_group, offset, rows };
     let names = ["a.parquet", "b.parquet", "c.parquet"];
     for size in [MiniBatchSize::Bytes(1), MiniBatchSize::Bytes(1 << 20)] {
         let job = table_job(TableFormat::Parquet, size, &[root.path()]);
@@ -209,10 +205,8 @@ fn parquet_is_split_into_row_groups_and_rows() {
         (1, group(0, 0, 2)),
     ];
     assert_eq!(ranges(&names, &job), expected);
-    let mut plan = partitioner::plan(&job);
-    plan.by_ref().for_each(drop);
-    assert_eq!(plan.totals().items, Some(10), "the number of rows in Parquet is known");
-    assert_eq!(plan.schemas().expect("readable"), [None]);
+    assert_eq!(totals(&job).items, Some(10), "the number of rows in Parquet is known");
+    assert_eq!(Inputs::default().plan(&job).schemas().expect("readable"), [None]);
 }
 
 #[test]
@@ -221,17 +215,14 @@ fn types_come_from_the_first_rows_of_all_files() {
     write(root.path(), "a.csv", "id,n,t\n1,2,x\n");
     write(root.path(), "b.csv", "id,n,t\n1,2.5,\n");
     let job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
-    let schemas = partitioner::plan(&job).schemas().expect("readable");
-    let schema = schemas[0].as_ref().expect("text has a schema");
+    let schema = schema(&job);
     let columns: Vec<_> =
         schema.columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
     assert_eq!(
         columns,
         [("id", ColumnType::Boolean), ("n", ColumnType::Float), ("t", ColumnType::Text)]
     );
-    let mut plan = partitioner::plan(&job);
-    plan.by_ref().for_each(drop);
-    assert_eq!(plan.totals().items, None, "the number of rows in text is unknown");
+    assert_eq!(totals(&job).items, None, "the number of rows in text is unknown");
 }
 
 #[test]
@@ -240,10 +231,9 @@ fn columns_from_the_path_come_last() {
     write(root.path(), "2020/05/north.csv", "id\n7\n");
     let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
     job.inputs[0].partition_format = Some("{month:yyyy/MM}/{region}.csv".to_owned());
-    let schemas = partitioner::plan(&job).schemas().expect("readable");
-    let columns = &schemas[0].as_ref().expect("text has a schema").columns;
+    let schema = schema(&job);
     let columns: Vec<_> =
-        columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
+        schema.columns.iter().map(|column| (column.name.as_str(), column.column_type)).collect();
     let expected =
         [("id", ColumnType::Integer), ("month", ColumnType::Text), ("region", ColumnType::Text)];
     assert_eq!(columns, expected);
@@ -252,7 +242,7 @@ fn columns_from_the_path_come_last() {
     assert_eq!(blocks[0].path_columns, [("month", "20200501000000"), ("region", "north")].map(own));
 
     job.inputs[0].partition_format = Some("{id}.csv".to_owned());
-    let refused = format!("{:#}", partitioner::plan(&job).schemas().expect_err("twice"));
+    let refused = format!("{:#}", Inputs::default().plan(&job).schemas().expect_err("twice"));
     let expected = "input 'sales': the column 'id' appears in the files and in partition_format; give it another name in \
                     partition_format";
     assert_eq!(refused, expected);
@@ -321,9 +311,9 @@ fn unread_column_may_share_a_name_with_the_path() {
     let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(100), &[root.path()]);
     job.inputs[0].partition_format = Some("{id}.csv".to_owned());
     job.inputs[0].table.columns = vec!["n".to_owned()];
-    assert!(partitioner::plan(&job).schemas().is_ok());
+    schema(&job);
     job.inputs[0].table.columns.push("id".to_owned());
-    let refused = format!("{:#}", partitioner::plan(&job).schemas().expect_err("twice"));
+    let refused = format!("{:#}", Inputs::default().plan(&job).schemas().expect_err("twice"));
     assert!(
         refused.contains("the column 'id' appears in the files and in partition_format"),
         "{refused}"
@@ -344,7 +334,7 @@ fn bad_table_is_reported_in_one_line() {
         "input 'sales': mini_batch_size must be a size such as 1MB, or a number such as 500 rows";
     assert_eq!(refusal(&by_files), expected);
     assert_eq!(
-        format!("{:#}", partitioner::plan(&by_files).schemas().expect_err("no size")),
+        format!("{:#}", Inputs::default().plan(&by_files).schemas().expect_err("no size")),
         expected
     );
 
@@ -377,7 +367,6 @@ fn rows_are_left_out_and_taken_over_all_files() {
     write_parquet(&root.path().join("b.parquet"), &[5]);
     let mut job = table_job(TableFormat::Parquet, MiniBatchSize::Rows(2), &[root.path()]);
     (job.inputs[0].table.skip, job.inputs[0].table.take) = (2, Some(6));
-    let group = |row_group, offset, rows| BlockRange::RowGroup { row_group, offset, rows };
     let names = ["a.parquet", "b.parquet"];
     let expected =
         [(0, group(0, 2, 1)), (0, group(1, 0, 2)), (0, group(1, 2, 2)), (1, group(0, 0, 1))];
@@ -392,13 +381,12 @@ fn rows_are_left_out_and_taken_over_all_files() {
     let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1 << 20), &[text.path()]);
     (job.inputs[0].table.skip, job.inputs[0].table.take) = (2, Some(2));
     assert_eq!(ranges(&["a.csv", "b.csv"], &job), [(0, lines(7, 9)), (1, lines(0, 4))]);
-    let digest = |job: &protocol::JobSpec| {
-        let mut plan = partitioner::plan(job);
-        plan.by_ref().for_each(drop);
-        plan.totals().inputs_digest
-    };
     let all = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1 << 20), &[text.path()]);
-    assert_eq!(digest(&job), digest(&all), "files that are not read are listed");
+    assert_eq!(
+        totals(&job).inputs_digest,
+        totals(&all).inputs_digest,
+        "files that are not read are listed"
+    );
 }
 
 #[test]
@@ -433,8 +421,7 @@ fn header_of_the_first_file_is_no_row_and_other_files_have_none() {
     let mut job = table_job(TableFormat::Csv, MiniBatchSize::Bytes(1 << 20), &[root.path()]);
     job.inputs[0].table.header = protocol::HeaderMode::FromFirstFile;
     assert_eq!(ranges(&["a.csv", "b.csv"], &job), [(0, lines(5, 9)), (1, lines(0, 1 << 20))]);
-    let schemas = partitioner::plan(&job).schemas().expect("readable");
-    let names: Vec<&str> =
-        schemas[0].iter().flat_map(|schema| &schema.columns).map(|c| c.name.as_str()).collect();
+    let schema = schema(&job);
+    let names: Vec<&str> = schema.columns.iter().map(|column| column.name.as_str()).collect();
     assert_eq!(names, ["id", "x"]);
 }

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use protocol::{BlockRange, ColumnType, Descriptor, InputKind, MiniBatchSize, TableFormat, Work};
 
-use crate::fixtures::{descriptors, file_job, folder, input, refusal, table_job, write};
+use crate::fixtures::{
+    descriptors, file_job, folder, group, input, refusal, schema, table_job, write,
+};
 use crate::tables::{ranges, write_parquet};
 
 /// Serves `objects` by path until the test ends, and returns the address.
@@ -89,8 +91,7 @@ fn text_behind_a_url_is_split_like_a_file() {
     let expected =
         [(0, 100), (101, 200)].map(|(first, last)| (0, BlockRange::Lines { first, last }));
     assert_eq!(ranges(&["data/a%20b.csv"], &by_bytes), expected);
-    let schema = partitioner::plan(&by_bytes).schemas().expect("readable").remove(0).expect("text");
-    assert_eq!(schema.columns[1].column_type, ColumnType::Float);
+    assert_eq!(schema(&by_bytes).columns[1].column_type, ColumnType::Float);
     assert_eq!(ranges(&["data/a%20b.csv"], &job(MiniBatchSize::Rows(8))).len(), 3);
 }
 
@@ -135,10 +136,9 @@ fn parquet_behind_a_url_needs_only_its_footer() {
         MiniBatchSize::Bytes(1),
         &[Path::new(&urls[0]), Path::new(&urls[1])],
     );
-    let group = |row_group, rows| BlockRange::RowGroup { row_group, offset: 0, rows };
     assert_eq!(
         ranges(&["a.parquet", "k/b.parquet"], &job),
-        [(0, group(0, 5)), (0, group(1, 3)), (1, group(0, 1))]
+        [(0, group(0, 0, 5)), (0, group(1, 0, 3)), (1, group(0, 0, 1))]
     );
 }
 
