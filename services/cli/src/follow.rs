@@ -3,48 +3,13 @@
 use anyhow::Result;
 use engine::targets::Target;
 use engine::words::counted;
-use engine::{Event, Events, FollowEnd, PlannedJob, Retry, Submission, follow};
+use engine::{Event, Events, FollowEnd, PlannedJob, Submission, follow};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::outcome::report;
-use crate::{Exit, Show, remedies, watch_for_stop};
-
-/// Plans what `retry` has found, and follows the job if requested.
-pub async fn carry_out(
-    retry: Retry,
-    (wait, json): (bool, bool),
-    target: &Target,
-    events: Events,
-    show: Show,
-) -> Result<Exit> {
-    match retry {
-        Retry::NothingToDo(result) => {
-            show.finish(events).await;
-            Ok(report(&result, json, &target.reference()))
-        }
-        Retry::NothingMissing(submission) | Retry::RoundBegun(submission) => {
-            let stopped = CancellationToken::new();
-            let _signals = watch_for_stop(stopped.clone());
-            let mode = FollowMode { wait, json, stopped };
-            mode.print_id(&submission, target, &events);
-            match mode.wait {
-                true => mode.follow(&submission, target, events, show).await,
-                false => {
-                    show.finish(events).await;
-                    Ok(Exit::Done)
-                }
-            }
-        }
-        Retry::Submission(submission) => {
-            let stopped = CancellationToken::new();
-            let _signals = watch_for_stop(stopped.clone());
-            let mode = FollowMode { wait, json, stopped };
-            mode.plan_and_follow(&submission, target, events, show).await
-        }
-    }
-}
+use crate::{Exit, Show, remedies};
 
 /// The way in which a command follows a job.
 pub struct FollowMode {
@@ -87,7 +52,23 @@ impl FollowMode {
             // The reducer reports the same.
             PlannedJob::All(_) | PlannedJob::Never(_) => {}
         }
-        self.follow(submission, target, events, show).await
+        self.follow_to_end(submission, target, events, show).await
+    }
+
+    /// Prints the id of a job that is planned, and follows it if requested.
+    pub async fn follow(
+        &self,
+        submission: &Submission,
+        target: &Target,
+        events: Events,
+        show: Show,
+    ) -> Result<Exit> {
+        self.print_id(submission, target, &events);
+        if !self.wait {
+            show.finish(events).await;
+            return Ok(Exit::Done);
+        }
+        self.follow_to_end(submission, target, events, show).await
     }
 
     fn print_id(&self, submission: &Submission, target: &Target, events: &Events) {
@@ -99,7 +80,7 @@ impl FollowMode {
         }
     }
 
-    async fn follow(
+    async fn follow_to_end(
         &self,
         submission: &Submission,
         target: &Target,

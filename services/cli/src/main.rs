@@ -16,7 +16,6 @@ mod complete;
 mod completions;
 mod convert;
 mod cost;
-mod crash_points;
 mod dead_letters;
 mod decisions;
 mod doctor;
@@ -346,7 +345,10 @@ async fn command(command: Command, settings: &Settings) -> anyhow::Result<ExitCo
         }
         Command::Completions(arguments) => completions::completions(&arguments)?,
         Command::ManPages(arguments) => man_pages::man_pages(&arguments)?,
-        Command::CrashPoints => crash_points::crash_points(),
+        Command::CrashPoints => {
+            engine::crash::points().iter().for_each(|point| say!(out, "{point}"));
+            Exit::Done
+        }
     };
     Ok(exit.into())
 }

@@ -294,7 +294,7 @@ fn continuing(continuation: &Continuation) -> String {
     line_of(items, "rejected item", one, several);
     match continuation.others {
         Some(others) => line_of(others, "mini-batch", "has no result yet", "have no result yet"),
-        None if !continuation.has_named => text += "\n  no mini-batch has a result yet",
+        None if !text.contains('\n') => text += "\n  no mini-batch has a result yet",
         None => text += "\n  all others have no result yet",
     }
     text
@@ -315,7 +315,6 @@ mod tests {
             again: 0,
             partial: 0,
             others: None,
-            has_named: false,
             round: BegunRound::default(),
             lost_delivery_max: 10,
         };
@@ -335,7 +334,7 @@ mod tests {
         );
         let known = Continuation { others: Some(1), ..none.clone() };
         assert_eq!(continuing(&known), "continuing job test:\n  1 mini-batch has no result yet");
-        let some = Continuation { committed: 2, has_named: true, ..none };
+        let some = Continuation { committed: 2, ..none };
         assert_eq!(
             continuing(&some),
             "continuing job test:\n  2 mini-batches are committed and do not run again\n  all others have no result yet"

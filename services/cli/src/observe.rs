@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use async_trait::async_trait;
-use queue::{Broker, CONTROL, JobQueues, Observed, Queue, TargetQueues};
+use queue::{CONTROL, JobQueues, Observed, Queue};
 use telemetry::metrics::{DEAD_LETTERS, DESTINATION, RESULTS, STATE, TASKS};
 use telemetry::{Health, Role, Scrape, metrics};
 use tokio::time::{Instant, sleep};
@@ -92,19 +91,15 @@ impl ObservedRole {
             );
             observing.push(AbortOnDropHandle::new(tokio::spawn(reporting)));
         }
-        let Some(address) = listen.find(settings)? else {
-            return Ok(Self { health, role, server: None, observing, queues_are_new: false });
+        let server = match listen.find(settings)? {
+            Some(address) => {
+                let build = &settings.engine.settings().build;
+                let scrape = Scrape::of(role, target.queue()?.messaging_system(), build);
+                Some(server::start(address, RoleState { health: health.clone(), scrape })?)
+            }
+            None => None,
         };
-        let scrape =
-            Scrape::of(role, target.queue()?.messaging_system(), &settings.engine.settings().build);
-        let state = RoleState { health: health.clone(), scrape };
-        Ok(Self {
-            health,
-            role,
-            server: Some(server::start(address, state)?),
-            observing,
-            queues_are_new: false,
-        })
+        Ok(Self { health, role, server, observing, queues_are_new: false })
     }
 
     /// Marks the role as ready, and observes its queues from now on.
@@ -114,11 +109,14 @@ impl ObservedRole {
         if self.server.is_none() {
             return;
         }
-        let observe = |queue, name| Arc::new(Observed::new(queue, name, &self.health));
+        let health = self.health.clone();
+        let observe = move |queue, name| Arc::new(Observed::new(queue, name, &health));
         queues.dead_letters = observe(queues.dead_letters.clone(), DEAD_LETTERS);
         queues.control = observe(queues.control.clone(), CONTROL);
-        queues.broker =
-            Arc::new(ObservedBroker { broker: queues.broker.clone(), health: self.health.clone() });
+        queues.wrap_jobs(move |JobQueues { tasks, results }| JobQueues {
+            tasks: observe(tasks, TASKS),
+            results: observe(results, RESULTS),
+        });
         // Observation by one role is enough, and every target has a reducer.
         if self.role == Role::Reducer {
             let observing = observe_depth(queues.dead_letters.clone());
@@ -145,51 +143,6 @@ impl ObservedRole {
             stop.cancelled().await;
             health.ending();
         }))
-    }
-}
-
-/// A broker whose queues are all observed.
-#[derive(Debug)]
-struct ObservedBroker {
-    broker: Arc<dyn Broker>,
-    health: Health,
-}
-
-impl ObservedBroker {
-    fn observed(&self, JobQueues { tasks, results }: JobQueues) -> JobQueues {
-        let observe = |queue, name| Arc::new(Observed::new(queue, name, &self.health));
-        JobQueues { tasks: observe(tasks, TASKS), results: observe(results, RESULTS) }
-    }
-}
-
-#[async_trait]
-impl Broker for ObservedBroker {
-    async fn create(&self, name: &str) -> Result<JobQueues, queue::Error> {
-        self.broker.create(name).await.map(|queues| self.observed(queues))
-    }
-
-    async fn open(&self, name: &str) -> Result<JobQueues, queue::Error> {
-        self.broker.open(name).await.map(|queues| self.observed(queues))
-    }
-
-    async fn delete(&self, name: &str) -> Result<(), queue::Error> {
-        self.broker.delete(name).await
-    }
-
-    fn name_of_tasks(&self, name: &str) -> String {
-        self.broker.name_of_tasks(name)
-    }
-
-    async fn target(&self) -> Result<TargetQueues, queue::Error> {
-        self.broker.target().await
-    }
-
-    fn jobs_max(&self) -> u32 {
-        self.broker.jobs_max()
-    }
-
-    async fn close(&self) {
-        self.broker.close().await;
     }
 }
 

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use engine::targets::{Target, TargetRef};
 use engine::words::counted;
-use engine::{Events, Retry, RetryOptions, RetryScope, SeparateRun};
+use engine::{Events, Retry, RetryOptions, RoundRequest, SeparateRun};
 use protocol::{JobState, OutputFormat};
+use tokio_util::sync::CancellationToken;
 
+use crate::follow::FollowMode;
 use crate::outcome::report;
-use crate::{Exit, Settings, Show, TargetFlags, complete, follow, refuse, stop_on_signals};
+use crate::{Exit, Settings, Show, TargetFlags, complete, refuse, stop_on_signals, watch_for_stop};
 
 #[derive(Debug, clap::Args)]
 pub struct RetryArguments {
@@ -65,13 +67,13 @@ enum OnlyArgument {
     Unfinished,
 }
 
-impl From<OnlyArgument> for RetryScope {
-    fn from(only: OnlyArgument) -> Self {
-        match only {
-            OnlyArgument::Rejects => Self::Rejects,
-            OnlyArgument::Failed => Self::Failed,
-            OnlyArgument::Unfinished => Self::Unfinished,
-        }
+/// Returns the ended work that runs again.
+fn round(only: Option<OnlyArgument>) -> RoundRequest {
+    match only {
+        None => RoundRequest::ALL,
+        Some(OnlyArgument::Rejects) => RoundRequest { failed: false, rejects: true },
+        Some(OnlyArgument::Failed) => RoundRequest { failed: true, rejects: false },
+        Some(OnlyArgument::Unfinished) => RoundRequest::NOTHING,
     }
 }
 
@@ -99,9 +101,8 @@ pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exi
         (None, _) => arguments.separate.then_some(SeparateRun::Rejects),
     };
     let (engine, job) = (&settings.engine, &arguments.job);
-    let (only, format, republish) =
-        (arguments.only.map(RetryScope::from), arguments.format, arguments.republish);
-    let options = RetryOptions { only, source_directory, format, republish };
+    let (round, format, republish) = (round(arguments.only), arguments.format, arguments.republish);
+    let options = RetryOptions { round, source_directory, format, republish };
     let folder = options.source_directory.as_deref();
     if let Some(target) = target {
         let (events, show) = Show::start();
@@ -129,7 +130,7 @@ pub async fn retry(arguments: RetryArguments, settings: &Settings) -> Result<Exi
     }
 }
 
-/// Carries out a retry on a target, or prints the reason why it cannot.
+/// Plans what a retry on a target has found, and follows the job if requested; or prints the reason why it cannot.
 async fn carry_out(
     retried: engine::Result<Retry>,
     arguments: &RetryArguments,
@@ -137,14 +138,25 @@ async fn carry_out(
     events: Events,
     show: Show,
 ) -> Result<Exit> {
-    match retried {
-        Ok(retry) => {
-            follow::carry_out(retry, (arguments.wait, arguments.json), target, events, show).await
+    let RetryArguments { wait, json, .. } = *arguments;
+    let (submission, is_planned) = match retried {
+        Ok(Retry::NothingMissing(submission) | Retry::RoundBegun(submission)) => (submission, true),
+        Ok(Retry::Submission(submission)) => (submission, false),
+        Ok(Retry::NothingToDo(result)) => {
+            show.finish(events).await;
+            return Ok(report(&result, json, &target.reference()));
         }
         Err(error) => {
             show.finish(events).await;
-            refuse(error, arguments.json)
+            return refuse(error, json);
         }
+    };
+    let stopped = CancellationToken::new();
+    let _signals = watch_for_stop(stopped.clone());
+    let mode = FollowMode { wait, json, stopped };
+    match is_planned {
+        true => mode.follow(&submission, target, events, show).await,
+        false => mode.plan_and_follow(&submission, target, events, show).await,
     }
 }
 

@@ -62,7 +62,7 @@ impl Engine {
         let context = self.context(document);
         let parsed = job_file::load(&document.path, &document.text, &document.overrides, &context);
         let parsed = parsed.map_err(Error::Invalid)?;
-        parsed.warnings.iter().for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
+        events.doubts(&parsed.warnings);
         Ok(parsed)
     }
 
@@ -85,7 +85,7 @@ impl Engine {
         let surveys = parsed.listings.survey(&parsed.spec);
         let mut problems = match parsed.settle_inputs(&surveys) {
             Ok(warnings) => {
-                warnings.into_iter().for_each(|warning| events.notice(Notice::Doubt(warning)));
+                events.doubts(&warnings);
                 parsed
                     .spec
                     .notes

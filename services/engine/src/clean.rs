@@ -17,7 +17,7 @@ use serde::Serialize;
 use storage::{Removal, TargetStore};
 
 use crate::list::in_order;
-use crate::{Error, Jobs, Matches, Removed, Selection, State, Summary, started_at};
+use crate::{Jobs, Selection, State, Summary, started_at};
 
 /// A younger job without a description may still be in submission.
 const UNDESCRIBED_FOR: Duration = Duration::from_secs(3600);
@@ -176,7 +176,8 @@ async fn select(
 ) -> Result<Vec<Candidate>> {
     let mut ids = jobs.ids().await?;
     if !old.named.is_empty() {
-        ids = named(&old.named, &ids, jobs)?;
+        let named = old.named.iter().map(|wanted| jobs.id_of(wanted, &ids).cloned());
+        ids = named.collect::<crate::Result<_>>()?;
     }
     ids.retain(|id| old.selection.has_name(id));
     let open = jobs.open_jobs().await?;
@@ -236,29 +237,6 @@ async fn finish_removals(store: &TargetStore, ids: &[String], found: &[Summary])
     Ok(())
 }
 
-/// Returns the jobs with these ids, or with unambiguous beginnings of ids.
-fn named(wanted: &[String], ids: &[String], jobs: &Jobs) -> crate::Result<Vec<String>> {
-    let mut found = Vec::new();
-    for wanted in wanted {
-        let beginning: Vec<&String> =
-            ids.iter().filter(|id| id.starts_with(wanted.as_str())).collect();
-        let id = match (beginning.iter().find(|id| **id == wanted), beginning.as_slice()) {
-            (Some(id), _) | (None, [id]) => (*id).clone(),
-            (None, []) => return Err(jobs.lacks(wanted)),
-            (None, several) => {
-                let job_ids = several.iter().map(|id| (*id).clone()).collect();
-                return Err(Error::SeveralJobs {
-                    wanted: wanted.clone(),
-                    matches: Matches::Beginning,
-                    job_ids,
-                });
-            }
-        };
-        found.push(id);
-    }
-    Ok(found)
-}
-
 /// Without states: jobs that have ended, and, if named, interrupted or damaged ones.
 fn is_selected(row: &Summary, old: &OldJobs) -> bool {
     match row.state {
@@ -310,8 +288,8 @@ async fn remove(
         }
         let is_removed = match jobs {
             Jobs::Here(home) => match home.take_away(id, must_have_ended)? {
-                Removed::To(folder) => remove_folder(&folder).map(|()| true)?,
-                Removed::Kept => false,
+                Some(folder) => remove_folder(&folder).map(|()| true)?,
+                None => false,
             },
             Jobs::There { store, .. } => {
                 matches!(store.remove_job(id, must_have_ended).await?, Removal::Removed)

@@ -27,10 +27,12 @@ pub enum Error {
     #[error(transparent)]
     Busy(#[from] Busy),
     /// No job has this id, begins with it, or has this name.
-    #[error("there is no job {wanted:?} in {place}")]
+    #[error("there is no job {wanted:?} in {place}{}", nearest(nearest_name))]
     NoSuchJob {
         /// The request of the caller.
         wanted: String,
+        /// A similar name of jobs.
+        nearest_name: Option<String>,
         /// The folder or URL of the jobs.
         place: String,
         /// Their target.
@@ -178,7 +180,9 @@ pub enum Error {
         entry_script: String,
     },
     /// An input of a job has changed, so mini-batches cannot be read as they were planned.
-    #[error("{} has {change} since job {job_id} was planned, so {consequence}", path.display())]
+    #[error(
+        "{} has {change} since job {job_id} was planned, so its rows {}", path.display(), change.consequence()
+    )]
     InputChanged {
         /// The job.
         job_id: String,
@@ -186,8 +190,6 @@ pub enum Error {
         path: PathBuf,
         /// The change.
         change: Change,
-        /// The consequence.
-        consequence: &'static str,
     },
     /// Records that no round can read fail the job.
     #[error(
@@ -257,6 +259,18 @@ pub enum Change {
     Removed,
     /// It is a folder.
     IsFolder,
+}
+
+impl Change {
+    /// Returns what cannot be done with the rows of the input.
+    fn consequence(self) -> &'static str {
+        match self {
+            Self::Changed => "cannot be found: run the whole job again",
+            Self::Removed | Self::IsFolder => {
+                "cannot be read: restore the file, or run the whole job again"
+            }
+        }
+    }
 }
 
 impl std::fmt::Display for Change {

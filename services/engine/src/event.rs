@@ -215,12 +215,6 @@ pub enum NewJobReason {
 }
 
 impl Notice {
-    /// Returns the notice about successes whose rows are lost, if there are any.
-    pub(crate) fn lost_rows(mini_batches: &[u64]) -> Option<Self> {
-        let first = *mini_batches.first()?;
-        Some(Self::RowsLost { mini_batches: mini_batches.len() as u64, first })
-    }
-
     /// Whether even a quiet command shows it.
     pub fn is_warning(&self) -> bool {
         let is_note = matches!(
@@ -254,6 +248,11 @@ impl Events {
     /// Sends a notice.
     pub fn notice(&self, notice: Notice) {
         self.send(Event::Notice(notice));
+    }
+
+    /// Sends the warnings about a job file.
+    pub(crate) fn doubts(&self, warnings: &[Problem]) {
+        warnings.iter().for_each(|warning| self.notice(Notice::Doubt(warning.clone())));
     }
 
     /// Sends the progress of a job until the returned guard is dropped.

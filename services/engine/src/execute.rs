@@ -27,8 +27,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, PinnedEntry, Stop, StopSender, Variables, VisibleGpus};
 
-use crate::round::{begin_round, delete_checkpoints};
-use crate::{Check, Event, Events, FoundJob, Home, Notice, Settings, Unfinished, same_job, source};
+use crate::round::{begin_round, delete_checkpoints, forget_lost_rows};
+use crate::{Check, Engine, Event, Events, FoundJob, Notice, Unfinished, reuse, source};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
 const LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -50,8 +50,7 @@ pub struct Execution<'a> {
     pub round: Option<RoundRequest>,
     /// Whether its script counts as changed since the last round, even if the files are equal.
     pub has_other_script: bool,
-    pub home: &'a Home,
-    pub settings: &'a Settings,
+    pub engine: &'a Engine,
     /// The check of the script, which runs while queues and reducer are opened.
     pub check: Option<Check>,
     /// The notice why a new job does not continue or reuse an earlier one, sent once its script has
@@ -103,9 +102,10 @@ impl Execution<'_> {
         let result = self.run_roles(opened, &folder, stop_request, events).await?;
         if result.as_ref().is_ok_and(|result| result.state == JobState::Completed) {
             let has_fingerprint = !self.spec.fingerprint.is_empty();
-            if let Some(notice) =
-                same_job::changed_while_running(&folder, &self.spec, &self.settings.models())
-                    .filter(|_| has_fingerprint)
+            let models = self.engine.settings().models();
+            if has_fingerprint
+                && let Some(notice) =
+                    reuse::changed_while_running(&self.store, &folder, &self.spec, &models).await
             {
                 events.notice(notice);
                 self.forget_fingerprint().await?;
@@ -122,19 +122,21 @@ impl Execution<'_> {
         cancel: &CancellationToken,
         events: &Events,
     ) -> Result<Opened> {
+        let settings = self.engine.settings();
+        let models = settings.models();
         // First, because the writes below change the time at which the job last ran.
         let changed = match self.resumed {
-            true => same_job::changed(folder, &self.spec, &self.settings.models()),
+            true => reuse::changed(&self.store, folder, &self.spec, &models).await,
             false => None,
         };
-        source::keep_first(folder, &self.spec, &self.settings.models());
+        source::keep_first(folder, &self.spec, &models);
         if self.resumed && self.store.remove_damaged_result().await? {
             events.notice(Notice::DamagedResult);
         }
         // Plan and ledger show the remaining work after the end of this process.
         let [tasks, results] =
             [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
-        let gpus = self.settings.gpus();
+        let gpus = settings.gpus();
         let process_count = worker::process_count(&self.spec, gpus.count());
         let nodes = 0..self.spec.node_count.unwrap_or(1);
         let activities: Activities =
@@ -163,7 +165,7 @@ impl Execution<'_> {
         let unfinished = if self.resumed {
             self.take_over(folder, &mut reducer, events).await?
         } else {
-            Unfinished::all()
+            Unfinished::all(None)
         };
         self.new_job.take().into_iter().for_each(|notice| events.notice(*notice));
         if !self.resumed {
@@ -258,6 +260,7 @@ impl Execution<'_> {
     /// interpreter and reference data follow later.
     fn agent(&self, opened: &Opened, folder: &Path) -> Result<Agent> {
         let node_count = self.spec.node_count.unwrap_or(1);
+        let settings = self.engine.settings();
         Ok(Agent {
             spec: Arc::new(self.spec.clone()),
             store: self.store.clone(),
@@ -272,12 +275,12 @@ impl Execution<'_> {
             memory_group: None,
             gpus: opened.gpus.clone(),
             python: PathBuf::new(),
-            package: self.settings.package(folder)?,
+            package: settings.package(folder)?,
             variables: self.variables(),
             user: None,
             work_folder: folder.join("nodes"),
             node_lock: worker::NodeLock::new(folder.join("nodes").join("alone")),
-            prefetch_bytes_max: self.settings.prefetch_bytes_max / u64::from(node_count),
+            prefetch_bytes_max: settings.prefetch_bytes_max / u64::from(node_count),
             is_alone: node_count == 1,
             notes_held: true,
             // No other process may take over a delivery, even after the laptop was suspended.
@@ -289,7 +292,7 @@ impl Execution<'_> {
 
     /// Returns all variables: the person who runs the job has set them.
     fn variables(&self) -> Variables {
-        Variables::all(self.settings.environment.clone())
+        Variables::all(self.engine.settings().environment.clone())
     }
 
     /// Fetches side inputs and creates the environment.
@@ -305,7 +308,7 @@ impl Execution<'_> {
                 folder: folder.to_owned(),
             });
         };
-        let (stores, cache) = (self.store.stores().clone(), self.home.caches());
+        let (stores, cache) = (self.store.stores().clone(), self.engine.home().caches());
         // The specification of a local job names its interpreter.
         let interpreter = worker::interpreter(
             environment,
@@ -354,9 +357,7 @@ impl Execution<'_> {
         if reducer.segments_repaired() > 0 {
             events.notice(Notice::LedgerMended(reducer.segments_repaired()));
         }
-        let lost =
-            reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
-        Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
+        forget_lost_rows(reducer, events).await?;
         let nodes = std::fs::read_dir(folder.join("nodes")).into_iter().flatten().flatten();
         let held = nodes.flat_map(|node| worker::held_by_dead_node(&node.path()));
         // A node holds a mini-batch until it has heard that the reducer has committed it.
@@ -443,12 +444,12 @@ pub async fn watch_for_cancel(store: JobStore, cancel: CancellationToken) {
 
 impl<'a> Execution<'a> {
     /// Continues a job found on disk.
-    pub fn resume(job: FoundJob, home: &'a Home, settings: &'a Settings) -> Self {
-        Self { resumed: true, ..Self::new(job, home, settings) }
+    pub fn resume(job: FoundJob, engine: &'a Engine) -> Self {
+        Self { resumed: true, ..Self::new(job, engine) }
     }
 
     /// Runs a new job.
-    pub fn new(job: FoundJob, home: &'a Home, settings: &'a Settings) -> Self {
+    pub fn new(job: FoundJob, engine: &'a Engine) -> Self {
         let has_ended = job.result.is_some();
         let listings = Inputs::new(job.store.stores().options());
         Self {
@@ -459,8 +460,7 @@ impl<'a> Execution<'a> {
             has_ended,
             round: None,
             has_other_script: false,
-            home,
-            settings,
+            engine,
             check: None,
             new_job: None,
         }

@@ -95,6 +95,10 @@ const IS_FINAL: u8 = 1;
 const COUNTS: u8 = 2;
 const IS_COPY: u8 = 4;
 
+fn flag(is_set: bool, flag: u8) -> u8 {
+    if is_set { flag } else { 0 }
+}
+
 impl AttemptSummary {
     /// Returns the place of its record.
     pub fn place(&self) -> RecordAt {
@@ -174,21 +178,6 @@ pub struct History {
     sealed: Option<Box<JobResult>>,
 }
 
-/// The numbers of an ended attempt, from either kind of record.
-struct AttemptNumbers<'a> {
-    mini_batch: u64,
-    try_number: u32,
-    status: AttemptStatus,
-    is_final: bool,
-    process: ProcessName<&'a str>,
-    items: u64,
-    succeeded: u64,
-    started_at: u64,
-    seconds: [f64; 3],
-    phases: Phases,
-    is_copy: bool,
-}
-
 impl History {
     /// Adds the next segment of the ledger, up to the first bytes that are not a record. An error changes nothing: the
     /// segment may be repaired later.
@@ -226,44 +215,19 @@ impl History {
         place: RecordAt,
     ) {
         let effect = self.tally.apply_success_of(process, success);
-        let numbers = AttemptNumbers {
-            mini_batch: success.mini_batch,
-            try_number: success.try_number,
-            status: AttemptStatus::Succeeded,
-            is_final: true,
-            process,
-            items: success.total,
-            succeeded: success.succeeded,
-            started_at: success.started_at,
-            seconds: [success.elapsed_seconds, success.run_seconds, success.process_seconds],
-            phases: success.phases,
-            is_copy: false,
-        };
-        self.add_attempt(&numbers, place, effect);
+        let flags = IS_FINAL | flag(effect == Effect::Won, COUNTS);
+        self.add_attempt(process, success, AttemptStatus::Succeeded, flags, place);
     }
 
     fn add(&mut self, event: &ResultEvent, place: RecordAt) {
         let effect = self.tally.apply(event);
         match event {
             ResultEvent::Attempt(attempt) => {
-                let numbers = AttemptNumbers {
-                    mini_batch: attempt.mini_batch,
-                    try_number: attempt.try_number,
-                    status: attempt.status,
-                    is_final: attempt.is_final,
-                    process: ProcessName { node: &attempt.node, process: &attempt.process },
-                    items: attempt.total,
-                    succeeded: attempt.succeeded,
-                    started_at: attempt.started_at,
-                    seconds: [
-                        attempt.elapsed_seconds,
-                        attempt.run_seconds,
-                        attempt.process_seconds,
-                    ],
-                    phases: attempt.phases,
-                    is_copy: attempt.copy,
-                };
-                self.add_attempt(&numbers, place, effect);
+                let flags = flag(attempt.is_final, IS_FINAL)
+                    | flag(attempt.copy, IS_COPY)
+                    | flag(effect == Effect::Won, COUNTS);
+                let core = attempt.core();
+                self.add_attempt(core.process, &core, attempt.status, flags, place);
             }
             ResultEvent::RowsLost { mini_batches } => {
                 for &mini_batch in mini_batches {
@@ -282,25 +246,33 @@ impl History {
         }
     }
 
-    fn add_attempt(&mut self, numbers: &AttemptNumbers<'_>, place: RecordAt, effect: Effect) {
-        let Ok(mini_batch) = u32::try_from(numbers.mini_batch) else { return };
-        if self.tally.is_outside_plan(numbers.mini_batch) {
+    fn add_attempt<P, T, C>(
+        &mut self,
+        process: ProcessName<&str>,
+        attempt: &AttemptCore<P, T, C>,
+        status: AttemptStatus,
+        flags: u8,
+        place: RecordAt,
+    ) {
+        let Ok(mini_batch) = u32::try_from(attempt.mini_batch) else { return };
+        if self.tally.is_outside_plan(attempt.mini_batch) {
             return;
         }
-        self.most_tries = self.most_tries.max(numbers.try_number);
+        self.most_tries = self.most_tries.max(attempt.try_number);
         self.mark(mini_batch);
-        let Some(process) = self.process(numbers.process) else {
+        let Some(process) = self.process(process) else {
             self.left_out += 1;
             return;
         };
+        let seconds = [attempt.elapsed_seconds, attempt.run_seconds, attempt.process_seconds];
         let [elapsed, run, cpu] =
-            numbers.seconds.map(|seconds| if (seconds as f32).is_finite() { seconds } else { 0.0 });
-        let ended_at = numbers.started_at.saturating_add((elapsed.max(0.0) * 1000.0) as u64);
+            seconds.map(|seconds| if (seconds as f32).is_finite() { seconds } else { 0.0 });
+        let ended_at = attempt.started_at.saturating_add((elapsed.max(0.0) * 1000.0) as u64);
         let of_process = &mut self.processes[usize::from(process)];
         of_process.attempts += 1;
-        of_process.failed += u64::from(numbers.status != AttemptStatus::Succeeded);
+        of_process.failed += u64::from(status != AttemptStatus::Succeeded);
         of_process.busy_seconds += elapsed.max(0.0);
-        of_process.first_at = of_process.first_at.min(numbers.started_at);
+        of_process.first_at = of_process.first_at.min(attempt.started_at);
         of_process.last_at = of_process.last_at.max(ended_at);
         if self.attempts.len() >= ATTEMPTS_MAX {
             self.left_out += 1;
@@ -316,26 +288,24 @@ impl History {
             .map_or(0, |before| self.attempts.get(before).ordinal)
             .saturating_add(1);
         let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        let is_final = if numbers.is_final { IS_FINAL } else { 0 };
-        let is_copy = if numbers.is_copy { IS_COPY } else { 0 };
         self.attempts.push(AttemptSummary {
             segment: place.segment,
             length: place.length,
             offset: place.start,
-            started_at: numbers.started_at,
+            started_at: attempt.started_at,
             mini_batch,
             previous,
             elapsed_seconds: elapsed as f32,
             run_seconds: run as f32,
             process_seconds: cpu as f32,
-            phases: numbers.phases.checked(),
-            items: narrow(numbers.items),
-            succeeded: narrow(numbers.succeeded),
-            try_number: u16::try_from(numbers.try_number).unwrap_or(u16::MAX),
+            phases: attempt.phases.checked(),
+            items: narrow(attempt.total),
+            succeeded: narrow(attempt.succeeded),
+            try_number: u16::try_from(attempt.try_number).unwrap_or(u16::MAX),
             process,
             ordinal,
-            status: numbers.status,
-            flags: is_final | is_copy | if effect == Effect::Won { COUNTS } else { 0 },
+            status,
+            flags,
         });
         self.latest[index] =
             u32::try_from(self.attempts.len()).expect("fewer than 4 thousand million attempts");

@@ -46,28 +46,14 @@ pub struct Home {
     known_counts: KnownCounts,
 }
 
-/// Locks a job, the jobs or the folder of the fleet until it is dropped.
+/// Locks a job, the jobs, an output file or the folder of the fleet until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
-}
-
-/// Held by the process whose job writes an output file.
-#[derive(Debug)]
-pub(crate) struct OutputLock {
     file: File,
 }
 
-/// The effect of a request to remove a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Removed {
-    To(PathBuf),
-    /// The job runs, or has been continued, and stays.
-    Kept,
-}
-
-impl OutputLock {
-    /// Names the job, for processes that find the output locked.
+impl Lock {
+    /// Names the job that writes an output, for processes that find the output locked.
     pub fn name(&mut self, job_id: &str) -> Result<()> {
         let named = self.file.set_len(0).and_then(|()| self.file.rewind());
         named
@@ -111,17 +97,13 @@ impl Home {
     pub(crate) fn use_fleet(&self) -> Result<Lock> {
         let (file, _) = self.lock_file("fleet.lock")?;
         file.lock_shared().context("wait for the process that removes the caches")?;
-        Ok(Lock { _file: file })
+        Ok(Lock { file })
     }
 
     /// Takes the folder of the fleet, to clean it. Returns `None` if a worker of this machine uses it.
     pub(crate) fn try_take_fleet(&self) -> Result<Option<Lock>> {
-        let (file, _) = self.lock_file("fleet.lock")?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Lock { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error).context("lock the folder of the fleet"),
-        }
+        let (file, path) = self.lock_file("fleet.lock")?;
+        Ok(has_locked(file.try_lock(), &path)?.then_some(Lock { file }))
     }
 
     fn lock_file(&self, name: &str) -> Result<(File, PathBuf)> {
@@ -147,7 +129,7 @@ impl Home {
         self.make()?;
         let (file, path) = self.lock_file("lock")?;
         file.lock().with_context(|| format!("lock {}", path.display()))?;
-        Ok(Lock { _file: file })
+        Ok(Lock { file })
     }
 
     /// Works like [`lock`](Self::lock), without blocking: another process may hold the lock while it lists inputs or removes
@@ -158,12 +140,8 @@ impl Home {
         let began = Instant::now();
         let mut is_told = false;
         loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Lock { _file: file }),
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) => {
-                    return Err(error).with_context(|| format!("lock {}", path.display()));
-                }
+            if has_locked(file.try_lock(), &path)? {
+                return Ok(Lock { file });
             }
             if began.elapsed() > LOCK_SILENCE && !std::mem::replace(&mut is_told, true) {
                 tracing::warn!(
@@ -211,7 +189,7 @@ impl Home {
     pub(crate) fn try_lock_output(
         &self,
         output: &Path,
-    ) -> Result<std::result::Result<OutputLock, Option<String>>> {
+    ) -> Result<std::result::Result<Lock, Option<String>>> {
         let folder = self.folder.join("outputs");
         std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
         let digest = blake3::hash(resolved(output).as_os_str().as_bytes()).to_hex();
@@ -219,18 +197,14 @@ impl Home {
         loop {
             let mut file =
                 File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
-            match file.try_lock() {
-                Ok(()) if is_at(&file, &path) => return Ok(Ok(OutputLock { file })),
-                // The file was removed in between.
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    let mut job_id = String::new();
-                    let read = file.read_to_string(&mut job_id);
-                    return Ok(Err(read.ok().filter(|bytes| *bytes > 0).map(|_| job_id)));
-                }
-                Err(TryLockError::Error(error)) => {
-                    return Err(error).with_context(|| format!("lock {}", path.display()));
-                }
+            if !has_locked(file.try_lock(), &path)? {
+                let mut job_id = String::new();
+                let read = file.read_to_string(&mut job_id);
+                return Ok(Err(read.ok().filter(|bytes| *bytes > 0).map(|_| job_id)));
+            }
+            // Otherwise the file was removed in between.
+            if is_at(&file, &path) {
+                return Ok(Ok(Lock { file }));
             }
         }
     }
@@ -273,31 +247,28 @@ impl Home {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(removed()),
             file => file.with_context(|| format!("write {}", path.display()))?,
         };
-        match lock(&file) {
-            // The remover holds the lock while it moves the folder away.
-            Ok(()) if !is_at(&file, &path) => Err(removed()),
-            Ok(()) => Ok(Some(Lock { _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => {
-                Err(error).with_context(|| format!("lock {}", path.display()))
-            }
+        if !has_locked(lock(&file), &path)? {
+            return Ok(None);
         }
+        // The remover holds the lock while it moves the folder away.
+        if is_at(&file, &path) { Ok(Some(Lock { file })) } else { Err(removed()) }
     }
 
-    /// Moves a job's folder away, which removes the job for every other process; the caller removes the folder.
-    pub(crate) fn take_away(&self, job_id: &str, must_have_ended: bool) -> Result<Removed> {
+    /// Moves a job's folder away, which removes the job for every other process; the caller removes the folder. Returns
+    /// `None` if the job runs, or has been continued, and stays.
+    pub(crate) fn take_away(&self, job_id: &str, must_have_ended: bool) -> Result<Option<PathBuf>> {
         // The lock excludes the creation and choice of jobs, so an unlocked job is not about to
         // start.
         let _turn = self.lock()?;
-        let Some(_lock) = self.try_lock_job(job_id)? else { return Ok(Removed::Kept) };
+        let Some(_lock) = self.try_lock_job(job_id)? else { return Ok(None) };
         let folder = self.job_folder(job_id);
         if must_have_ended && !folder.join("result.json").exists() {
-            return Ok(Removed::Kept);
+            return Ok(None);
         }
         let to = self.removed_folder()?.join(job_id);
         std::fs::rename(&folder, &to)
             .with_context(|| format!("move {} to {}", folder.display(), to.display()))?;
-        Ok(Removed::To(to))
+        Ok(Some(to))
     }
 
     pub(crate) fn removed_folder(&self) -> Result<PathBuf> {
@@ -335,6 +306,17 @@ impl Home {
             Err(error) => return Err(error).with_context(|| format!("read {}", jobs.display())),
         };
         Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
+    }
+}
+
+/// Whether an attempt to lock the file at this path has succeeded; `false`: another process has locked it.
+fn has_locked(attempt: Result<(), TryLockError>, path: &Path) -> Result<bool> {
+    match attempt {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("lock {}", path.display()))
+        }
     }
 }
 

@@ -4,11 +4,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use job_file::nearest;
 use protocol::{Allocation, Counts, JobResult, JobSpec, JobState, Progress, WaitsFor, is_job_id};
 use reducer::Reducer;
 use storage::{JobStore, NOT_A_STORE, SeenWorker, TargetStore};
 
-use crate::{Error, Home, Matches, Since, State, TargetRef, is_named, newest_first, started};
+use crate::{
+    Error, Home, Matches, Since, State, TargetRef, is_named, name_of, newest_first, started,
+};
 
 /// The jobs that have not ended, by id, with their places in the schedule of their target.
 #[derive(Clone, Debug, Default)]
@@ -201,35 +204,40 @@ impl Jobs {
             return Ok(job);
         }
         let ids = self.ids().await?;
-        let beginning: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
-        let named = || ids.iter().find(|id| is_named(id, wanted));
-        let absent = || self.lacks(wanted);
-        let id = match (ids.iter().find(|id| *id == wanted).or_else(named), beginning.as_slice()) {
-            (Some(id), _) | (None, &[id]) => id,
-            (None, []) => return Err(absent()),
-            (None, several) => {
-                let job_ids = several.iter().map(|id| (*id).clone()).collect();
-                return Err(Error::SeveralJobs {
-                    wanted: wanted.to_owned(),
-                    matches: Matches::Beginning,
-                    job_ids,
-                });
-            }
+        let id = match ids.iter().find(|id| is_named(id, wanted)) {
+            Some(id) => id,
+            None => self.id_of(wanted, &ids)?,
         };
         match self.job(id).await? {
             Some(job) => Ok(job),
             None if self.may_be_cut_off(id) => Err(Error::NeverBegan { job_id: id.clone() }),
-            None => Err(absent()),
+            None => Err(self.lacks(wanted, &[])),
         }
     }
 
-    /// Returns the error that no job matches the request of a caller.
-    pub(crate) fn lacks(&self, wanted: &str) -> Error {
+    /// Returns the one of these ids that is `wanted`, or that begins with it.
+    pub(crate) fn id_of<'a>(&self, wanted: &str, ids: &'a [String]) -> crate::Result<&'a String> {
+        let beginning: Vec<&String> = ids.iter().filter(|id| id.starts_with(wanted)).collect();
+        match (beginning.iter().find(|id| id.as_str() == wanted), beginning.as_slice()) {
+            (Some(id), _) | (None, [id]) => Ok(*id),
+            (None, []) => Err(self.lacks(wanted, ids)),
+            (None, several) => Err(Error::SeveralJobs {
+                wanted: wanted.to_owned(),
+                matches: Matches::Beginning,
+                job_ids: several.iter().map(|id| (*id).clone()).collect(),
+            }),
+        }
+    }
+
+    /// Returns the error that none of these ids matches the request of a caller.
+    fn lacks(&self, wanted: &str, ids: &[String]) -> Error {
         let place = match self.has_store() {
             true => self.place(),
             false => format!("{}, which {NOT_A_STORE}", self.place()),
         };
-        Error::NoSuchJob { wanted: wanted.to_owned(), place, target: self.target().clone() }
+        let nearest_name = nearest(wanted, ids.iter().map(|id| name_of(id))).map(str::to_owned);
+        let (wanted, target) = (wanted.to_owned(), self.target().clone());
+        Error::NoSuchJob { wanted, nearest_name, place, target }
     }
 
     /// Reads a job that existed a moment ago.

@@ -83,7 +83,6 @@ mod roles;
 mod round;
 mod rows;
 mod run;
-mod same_job;
 mod separate_run;
 mod settings;
 mod source;
@@ -116,7 +115,7 @@ pub use priority::Reprioritised;
 pub use reducer::BegunRound;
 pub use rejects::RejectSummary;
 pub use remedy::{Fixable, Remedy};
-pub use retry::{NothingMissing, Retry, RetryOptions, RetryScope};
+pub use retry::{NothingMissing, Retry, RetryOptions};
 pub use roles::{NAME_LENGTH_MAX, NodeFolders, ReducingOptions, is_node_name, new_node_name};
 pub use separate_run::{SeparateRun, can_run_alone};
 pub use settings::{PREFETCH_BYTES, Settings};
@@ -129,14 +128,14 @@ pub use unfinished::Continuation;
 
 // What callers find in values of the engine: the objects of a job, and what its ledger says.
 pub use reducer::{FailureGroup, MiniBatchState, RejectedMiniBatch, Tally};
-pub use storage::{Error as StoreError, JobStore, LogFile, Reuses, SeenWorker};
+pub use storage::{Error as StoreError, JobStore, LogFile, Reuses, RoundRequest, SeenWorker};
 pub use tables::first_rows;
 
 // Words that reports, commands and pages share.
 pub use protocol::words;
 
 // Names that many modules of this crate share.
-use home::{Lock, OutputLock, Removed};
+use home::Lock;
 use index::Index;
 use job_id::{is_named, name_with, new_job_id, started};
 use targets::{QueueAddress, Queues, Target, TargetRef};

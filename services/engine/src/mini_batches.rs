@@ -47,20 +47,6 @@ impl MiniBatches {
     }
 }
 
-impl Extend<u64> for MiniBatches {
-    fn extend<T: IntoIterator<Item = u64>>(&mut self, mini_batches: T) {
-        mini_batches.into_iter().for_each(|mini_batch| self.insert(mini_batch));
-    }
-}
-
-impl FromIterator<u64> for MiniBatches {
-    fn from_iter<T: IntoIterator<Item = u64>>(mini_batches: T) -> Self {
-        let mut set = Self::default();
-        set.extend(mini_batches);
-        set
-    }
-}
-
 /// Returns chunk, word and bit of a mini-batch.
 fn place(mini_batch: u64) -> (u64, usize, u64) {
     let PlanPosition { chunk, line } = PlanPosition::of(mini_batch);
@@ -79,6 +65,12 @@ mod tests {
 
     use super::*;
 
+    fn set_of(mini_batches: impl IntoIterator<Item = u64>) -> MiniBatches {
+        let mut set = MiniBatches::default();
+        mini_batches.into_iter().for_each(|mini_batch| set.insert(mini_batch));
+        set
+    }
+
     /// Numbers around the borders of words and chunks, and any others.
     fn numbers() -> impl Strategy<Value = u64> {
         prop_oneof![4 => 0u64..1200, 1 => any::<u64>(), 1 => Just(u64::MAX)]
@@ -87,7 +79,7 @@ mod tests {
     proptest! {
         #[test]
         fn set_holds_what_was_added(added in proptest::collection::vec(numbers(), 0..200), asked in numbers()) {
-            let set: MiniBatches = added.iter().copied().collect();
+            let set = set_of(added.iter().copied());
             let model: BTreeSet<u64> = added.iter().copied().collect();
             prop_assert_eq!(set.len(), model.len() as u64);
             for number in added.iter().copied().chain([asked]) {
@@ -99,7 +91,7 @@ mod tests {
 
     #[test]
     fn ten_million_mini_batches_take_a_few_megabytes() {
-        let set: MiniBatches = (0..100_000).collect();
+        let set = set_of(0..100_000);
         let entry = size_of::<(u64, [u64; WORDS])>();
         assert!(
             set.chunks.len() * entry <= 100_000 / 6,

@@ -134,18 +134,19 @@ mod tests {
     use bytes::Bytes;
     use object_store::memory::InMemory;
     use proptest::prelude::*;
-    use protocol::{AttemptStatus, Phases};
 
     use super::*;
 
-    fn attempt(mini_batch: u64, try_number: u64, started_at: u64, milliseconds: u64) -> Attempt {
-        let json = serde_json::json!({
-            "mini_batch": mini_batch, "try_number": try_number, "deliveries_lost": 0, "node": "0", "process": "process000",
-            "status": AttemptStatus::Succeeded, "is_final": true, "total": 1, "succeeded": 1, "rows": {"kind": "none"},
-            "started_at": started_at, "elapsed_seconds": milliseconds as f64 / 1000.0, "process_seconds": 0.0,
-            "run_seconds": 0.0, "phases": Phases::default(), "detail": "",
-        });
-        serde_json::from_value(json).expect("an attempt")
+    fn attempt(mini_batch: u64, try_number: u32, started_at: u64, milliseconds: u64) -> Attempt {
+        Attempt {
+            mini_batch,
+            try_number,
+            node: "0".into(),
+            process: "process000".into(),
+            started_at,
+            elapsed_seconds: milliseconds as f64 / 1000.0,
+            ..Attempt::default()
+        }
     }
 
     proptest! {

@@ -10,15 +10,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use partitioner::{Inputs, plan_is_damaged};
 use protocol::{JobResult, JobSpec, JobState, OutputAction, OutputFormat};
-use reducer::{Reducer, RoundScript, Tally};
+use reducer::{Reducer, RoundScript};
 use storage::{JobStore, RoundRequest, TargetStore};
 use tokio::time::sleep;
 
 use crate::ended::written_here;
 use crate::execute::Execution;
-use crate::round::{begin_round, check_script_is_there, delete_checkpoints, take_script};
+use crate::round::{
+    begin_round, check_script_is_there, delete_checkpoints, forget_lost_rows, take_script,
+};
 use crate::run::{Locks, lock_output};
-use crate::submit::{HEARTBEAT_EVERY, check_writers, enter, full, send_snapshots};
+use crate::submit::{HEARTBEAT_EVERY, check_writers, enter, send_snapshots};
 use crate::{
     Busy, Engine, Error, Events, FoundJob, Jobs, Notice, Purpose, StopRequest, Submission, Target,
     Unfinished,
@@ -30,10 +32,10 @@ const LOOKS_MAX: usize = 5;
 const REQUEST_LOOK: Duration = Duration::from_millis(100);
 
 /// The options of a retry.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RetryOptions {
-    /// The ended work to run again; `None`: all that failed.
-    pub only: Option<RetryScope>,
+    /// The ended work to run again, besides the mini-batches that have not ended.
+    pub round: RoundRequest,
     /// A folder that replaces that of the entry script.
     pub source_directory: Option<PathBuf>,
     /// Another format for the output of a job that has not written it.
@@ -42,42 +44,37 @@ pub struct RetryOptions {
     pub republish: bool,
 }
 
-/// The ended work that runs again besides the mini-batches that have not ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryScope {
-    /// Failed mini-batches.
-    Failed,
-    /// Rejected items.
-    Rejects,
-    /// Nothing.
-    Unfinished,
+impl Default for RetryOptions {
+    fn default() -> Self {
+        Self { round: RoundRequest::ALL, source_directory: None, format: None, republish: false }
+    }
 }
 
 impl RetryOptions {
-    fn request(&self) -> RoundRequest {
-        match self.only {
-            None => RoundRequest::ALL,
-            Some(RetryScope::Failed) => RoundRequest { failed: true, rejects: false },
-            Some(RetryScope::Rejects) => RoundRequest { failed: false, rejects: true },
-            Some(RetryScope::Unfinished) => RoundRequest::NOTHING,
-        }
-    }
-
     /// Whether the job has another script or another format from now on.
     fn changes_job(&self) -> bool {
         self.source_directory.is_some() || self.format.is_some()
     }
 
-    /// Returns the result of a completed job that has nothing for this retry, with a notice.
-    fn nothing_to_do<'a>(&self, job: &'a FoundJob) -> Option<(&'a JobResult, Notice)> {
-        let result = job.result.as_ref().filter(|result| result.state == JobState::Completed)?;
-        let RoundRequest { failed, rejects } = self.request();
+    /// Returns the result of a completed job that has nothing for this retry, after a notice. Fails if the output of the job
+    /// is missing: its rows are removed.
+    fn nothing_to_do(&self, job: &FoundJob, events: &Events) -> crate::Result<Option<JobResult>> {
+        let Some(result) = job.result.as_ref().filter(|ended| ended.state == JobState::Completed)
+        else {
+            return Ok(None);
+        };
+        let RoundRequest { failed, rejects } = self.round;
         let left = (result.mini_batches.failed, result.rejects_of_successes());
         if failed && left.0 > 0 || rejects && left.1 > 0 {
-            return None;
+            return Ok(None);
+        }
+        let job_id = result.job_id.clone();
+        if let Some(output) = written_here(job).filter(|output| !Path::new(output).exists()) {
+            return Err(Error::OutputMissing { job_id, output: output.to_owned() });
         }
         let unnamed = result.items.failed.saturating_sub(result.rejects_to_retry());
-        Some((result, Notice::NothingToDo { job_id: result.job_id.clone(), left, unnamed }))
+        events.notice(Notice::NothingToDo { job_id, left, unnamed });
+        Ok(Some(result.clone()))
     }
 }
 
@@ -128,10 +125,8 @@ impl Engine {
         // First, because a folder without the script is always a mistake.
         take_script(&mut job.spec, options.source_directory.as_deref())?;
         change_format(&mut job, options.format)?;
-        if let Some((result, notice)) = options.nothing_to_do(&job) {
-            check_output_is_there(&job)?;
-            events.notice(notice);
-            return Ok(result.clone());
+        if let Some(result) = options.nothing_to_do(&job, events)? {
+            return Ok(result);
         }
         check_script_is_there(&job.spec)?;
         if options.source_directory.is_some() {
@@ -147,10 +142,8 @@ impl Engine {
         job.store.put_spec(&job.spec).await.context("write the job")?;
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
         drop(home_lock);
-        let (round, has_other_script) =
-            (Some(options.request()), options.source_directory.is_some());
-        let resumed = Execution::resume(job, home, self.settings());
-        let execution = Execution { round, has_other_script, ..resumed };
+        let (round, has_other_script) = (Some(options.round), options.source_directory.is_some());
+        let execution = Execution { round, has_other_script, ..Execution::resume(job, self) };
         self.execute(execution, locks, stop, events).await
     }
 
@@ -163,15 +156,14 @@ impl Engine {
         events: &Events,
     ) -> crate::Result<JobResult> {
         let job_id = &job.spec.job_id;
-        let request = options.request();
-        let RoundRequest { failed, rejects } = request;
+        let RoundRequest { failed, rejects } = options.round;
         let progress = job.store.progress().await?.unwrap_or_else(Reducer::no_progress);
         let has_failed =
             failed && progress.mini_batches.failed > 0 || rejects && progress.items.failed > 0;
         if !has_failed || options.changes_job() {
             return Err(Busy::Running(job_id.clone()).into());
         }
-        job.store.request_round(&request).await?;
+        job.store.request_round(&options.round).await?;
         while job.store.round_requested().await?.is_some() {
             sleep(REQUEST_LOOK).await;
             if let Some(ended) = self.home().try_lock_job(job_id)? {
@@ -205,10 +197,8 @@ impl Engine {
         let (mut found, mut reducer, is_ending) = loop {
             let mut found = jobs.find(wanted, Purpose::Change).await?;
             take_script(&mut found.spec, options.source_directory.as_deref())?;
-            if let Some((result, notice)) = options.nothing_to_do(&found) {
-                check_output_is_there(&found)?;
-                events.notice(notice);
-                return Ok(Retry::NothingToDo(Box::new(result.clone())));
+            if let Some(result) = options.nothing_to_do(&found, events)? {
+                return Ok(Retry::NothingToDo(Box::new(result)));
             }
             check_writers(&found.spec, &store, target).await?;
             let reducer = Reducer::of_ledger(found.store.clone()).await?;
@@ -241,21 +231,19 @@ impl Engine {
         // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
         let has_ended =
             found.result.is_some() || is_ending || found.store.cancel_requested().await?.is_some();
-        let request = options.request();
-        let begins = has_ended || reducer.lacks(request);
+        let begins = has_ended || reducer.lacks(options.round);
         if found.result.is_some() {
             change_format(&mut found, options.format)?;
             self.renew_script_on(&mut found, options, &store, target, events).await?;
         }
-        let lost = reducer.forget_lost_rows().await?;
-        Notice::lost_rows(&lost).into_iter().for_each(|notice| events.notice(notice));
+        let lost = forget_lost_rows(&mut reducer, events).await?;
         let begun = match begins {
             true => {
                 let script = RoundScript {
                     digest: found.spec.snapshot_digest.clone(),
                     has_other_script: options.source_directory.is_some(),
                 };
-                Some(begin_round(&mut reducer, request, &script, !has_ended, false).await?)
+                Some(begin_round(&mut reducer, options.round, &script, !has_ended, false).await?)
             }
             false => None,
         };
@@ -282,12 +270,7 @@ impl Engine {
         }
         job.forget_published().await?;
         events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &spec, begun)));
-        enter(&spec, &store, target).await?;
-        if store.is_being_removed(&job_id).await? {
-            store.mark_ended(&job_id).await?;
-            return Err(Error::BeingRemoved { job_id });
-        }
-        Ok(Retry::Submission(opened(job, spec, store, target, events).await?))
+        Ok(Retry::Submission(open_job(job, spec, store, target, events).await?))
     }
 
     /// Sends the script as it is now, if its folder is here and it has changed.
@@ -312,22 +295,6 @@ impl Engine {
         }
         Ok(job.store.put_spec(&job.spec).await.context("write the job")?)
     }
-
-    /// Opens a job of a target that is described and planned.
-    pub(crate) async fn open_planned(
-        &self,
-        job: JobStore,
-        spec: JobSpec,
-        store: TargetStore,
-        target: &Target,
-        events: &Events,
-    ) -> crate::Result<Box<Submission>> {
-        let mut unfinished = Unfinished::all();
-        job.plan_complete().await?.iter().for_each(|plan| unfinished.expect(plan.mini_batches));
-        events.notice(Notice::Continuing(unfinished.explain(&Tally::default(), &spec, None)));
-        enter(&spec, &store, target).await?;
-        opened(job, spec, store, target, events).await
-    }
 }
 
 /// Forgets the state that belongs to the previous script of a job.
@@ -335,16 +302,6 @@ async fn forget_script(job: &mut FoundJob) -> Result<()> {
     // No later job reuses the rows of two scripts.
     job.spec.fingerprint.clear();
     delete_checkpoints(&job.store).await
-}
-
-/// Fails if the output of a completed job is missing: the rows of the job are removed.
-fn check_output_is_there(job: &FoundJob) -> crate::Result<()> {
-    match written_here(job).filter(|output| !Path::new(output).exists()) {
-        Some(output) => {
-            Err(Error::OutputMissing { job_id: job.spec.job_id.clone(), output: output.to_owned() })
-        }
-        None => Ok(()),
-    }
 }
 
 /// Returns why a retry cannot change a job.
@@ -385,18 +342,22 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
     Ok(())
 }
 
-/// Returns a job that is open now, after a warning if it has to wait.
-async fn opened(
+/// Opens a job of a target that is described. Warns if it has to wait.
+pub(crate) async fn open_job(
     job: JobStore,
     spec: JobSpec,
     store: TargetStore,
     target: &Target,
     events: &Events,
 ) -> crate::Result<Box<Submission>> {
-    let (full, _) = full(&store, &spec).await?;
-    let submission = Submission { full, ..*submission(job, spec, store, target).await? };
+    enter(&spec, &store, target).await?;
+    if store.is_being_removed(&spec.job_id).await? {
+        store.mark_ended(&spec.job_id).await?;
+        return Err(Error::BeingRemoved { job_id: spec.job_id });
+    }
+    let submission = submission(job, spec, store, target).await?;
     submission.warn(true, events).await;
-    Ok(Box::new(submission))
+    Ok(submission)
 }
 
 async fn submission(
@@ -407,7 +368,7 @@ async fn submission(
 ) -> crate::Result<Box<Submission>> {
     let (queues, target) = (target.open_queues(false).await?, target.clone());
     let listings = Inputs::new(job.stores().options());
-    Ok(Box::new(Submission { store, job, spec, queues, target, full: None, listings }))
+    Ok(Box::new(Submission { store, job, spec, queues, target, listings }))
 }
 
 /// Whether a reducer serves the job now.

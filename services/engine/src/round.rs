@@ -8,11 +8,8 @@ use protocol::{Descriptor, FileVersion, ItemPath, JobSpec, Work};
 use reducer::{BegunRound, Reducer, RoundScript};
 use storage::{JobStore, RoundRequest};
 
-use crate::Error;
 use crate::error::Change;
-
-const REJECTS_CANNOT_RUN: &str =
-    "its rejected items cannot run again: restore the file, or run the whole job again";
+use crate::{Error, Events, Notice};
 
 /// Replaces the folder of a job's entry script, if there is another.
 pub(crate) fn take_script(spec: &mut JobSpec, folder: Option<&Path>) -> crate::Result<()> {
@@ -40,6 +37,19 @@ pub(crate) async fn delete_checkpoints(job: &JobStore) -> anyhow::Result<()> {
     job.delete_checkpoints().await.context("remove results of the earlier script")
 }
 
+/// Lets the successes of a job whose rows are lost run again, with a notice. Returns them.
+pub(crate) async fn forget_lost_rows(
+    reducer: &mut Reducer,
+    events: &Events,
+) -> anyhow::Result<Vec<u64>> {
+    let lost =
+        reducer.forget_lost_rows().await.context("look for the rows of what is committed")?;
+    if let Some(first) = lost.first() {
+        events.notice(Notice::RowsLost { mini_batches: lost.len() as u64, first: *first });
+    }
+    Ok(lost)
+}
+
 /// Begins a round of a job. `is_running`: the job has neither ended nor been canceled. `is_here`:
 /// its workers are on this machine.
 pub(crate) async fn begin_round(
@@ -57,34 +67,32 @@ pub(crate) async fn begin_round(
     Ok(reducer.begin_round(request, script, is_running, check).await?)
 }
 
-/// Checks that the local tables of a mini-batch are those that were planned: a range of their rows runs again. Nodes check
-/// remote ones when they read them, and those that only they may see. `is_here`: the nodes are on this machine.
+/// Checks that the local tables of a mini-batch are those that were planned: a mini-batch is a range of their rows. Nodes
+/// check remote ones when they read them, and those that only they may see. `is_here`: the nodes are on this machine.
 ///
 /// The script reads files as they are now. If one has been removed, only that item fails.
 pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> crate::Result<()> {
-    let changed = |path: &ItemPath, change, consequence| Error::InputChanged {
+    let changed = |path: &ItemPath, change| Error::InputChanged {
         job_id: job_id.to_owned(),
         path: path.as_path().to_owned(),
         change,
-        consequence,
     };
     let Work::Rows { blocks, .. } = &planned.work else { return Ok(()) };
     for block in blocks.iter().filter(|block| !block.path.is_url()) {
         let path = &block.path;
         match std::fs::metadata(path.as_path()) {
             Ok(metadata) if metadata.is_dir() => {
-                return Err(changed(path, Change::IsFolder, REJECTS_CANNOT_RUN));
+                return Err(changed(path, Change::IsFolder));
             }
             Ok(metadata) => {
                 let found = FileVersion::of_file(&metadata);
                 if block.version.as_ref().is_some_and(|planned| *planned != found) {
-                    let consequence = "its rejected rows cannot be found: run the whole job again";
-                    return Err(changed(path, Change::Changed, consequence));
+                    return Err(changed(path, Change::Changed));
                 }
             }
             Err(error) if error.kind() == ErrorKind::NotFound && !is_here => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(changed(path, Change::Removed, REJECTS_CANNOT_RUN));
+                return Err(changed(path, Change::Removed));
             }
             Err(error) => return Err(error).with_context(|| format!("read {}", path.display()))?,
         }

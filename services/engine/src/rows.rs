@@ -4,10 +4,10 @@ use std::fs::File;
 use std::path::Path;
 
 use anyhow::Context;
-use protocol::{Descriptor, FileVersion, ItemPath, Work};
+use protocol::Work;
 use tables::{DecodeRequest, LocalBlock, write_parquet};
 
-use crate::error::Change;
+use crate::round::check_input;
 use crate::{Error, Jobs, Purpose};
 
 impl Jobs {
@@ -43,7 +43,8 @@ impl Jobs {
             schema: schema.as_ref(),
             with_lines: false,
         });
-        check_versions(&descriptor, &job_id)?;
+        // After they were read.
+        check_input(&descriptor, &job_id, true)?;
         let decoded = decoded.map_err(anyhow::Error::from)?;
         let write = || format!("write {}", to.display());
         let file = File::create_new(to).with_context(write)?;
@@ -54,21 +55,4 @@ impl Jobs {
         }
         Ok(written?)
     }
-}
-
-/// Checks that the tables are as they were planned, after they were read.
-fn check_versions(descriptor: &Descriptor, job_id: &str) -> crate::Result<()> {
-    let Work::Rows { blocks, .. } = &descriptor.work else { return Ok(()) };
-    for block in blocks {
-        let path: &ItemPath = &block.path;
-        let metadata = std::fs::metadata(path.as_path())
-            .with_context(|| format!("read {}", path.display()))?;
-        if block.version.as_ref().is_some_and(|planned| *planned != FileVersion::of_file(&metadata))
-        {
-            let (job_id, path) = (job_id.to_owned(), path.as_path().to_owned());
-            let consequence = "its rows cannot be found";
-            return Err(Error::InputChanged { job_id, path, change: Change::Changed, consequence });
-        }
-    }
-    Ok(())
 }

@@ -8,40 +8,40 @@ use job_file::Parsed;
 use protocol::words::clause;
 use protocol::{JobResult, JobSpec, JobState, OutputAction};
 
-use crate::ended::is_untouched;
 use crate::execute::{Execution, watch_for_cancel};
 use crate::own_paths::{own_paths, set_aside};
-use crate::reuse::note_reuse;
+use crate::reuse::{self, EARLIER_MAX};
 use crate::{
-    Busy, Check, Engine, Error, Event, Events, FoundJob, Home, Index, Lock, NewJobReason, Notice,
-    OutputLock, Remedy, Removed, Result, StopRequest, TargetRef, new_job_id, same_job, source,
+    Busy, Check, Engine, Error, Event, Events, FoundJob, Home, Index, Lock, Notice, Remedy, Result,
+    StopRequest, TargetRef, new_job_id, source,
 };
-
-/// Earlier jobs with the same fingerprint that a run considers, newest first.
-const SAME_JOBS_MAX: usize = 16;
 
 enum RunDecision<'a> {
     Run(Box<Execution<'a>>, Locks),
     Reuse(Box<JobResult>),
 }
 
-/// An earlier job that replaces a new one.
+/// The earlier jobs that are the same as a new one.
 enum Earlier {
+    /// The new job continues this one.
     Unfinished(Box<FoundJob>, Lock),
+    /// The new job has this result.
     Reused(Box<JobResult>),
+    /// Neither, with a notice why if people may expect it.
+    Neither(Option<Box<Notice>>),
 }
 
 /// Excludes other processes from the job and its output while the job runs.
 pub(crate) struct Locks {
     _job: Lock,
-    _output: Option<OutputLock>,
+    _output: Option<Lock>,
 }
 
 impl Locks {
     pub(crate) fn new(
         home: &Home,
         job: Lock,
-        mut output: Option<OutputLock>,
+        mut output: Option<Lock>,
         job_id: &str,
     ) -> Result<Self> {
         home.mark_open(job_id)?;
@@ -110,7 +110,7 @@ impl Engine {
                 let result = self.execute(execution, locks, stop, events).await;
                 if is_new
                     && matches!(result, Err(Error::Invalid(_)))
-                    && let Removed::To(folder) = self.home().take_away(&job_id, false)?
+                    && let Some(folder) = self.home().take_away(&job_id, false)?
                 {
                     std::fs::remove_dir_all(&folder)
                         .with_context(|| format!("remove {}", folder.display()))?;
@@ -132,24 +132,15 @@ impl Engine {
         let home = self.home();
         let index = home.index()?;
         let output = lock_output(&parsed.spec, home)?;
-        let (earlier, not_reused) = self.earlier(&parsed, &index, fresh, events).await?;
-        match earlier {
-            Some(Earlier::Reused(result)) => return Ok(RunDecision::Reuse(result)),
-            Some(Earlier::Unfinished(job, lock)) => {
+        let new_job = match self.earlier(&parsed, &index, fresh, events).await? {
+            Earlier::Reused(result) => return Ok(RunDecision::Reuse(result)),
+            Earlier::Unfinished(job, lock) => {
                 let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
-                return Ok(RunDecision::Run(
-                    Box::new(Execution::resume(*job, home, self.settings())),
-                    locks,
-                ));
+                return Ok(RunDecision::Run(Box::new(Execution::resume(*job, self)), locks));
             }
-            None => {}
-        }
-        let Parsed { mut spec, identity, listings, own_folders, .. } = parsed;
-        let new_job = match not_reused {
-            _ if fresh => None,
-            Some((earlier, reason)) => Some(Notice::NewJob { earlier, reason }),
-            None => same_job::why_new_job(&index, home, &spec, &identity)?,
+            Earlier::Neither(notice) => notice,
         };
+        let Parsed { mut spec, identity, listings, own_folders, .. } = parsed;
         spec.job_id = new_job_id(&spec.name);
         own_paths(&mut spec);
         set_aside(&own_folders, events)?;
@@ -160,39 +151,30 @@ impl Engine {
             spec.output.folder = home.job_folder(&spec.job_id).join("output").into();
         }
         let lock = home.try_lock_job(&spec.job_id)?.context("a new job is already locked")?;
-        same_job::write(&home.job_folder(&spec.job_id), &identity)?;
         source::keep(&home.job_folder(&spec.job_id), &spec, &identity);
+        reuse::keep(&store, identity, None).await?;
         store.put_spec(&spec).await.with_context(|| format!("write job {}", spec.job_id))?;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
-        let new = Execution::new(FoundJob::new(store, spec), home, self.settings());
-        let execution = Execution { listings, new_job: new_job.map(Box::new), ..new };
-        Ok(RunDecision::Run(Box::new(execution), locks))
+        let new = Execution::new(FoundJob::new(store, spec), self);
+        Ok(RunDecision::Run(Box::new(Execution { listings, new_job, ..new }), locks))
     }
 
-    /// Returns the newest job with the same fingerprint that can be continued or reused; otherwise
-    /// the newest that people may expect to be reused, with the reason why it is not. `fresh`: only
-    /// checks that none of them runs.
+    /// Returns the newest job with the same fingerprint that can be continued or reused; otherwise the reason why the newest
+    /// that people may expect to be reused is not. `fresh`: only checks that none of them runs.
     async fn earlier(
         &self,
         parsed: &Parsed,
         index: &Index,
         fresh: bool,
         events: &Events,
-    ) -> Result<(Option<Earlier>, Option<(String, NewJobReason)>)> {
+    ) -> Result<Earlier> {
         let (home, jobs, spec) = (self.home(), self.jobs(), &parsed.spec);
-        let (mut digest, mut not_reused) = (None, None);
-        let mut looked_at = 0;
-        for id in index.find(&spec.fingerprint)? {
+        let (mut not_reused, mut digest) = (None, None);
+        for id in index.find(&spec.fingerprint)?.into_iter().take(EARLIER_MAX) {
             // A job that cannot be read does not prevent a new one.
             let Ok(Some(other)) = jobs.job(&id).await else { continue };
-            if other.spec.fingerprint != spec.fingerprint {
-                continue;
-            }
-            looked_at += 1;
-            if looked_at > SAME_JOBS_MAX {
-                break;
-            }
-            if other.has_finished() && !spec.allow_reuse {
+            let is_same = other.spec.fingerprint == spec.fingerprint;
+            if !is_same || other.has_finished() && !spec.allow_reuse {
                 continue;
             }
             let Some(lock) = home.try_lock_job(&id)? else {
@@ -208,64 +190,24 @@ impl Engine {
             }
             // It may have ended before it was locked.
             let Ok(Some(job)) = jobs.job(&id).await else { continue };
-            if !job.has_finished() {
-                if same_job::differs(&home.job_folder(&id), &parsed.identity, false) {
-                    continue;
-                }
-                if inputs_have_changed(&job).await {
+            let reused = jobs.reused(parsed, &job, &mut digest).await;
+            match reused {
+                Ok(result) => return Ok(Earlier::Reused(Box::new(result))),
+                Err(None) if !job.has_finished() => {
+                    if !inputs_have_changed(&job).await {
+                        return Ok(Earlier::Unfinished(Box::new(job), lock));
+                    }
                     events.notice(Notice::InputsChanged(id));
-                    continue;
                 }
-                return Ok((Some(Earlier::Unfinished(Box::new(job), lock)), None));
-            }
-            match self.reuse(&job, parsed, &mut digest).await {
-                Ok(result) => return Ok((Some(Earlier::Reused(Box::new(result))), None)),
-                Err(None) => {}
-                Err(Some(reason)) => {
-                    not_reused.get_or_insert((id, reason));
-                }
+                Err(reason) => not_reused = not_reused.or(reason.map(|reason| (id, reason))),
             }
         }
-        Ok((None, not_reused))
-    }
-
-    /// Returns the result of a finished job, if a new run would compute the same; otherwise the
-    /// reason, if it may surprise people. `digest`: that of the inputs now, once it is known.
-    async fn reuse(
-        &self,
-        job: &FoundJob,
-        parsed: &Parsed,
-        digest: &mut Option<String>,
-    ) -> std::result::Result<JobResult, Option<NewJobReason>> {
-        let spec = &parsed.spec;
-        let Some(result) = job.result.clone().filter(|_| spec.allow_reuse) else {
-            return Err(None);
-        };
-        if result.state != JobState::Completed || result.mini_batches.failed > 0 {
-            return Err(None);
+        if not_reused.is_none() && !fresh {
+            not_reused = self.why_new_job(index, parsed, &mut digest).await?;
         }
-        let Ok(Some(plan)) = job.store.plan_complete().await else { return Err(None) };
-        if same_job::differs(&self.home().job_folder(&job.spec.job_id), &parsed.identity, true) {
-            return Err(None);
-        }
-        let output = result.output.clone().unwrap_or_default();
-        let mut outputs = job.spec.outputs.values().filter(|folder| !folder.is_url());
-        if let Some(missing) = outputs.find(|folder| !folder.as_path().is_dir()) {
-            return Err(Some(NewJobReason::OutputChanged(missing.display())));
-        }
-        if !is_untouched(&output, job).await {
-            return Err(Some(NewJobReason::OutputChanged(output)));
-        }
-        if digest.is_none() {
-            *digest = parsed.listings.digest(spec).await.ok();
-        }
-        if digest.as_ref() != Some(&plan.inputs_digest) {
-            let input =
-                if let [input] = &spec.inputs[..] { Some(input.name.clone()) } else { None };
-            return Err(Some(NewJobReason::InputsChanged(input)));
-        }
-        note_reuse(&job.store).await;
-        Ok(JobResult { reused: true, ..result })
+        let notice =
+            not_reused.map(|(earlier, reason)| Box::new(Notice::NewJob { earlier, reason }));
+        Ok(Earlier::Neither(notice))
     }
 
     pub(crate) async fn execute(
@@ -309,7 +251,7 @@ impl Engine {
 }
 
 /// Locks the output file of a job, if it has one.
-pub(crate) fn lock_output(spec: &JobSpec, home: &Home) -> Result<Option<OutputLock>> {
+pub(crate) fn lock_output(spec: &JobSpec, home: &Home) -> Result<Option<Lock>> {
     if spec.output.action != OutputAction::AppendRow {
         return Ok(None);
     }

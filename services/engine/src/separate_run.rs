@@ -11,18 +11,19 @@ use protocol::{
     Attempt, Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept,
     PlanPosition, Rerun, TableSchema, Work,
 };
-use reducer::Rejects;
+use reducer::{Rejects, Tally};
 use storage::{JobStore, PlanComplete};
 use worker::replace_paths;
 
 use crate::execute::Execution;
+use crate::retry::open_job;
 use crate::round::{check_input, check_script_is_there, take_script};
 use crate::run::{Locks, lock_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
 use crate::{
-    Engine, Error, Events, FoundJob, Jobs, Lock, Purpose, StopRequest, Submission, name_with,
-    new_job_id,
+    Engine, Error, Events, FoundJob, Jobs, Lock, Notice, Purpose, StopRequest, Submission,
+    Unfinished, name_with, new_job_id,
 };
 
 /// Maximum number of ids to try where machines share a store.
@@ -42,6 +43,7 @@ pub enum SeparateRun {
 }
 
 /// A part of a job, as the plan of a separate job.
+#[derive(Default)]
 struct PlanExcerpt {
     plan: Vec<Descriptor>,
     /// The items to run, of mini-batches that run in part.
@@ -73,12 +75,12 @@ impl PlanExcerpt {
 
 /// A separate job without its specification, so that no command finds it yet.
 struct SeparateJob {
+    /// The job of which it runs a part.
     from: String,
     spec: JobSpec,
     store: JobStore,
     schemas: Vec<Option<TableSchema>>,
     excerpt: PlanExcerpt,
-    items: Option<u64>,
     /// Held until the job is written, so that no clean-up removes it.
     home_lock: Option<Lock>,
 }
@@ -106,7 +108,7 @@ impl Engine {
         let SeparateJob { spec, store, home_lock, .. } = prepared;
         let locks = Locks::new(home, lock, output, &spec.job_id)?;
         drop(home_lock);
-        let execution = Execution::new(FoundJob::new(store, spec), home, self.settings());
+        let execution = Execution::new(FoundJob::new(store, spec), self);
         self.execute(execution, locks, stop, events).await
     }
 
@@ -132,8 +134,10 @@ impl Engine {
                 .await?;
         }
         jobs.write(&prepared).await?;
-        let SeparateJob { spec, store: job, .. } = prepared;
-        self.open_planned(job, spec, store, target, events).await
+        let SeparateJob { spec, store: job, excerpt, .. } = prepared;
+        let unfinished = Unfinished::all(Some(excerpt.plan.len() as u64));
+        events.notice(Notice::Continuing(unfinished.explain(&Tally::default(), &spec, None)));
+        open_job(job, spec, store, target, events).await
     }
 }
 
@@ -209,8 +213,7 @@ impl Jobs {
                 let note = format!(
                     "runs mini-batch {mini_batch} of job {from} again; that job does not change"
                 );
-                let mut excerpt =
-                    PlanExcerpt { plan: Vec::new(), kept: BTreeMap::new(), notes: vec![note] };
+                let mut excerpt = PlanExcerpt { notes: vec![note], ..PlanExcerpt::default() };
                 let kept = planned_items(&job, &planned).await?;
                 excerpt.add(planned, kept);
                 let name = name_with(&job.spec.name, &format!("-{mini_batch}"));
@@ -222,10 +225,9 @@ impl Jobs {
                 (self.rejects_of(&job).await?, name, description)
             }
         };
-        let (id, store, home_lock) = self.create(&name, "", job.spec.durability).await?;
+        let (id, store, home_lock) = self.create(&name, job.spec.durability).await?;
         excerpt.plan.iter_mut().for_each(|descriptor| descriptor.job_id.clone_from(&id));
         let schemas = job.store.schemas().await.context("read the plan")?;
-        let items = excerpt.items();
         let mut spec = job.spec.clone();
         move_outputs(&mut spec, &store)?;
         (spec.job_id, spec.name) = (id, name);
@@ -239,20 +241,40 @@ impl Jobs {
             spec.thresholds = ErrorThresholds { error_threshold: 0, ..ErrorThresholds::default() };
             (spec.node_count, spec.process_count_per_node) = (Some(1), Some(1));
         }
-        Ok(SeparateJob { from, spec, store, schemas, excerpt, items, home_lock })
+        Ok(SeparateJob { from, spec, store, schemas, excerpt, home_lock })
     }
 
+    /// Writes a separate job. Fails if a compute target does not have its script any more, which is that of the other job.
     async fn write(&self, job: &SeparateJob) -> crate::Result<()> {
-        let SeparateJob { from, spec, store, schemas, excerpt, items, .. } = job;
-        for (number, kept) in &excerpt.kept {
-            let name = Kept::name(*number, OBJECT);
-            store
-                .put_part(&name, kept.encode(b"").into())
-                .await
-                .context("write what runs again")?;
+        let SeparateJob { from, spec, store: objects, schemas, excerpt, .. } = job;
+        let (mini_batches, items) = (excerpt.plan.len() as u64, excerpt.items());
+        let files = items.unwrap_or(mini_batches);
+        let complete = PlanComplete { mini_batches, items, files, ..PlanComplete::default() };
+        let written = async {
+            for (number, kept) in &excerpt.kept {
+                objects.put_part(&Kept::name(*number, OBJECT), kept.encode(b"").into()).await?;
+            }
+            objects.put_schemas(schemas).await?;
+            for (number, chunk) in PlanPosition::divide(&excerpt.plan) {
+                let mut lines = Vec::new();
+                for descriptor in chunk {
+                    serde_json::to_writer(&mut lines, descriptor)
+                        .expect("descriptors always serialise");
+                    lines.push(b'\n');
+                }
+                objects.create_plan_chunk(number, lines.into()).await?;
+            }
+            objects.put_plan_complete(&complete).await?;
+            // Last, because a job without it does not exist.
+            objects.put_spec(spec).await
+        };
+        written.await.with_context(|| format!("write job {}", spec.job_id))?;
+        match self {
+            Self::There { store, target } if !store.has_snapshots(spec).await? => {
+                Err(Error::ScriptRemoved { job_id: from.clone(), target: target.clone() })
+            }
+            _ => Ok(()),
         }
-        describe(store, spec, schemas, &excerpt.plan, *items).await?;
-        self.check_has_script(spec, from).await
     }
 
     /// Returns the rejected items of an ended job, or the reason why none can run.
@@ -263,8 +285,7 @@ impl Jobs {
         }
         let read = || format!("read job {job_id}");
         let mut rejects = Rejects::find(&job.store, &job_id).await.with_context(read)?;
-        let mut excerpt =
-            PlanExcerpt { plan: Vec::new(), kept: BTreeMap::new(), notes: Vec::new() };
+        let mut excerpt = PlanExcerpt::default();
         let (mut items, mut unread, mut unnamed) = (0, 0, 0);
         loop {
             let mini_batches = rejects.next().await.with_context(read)?;
@@ -309,18 +330,18 @@ impl Jobs {
     }
 
     /// Creates the objects of a new job. Returns its id, its objects, and the lock of the home
-    /// until it is described. `key`: how the index of this machine finds it, besides its name.
-    pub(crate) async fn create(
+    /// until it is described.
+    async fn create(
         &self,
         name: &str,
-        key: &str,
         durability: Durability,
     ) -> Result<(String, JobStore, Option<Lock>)> {
         match self {
             Self::Here(home) => {
                 let home_lock = home.lock()?;
                 let id = new_job_id(name);
-                home.index()?.add(key, name, &id, durability)?;
+                // Without a fingerprint, no later run finds it.
+                home.index()?.add("", name, &id, durability)?;
                 let store = home.create_job(&id, durability)?;
                 Ok((id, store, Some(home_lock)))
             }
@@ -332,18 +353,8 @@ impl Jobs {
         }
     }
 
-    /// Fails if a compute target does not have the script of a described job any more, which is that of job `from`.
-    pub(crate) async fn check_has_script(&self, spec: &JobSpec, from: &str) -> crate::Result<()> {
-        match self {
-            Self::There { store, target } if !store.has_snapshots(spec).await? => {
-                Err(Error::ScriptRemoved { job_id: from.to_owned(), target: target.clone() })
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Returns an id that no job of the store has. Machines that share a store do not agree on ids.
-    async fn unused_id(&self, name: &str) -> Result<String> {
+    pub(crate) async fn unused_id(&self, name: &str) -> Result<String> {
         for _ in 0..IDS_MAX {
             let id = new_job_id(name);
             match self.store(&id)?.spec().await {
@@ -355,40 +366,6 @@ impl Jobs {
         Err(Error::TryAgain(format!("{IDS_MAX} new ids are taken in {}; try again", self.place()))
             .into())
     }
-}
-
-/// Writes plan and specification of a job.
-pub(crate) async fn describe(
-    store: &JobStore,
-    spec: &JobSpec,
-    schemas: &[Option<TableSchema>],
-    plan: &[Descriptor],
-    items: Option<u64>,
-) -> Result<()> {
-    let mini_batches = plan.len() as u64;
-    let complete = PlanComplete {
-        mini_batches,
-        items,
-        files: items.unwrap_or(mini_batches),
-        inputs_digest: String::new(),
-        left_out: Default::default(),
-    };
-    let described = async {
-        store.put_schemas(schemas).await?;
-        for (number, chunk) in PlanPosition::divide(plan) {
-            let mut lines = Vec::new();
-            for descriptor in chunk {
-                serde_json::to_writer(&mut lines, descriptor)
-                    .expect("descriptors always serialise");
-                lines.push(b'\n');
-            }
-            store.create_plan_chunk(number, lines.into()).await?;
-        }
-        store.put_plan_complete(&complete).await?;
-        // Last, because a job without it does not exist.
-        store.put_spec(spec).await
-    };
-    described.await.with_context(|| format!("write job {}", spec.job_id))
 }
 
 /// Returns the items that a mini-batch of a separate job runs; `None`: all.
@@ -427,7 +404,7 @@ pub fn can_run_alone(descriptor: &Descriptor) -> bool {
 }
 
 /// Moves the folders that a job writes to into its own folder, also in the arguments and variables of the script.
-pub(crate) fn move_outputs(spec: &mut JobSpec, store: &JobStore) -> Result<()> {
+fn move_outputs(spec: &mut JobSpec, store: &JobStore) -> Result<()> {
     let mut moved: Vec<(String, String)> = Vec::new();
     let mut move_to = |folder: &mut ItemPath, to: String| -> Result<()> {
         let Ok(from) = String::from_utf8(folder.as_bytes().to_vec()) else {

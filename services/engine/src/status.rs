@@ -14,15 +14,15 @@ use crate::{Diagnosis, FoundJob, Heartbeat, Hint, Jobs, OpenJobs, Purpose, Resul
 /// Longer than the time between two heartbeats of a reducer.
 const SECOND_LOOK: Duration = Duration::from_secs(4);
 
-/// The status of a job.
-#[derive(Clone, Debug)]
-pub struct Status {
+/// The status of a job, as one JSON object: the same for the command line, the portal and reports. `H`: a hint, or its text.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status<H = Hint> {
     /// Its id.
     pub job_id: String,
     /// Its state.
     pub state: State,
     /// What it waits for, if that is known.
-    pub hint: Option<Hint>,
+    pub hint: Option<H>,
     /// Person or team that it counts for on a compute target.
     pub owner: Option<String>,
     /// Its priority on a compute target now.
@@ -41,38 +41,14 @@ pub struct Status {
     pub builds: Vec<String>,
 }
 
-/// The status of a job as one JSON object: the same for the command line, the portal and reports.
-#[derive(Clone, Debug, Serialize)]
-pub struct StatusDocument {
-    /// Its id.
-    pub job_id: String,
-    /// Its state.
-    pub state: State,
-    /// Why it waits, in the words of the caller.
-    pub hint: Option<String>,
-    /// Person or team that it counts for on a compute target.
-    pub owner: Option<String>,
-    /// Its priority on a compute target now.
-    pub priority: Priority,
-    /// How it ended.
-    pub result: Option<JobResult>,
-    /// Its progress.
-    pub progress: Option<Progress>,
-    /// Whether something other than the job has written to its output on this machine since it ended.
-    pub output_changed: bool,
-    /// The folder of its entry script, on the machine that started it.
-    pub source_directory: String,
-    /// The folder of its logs.
-    pub logs: String,
-    /// The builds of the workers of its target, and of the reducer that keeps the schedule. Empty after its end.
-    pub builds: Vec<String>,
-}
+/// The status of a job with its hint in the words of the caller.
+pub type StatusDocument = Status<String>;
 
 impl Status {
-    /// Returns the JSON object of the status; `words`: the caller's words for a hint.
+    /// Puts the hint into the words of the caller.
     pub fn document(&self, words: impl FnOnce(&Hint) -> String) -> StatusDocument {
         let this = self.clone();
-        StatusDocument {
+        Status {
             job_id: this.job_id,
             state: this.state,
             hint: this.hint.as_ref().map(words),

@@ -5,7 +5,7 @@ use protocol::{JobResult, JobState};
 use storage::StoreOptions;
 
 use crate::targets::Target;
-use crate::{Document, Engine, Error, Event, Events, FollowEnd, Notice, Result, StopRequest};
+use crate::{Document, Engine, Error, Event, Events, FollowEnd, Result, StopRequest};
 
 /// How one step ended.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl Engine {
     pub fn steps(&self, document: &Document, events: &Events) -> Result<Option<Steps>> {
         let steps = self.document_steps(document)?.filter(|steps| steps.steps().len() > 1);
         if let Some(steps) = &steps {
-            steps.warnings.iter().for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
+            events.doubts(&steps.warnings);
         }
         Ok(steps)
     }
@@ -58,10 +58,7 @@ impl Engine {
         for (index, step) in steps.steps().iter().enumerate() {
             let checked =
                 steps.load(index, true, &context).map_err(Error::Invalid).and_then(|mut parsed| {
-                    parsed
-                        .warnings
-                        .iter()
-                        .for_each(|warning| events.notice(Notice::Doubt(warning.clone())));
+                    events.doubts(&parsed.warnings);
                     if step.needs.is_empty() {
                         self.check(&mut parsed, options, true, events)?.finish()?;
                     }

@@ -24,7 +24,7 @@ use crate::functions;
 use crate::own_paths::{own_paths, set_aside};
 use crate::{
     Blocker, Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Notice, QueueAddress, Queues,
-    Remedy, Target, new_job_id, reuse,
+    Remedy, Target, reuse,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -47,8 +47,6 @@ pub struct Submission {
     /// The queues of the target.
     pub queues: Queues,
     pub(crate) target: Target,
-    /// The limit of jobs at a time for which it waits, as far as the last schedule shows.
-    pub(crate) full: Option<ReachedQuota>,
     pub(crate) listings: Inputs,
 }
 
@@ -89,18 +87,10 @@ impl Engine {
         let store = target.open_store().await?;
         store.create().context("create the store of the target")?;
         let (full, when_full) = full(&store, &spec).await?;
-        if let Some(full) =
-            full.clone().filter(|_| refuses_when_full || when_full == WhenFull::Refuse)
-        {
+        if let Some(full) = full.filter(|_| refuses_when_full || when_full == WhenFull::Refuse) {
             return Err(Busy::Full { target: target.reference(), full }.into());
         }
-        spec.job_id = loop {
-            let id = new_job_id(&spec.name);
-            // Machines that share a store do not agree on ids.
-            if matches!(store.job(&id).spec().await, Err(storage::Error::NotFound { .. })) {
-                break id;
-            }
-        };
+        spec.job_id = target.jobs(store.clone()).unused_id(&spec.name).await?;
         own_paths(&mut spec);
         let job = store.job(&spec.job_id);
         let is_here = target.is_on_this_machine(self.settings())?;
@@ -131,7 +121,7 @@ impl Engine {
             if store.has_snapshots(&spec).await? {
                 enter(&spec, &store, target).await?;
                 let (target, listings) = (target.clone(), parsed.listings);
-                return Ok(Submission { store, job, spec, queues, target, full, listings });
+                return Ok(Submission { store, job, spec, queues, target, listings });
             }
         }
         let job_id = spec.job_id;
@@ -194,10 +184,14 @@ impl Submission {
     /// Warns if the job waits for a quota, or if no running worker meets its requirements.
     /// `is_followed`: the caller will learn why the job waits.
     pub async fn warn(&self, is_followed: bool, events: &Events) {
-        if let Some(full) = self.full.clone() {
-            let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
-            let blocker = Blocker::Schedule(WaitsFor::Quota(full));
-            events.notice(Notice::Waiting(Hint { job_id, target, blocker }));
+        match full(&self.store, &self.spec).await {
+            Ok((Some(full), _)) => {
+                let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
+                let blocker = Blocker::Schedule(WaitsFor::Quota(full));
+                events.notice(Notice::Waiting(Hint { job_id, target, blocker }));
+            }
+            Ok((None, _)) => {}
+            Err(error) => tracing::debug!("cannot read the quotas of the target: {error:#}"),
         }
         warn_of_workers(self, is_followed, events).await;
     }
@@ -239,7 +233,7 @@ pub(crate) async fn enter(
 
 /// Returns the limit of jobs at a time for which a new job has to wait, as far as the last schedule
 /// shows, and whether quotas let such jobs wait.
-pub(crate) async fn full(
+async fn full(
     store: &TargetStore,
     spec: &JobSpec,
 ) -> crate::Result<(Option<ReachedQuota>, WhenFull)> {

@@ -22,15 +22,10 @@ pub struct Unfinished {
 }
 
 impl Unfinished {
-    /// Returns everything, for a new job.
-    pub fn all() -> Self {
+    /// Returns everything, for a new job. `planned`: the number of its mini-batches, if it is known.
+    pub fn all(planned: Option<u64>) -> Self {
         let (ended, pending) = (MiniBatches::default(), BTreeMap::new());
-        Self { ended, pending, interrupted: 0, retrying: 0, planned: None }
-    }
-
-    /// Sets the number of all mini-batches, which the reducer may not know yet.
-    pub fn expect(&mut self, mini_batches: u64) {
-        self.planned.get_or_insert(mini_batches);
+        Self { ended, pending, interrupted: 0, retrying: 0, planned }
     }
 
     /// Returns the number of mini-batches that have not ended, if it is known.
@@ -41,8 +36,7 @@ impl Unfinished {
     /// Returns the mini-batches that have not ended by the tally. `interrupted`: those that lost nodes were running, with
     /// their lost deliveries.
     pub fn new(tally: &Tally, interrupted: HashMap<u64, u32>) -> Self {
-        let mut unfinished =
-            Self { planned: tally.planned().map(|planned| planned.mini_batches), ..Self::all() };
+        let mut unfinished = Self::all(tally.planned().map(|planned| planned.mini_batches));
         let seen = tally.seen();
         for mini_batch in 0..seen {
             match tally.state(mini_batch).has_ended() {
@@ -106,7 +100,6 @@ impl Unfinished {
             again: of_earlier_rounds(false),
             partial: of_earlier_rounds(true),
             others: self.planned.map(|planned| planned.saturating_sub(named)),
-            has_named: named > 0,
             round: round.unwrap_or_default(),
             lost_delivery_max: spec.lost_delivery_max,
         }
@@ -132,8 +125,6 @@ pub struct Continuation {
     pub partial: u64,
     /// All others, without an attempt that has ended; `None`: not all are planned.
     pub others: Option<u64>,
-    /// There are mini-batches of the other kinds.
-    pub has_named: bool,
     /// The ended work that runs again.
     pub round: BegunRound,
     /// Number of times that a mini-batch may be lost with its node.
@@ -181,7 +172,7 @@ mod tests {
             interrupted in proptest::collection::hash_map(0..MINI_BATCHES, 1u32..4, 0..10),
         ) {
             let tally = tally(&attempts, planned);
-            let mut unfinished = Unfinished::new(&tally, interrupted.clone());
+            let unfinished = Unfinished::new(&tally, interrupted.clone());
             let has_ended = |one: u64| tally.state(one).has_ended();
             let model = |one: u64| {
                 let lost = interrupted.get(&one).copied();
@@ -204,9 +195,6 @@ mod tests {
             let is_interrupted = |one: &u64| has_used(one) && interrupted.contains_key(one);
             prop_assert_eq!(told.interrupted, all.clone().filter(is_interrupted).count() as u64);
             prop_assert_eq!(told.interrupted + told.retrying, all.clone().filter(has_used).count() as u64);
-            unfinished.expect(MINI_BATCHES);
-            let unended = (0..MINI_BATCHES).filter(|one| !has_ended(*one)).count();
-            prop_assert_eq!(unfinished.count(), Some(unended as u64));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Checks this machine: compares its limits, disks and memory with the needs of a job on all of its cores.
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::time::SystemTime;
 
+use anyhow::{Result, anyhow, bail};
 use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
 use serde::Deserialize;
@@ -144,27 +144,18 @@ fn check_python(python: Option<PathBuf>, settings: &Settings, report: &mut Repor
     }
 }
 
-/// Why an interpreter does not describe itself.
-#[derive(Debug, thiserror::Error)]
-enum ProbeError {
-    #[error("it cannot be started: {0}")]
-    Start(#[source] io::Error),
-    #[error("it ended with {status}: {last_line}")]
-    Ended { status: ExitStatus, last_line: String },
-    #[error("its answer cannot be read: {0}")]
-    Answer(#[source] serde_json::Error),
-}
-
-fn ask(python: &Path, package: &Path) -> Result<Python, ProbeError> {
+/// Lets an interpreter describe itself.
+fn ask(python: &Path, package: &Path) -> Result<Python> {
     let mut command = Command::new(python);
     command.args(["-I", "-c", ASK].map(OsStr::new)).arg(package);
-    let output = command.output().map_err(ProbeError::Start)?;
+    let output = command.output().map_err(|error| anyhow!("it cannot be started: {error}"))?;
     if !output.status.success() {
         let written = String::from_utf8_lossy(&output.stderr);
-        let last_line = written.trim().lines().last().unwrap_or_default().to_owned();
-        return Err(ProbeError::Ended { status: output.status, last_line });
+        let last_line = written.trim().lines().last().unwrap_or_default();
+        bail!("it ended with {}: {last_line}", output.status);
     }
-    serde_json::from_slice(&output.stdout).map_err(ProbeError::Answer)
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| anyhow!("its answer cannot be read: {error}"))
 }
 
 /// Checks whether a folder is writable, and the free space on its disk. Without a `remedy`, TMPDIR names another folder.

@@ -3,10 +3,12 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use anyhow::{Context, Result, anyhow, bail};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use storage::deepest_cause;
 use tokio::time::sleep;
 use url::Url;
 
@@ -15,40 +17,6 @@ const PORT_TLS: u16 = 15671;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The API lists a new queue within some seconds.
 const LOOKS_MAX: usize = 6;
-
-/// An error of the management API.
-#[derive(Debug, thiserror::Error)]
-pub enum ManagementError {
-    /// The address is not a URL.
-    #[error("{address:?} is not a URL: {source}")]
-    Address { address: String, source: url::ParseError },
-    /// The address cannot have a path.
-    #[error("the management address has no path")]
-    NoPath,
-    /// This machine cannot make requests.
-    #[error("{}", deepest(.0))]
-    Client(#[source] reqwest::Error),
-    /// A request had no answer.
-    #[error("{base} does not answer: {}", deepest(.source))]
-    Silent { base: Url, source: reqwest::Error },
-    /// The user may not ask.
-    #[error("{base} rejects user {user}; give this user the tag `monitoring`")]
-    NoTag { base: Url, user: String },
-    /// There is no such user, or the password is another one.
-    #[error("{base} rejects user {user} and the password; correct them in `queue` of the target")]
-    Password { base: Url, user: String },
-    /// The answer is an error.
-    #[error("{base} answers {status}")]
-    Status { base: Url, status: u16 },
-    /// The answer has another form.
-    #[error("the answer of {base} cannot be read: {source}")]
-    Unreadable { base: Url, source: serde_json::Error },
-    /// There is no broker behind the address.
-    #[error("the management API has no overview")]
-    NoOverview,
-}
-
-type Result<T> = std::result::Result<T, ManagementError>;
 
 #[derive(Clone)]
 pub struct Management {
@@ -94,7 +62,7 @@ impl Management {
             str::to_owned,
         );
         let base =
-            Url::parse(&address).map_err(|source| ManagementError::Address { address, source })?;
+            Url::parse(&address).map_err(|error| anyhow!("{address:?} is not a URL: {error}"))?;
         let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
         let (user, password) = match broker.username() {
             "" => ("guest".to_owned(), "guest".to_owned()),
@@ -107,7 +75,7 @@ impl Management {
         let client = reqwest::Client::builder()
             .timeout(PATIENCE)
             .build()
-            .map_err(ManagementError::Client)?;
+            .map_err(|error| anyhow!("{}", deepest_cause(&error)))?;
         Ok(Self { client, base, user, password, vhost })
     }
 
@@ -117,7 +85,7 @@ impl Management {
             rabbitmq_version: String,
         }
         let overview: Option<Overview> = self.get(&["overview"]).await?;
-        Ok(overview.ok_or(ManagementError::NoOverview)?.rabbitmq_version)
+        Ok(overview.context("the management API has no overview")?.rabbitmq_version)
     }
 
     /// Returns the facts about a queue. Waits a moment for one that has just been created; `None`: it is not listed.
@@ -133,32 +101,35 @@ impl Management {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>> {
-        let base = || self.base.clone();
-        let silent = |source| ManagementError::Silent { base: base(), source };
-        let mut url = base();
+        let Self { base, user, .. } = self;
+        // The deepest cause never repeats the address.
+        let silent =
+            |error: reqwest::Error| anyhow!("{base} does not answer: {}", deepest_cause(&error));
+        let mut url = base.clone();
         url.path_segments_mut()
-            .map_err(|()| ManagementError::NoPath)?
+            .map_err(|()| anyhow!("the management address has no path"))?
             .pop_if_empty()
             .push("api")
             .extend(path);
-        let answer = self.client.get(url).basic_auth(&self.user, Some(&self.password)).send().await;
+        let answer = self.client.get(url).basic_auth(user, Some(&self.password)).send().await;
         let answer = answer.map_err(silent)?;
         match answer.status().as_u16() {
             200 => {
                 let bytes = answer.bytes().await.map_err(silent)?;
                 let read = serde_json::from_slice(&bytes).map(Some);
-                read.map_err(|source| ManagementError::Unreadable { base: base(), source })
+                read.map_err(|error| anyhow!("the answer of {base} cannot be read: {error}"))
             }
             404 => Ok(None),
             401 | 403 => {
-                let user = self.user.clone();
                 // Both have the status 401, and only the reason differs.
-                match answer.text().await.is_ok_and(|reason| reason.contains("management user")) {
-                    true => Err(ManagementError::NoTag { base: base(), user }),
-                    false => Err(ManagementError::Password { base: base(), user }),
+                if answer.text().await.is_ok_and(|reason| reason.contains("management user")) {
+                    bail!("{base} rejects user {user}; give this user the tag `monitoring`");
                 }
+                bail!(
+                    "{base} rejects user {user} and the password; correct them in `queue` of the target"
+                )
             }
-            status => Err(ManagementError::Status { base: base(), status }),
+            status => bail!("{base} answers {status}"),
         }
     }
 }
@@ -188,11 +159,6 @@ fn parse_timeout(said: &str) -> Option<ServerTimeout> {
     }
     let milliseconds = value.strip_prefix("{ok,")?.strip_suffix('}')?.trim().parse().ok()?;
     Some(ServerTimeout::After(Duration::from_millis(milliseconds)))
-}
-
-/// Returns the deepest cause, which never repeats the address.
-fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
-    storage::deepest_cause(error).to_string()
 }
 
 #[cfg(test)]

@@ -6,9 +6,7 @@ use queue::DEAD_LETTERS;
 use serde_json::Value;
 use url::Url;
 
-use super::management::{
-    Management, ManagementError, QueueFacts, ServerTimeout, consumer_timeout_by_ctl,
-};
+use super::management::{Management, QueueFacts, ServerTimeout, consumer_timeout_by_ctl};
 use super::needs::Needs;
 use super::{CheckState, Report};
 use crate::words::duration;
@@ -29,7 +27,7 @@ pub async fn connect(target: &Target, broker: &Url, report: &mut Report) -> Opti
     let connecting = async {
         let management = Management::new(broker, target.management.as_deref())?;
         let version = management.version().await?;
-        Ok::<_, ManagementError>((management, version))
+        anyhow::Ok((management, version))
     };
     match connecting.await {
         Ok((management, version)) => {
@@ -60,10 +58,7 @@ pub async fn check(
     if let Some((management, version)) = &known {
         match management.listed(tasks).await {
             Ok(Some(listed)) => {
-                let judged = judge(address, &listed, version, needs);
-                judged.checks.into_iter().for_each(|check| {
-                    report.add(check.check, check.state, check.message, check.remedy)
-                });
+                judge(address, &listed, version, needs, report);
                 facts = listed;
             }
             Ok(None) => report
@@ -76,8 +71,13 @@ pub async fn check(
 }
 
 /// Judges the settings of a queue.
-fn judge(address: &QueueAddress, facts: &QueueFacts, version: &str, needs: &Needs) -> Report {
-    let mut report = Report::new(|_| ());
+fn judge(
+    address: &QueueAddress,
+    facts: &QueueFacts,
+    version: &str,
+    needs: &Needs,
+    report: &mut Report,
+) {
     let check = |what: &str| format!("tasks of a job, {what}");
     match &*facts.kind {
         "quorum" => report.ok(check("type"), "quorum"),
@@ -132,7 +132,6 @@ fn judge(address: &QueueAddress, facts: &QueueFacts, version: &str, needs: &Need
         );
         report.failed(check("length"), message);
     }
-    report
 }
 
 /// Judges how long a consumer may hold a message before the broker closes its connection.
@@ -226,7 +225,9 @@ mod tests {
 
     fn judged(json: &str, version: &str) -> Vec<Check> {
         let address = QueueAddress::parse("amqp://host/?prefix=p", Path::new("/")).expect("valid");
-        judge(&address, &facts(json), version, &needs(None)).checks
+        let mut report = Report::silent();
+        judge(&address, &facts(json), version, &needs(None), &mut report);
+        report.checks
     }
 
     fn timeout(

@@ -21,8 +21,6 @@ pub(crate) fn attempt(
     Attempt {
         mini_batch,
         try_number,
-        round: 0,
-        deliveries_lost: 0,
         node: "n".into(),
         process: format!("process00{}", mini_batch % 2).into(),
         status,
@@ -30,7 +28,6 @@ pub(crate) fn attempt(
         total: 4,
         succeeded: if has_failed { 0 } else { 3 },
         rows: if has_failed { Rows::None } else { Rows::Inline },
-        columns: None,
         started_at: 1_700_000_000_000 + mini_batch,
         elapsed_seconds: 0.5,
         process_seconds: 0.25,
@@ -43,21 +40,8 @@ pub(crate) fn attempt(
                 ..Default::default()
             })
         }),
-        warnings: vec![],
-        warnings_total: 0,
-        warning_kinds: vec![],
-        rejected: vec![],
-        rejected_part: None,
-        unread: vec![],
-        pieces: vec![],
-        extra_runs: 0,
-        values: String::new(),
-        copy: false,
-        items_kept: 0,
-        waited: Default::default(),
-        asked_limits: false,
         detail: format!("/in/{mini_batch}, \"a\".txt"),
-        traceparent: None,
+        ..Attempt::default()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Opens the store and the queues of a target.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,11 @@ impl Queues {
     /// Closes the connections, so that acknowledgements reach the broker.
     pub async fn close(&self) {
         self.broker.close().await;
+    }
+
+    /// Wraps the queues of each job that is created or opened from now on.
+    pub fn wrap_jobs(&mut self, wrap: impl Fn(JobQueues) -> JobQueues + Send + Sync + 'static) {
+        self.broker = Arc::new(Wrapping { broker: self.broker.clone(), wrap: Box::new(wrap) });
     }
 }
 
@@ -103,41 +109,50 @@ impl Queues {
     }
 }
 
-/// A broker whose task queues put quick mini-batches together, as each message is paid for.
-#[derive(Debug)]
-struct Bundling(SqsBroker);
+/// A broker that wraps the queues of jobs.
+struct Wrapping {
+    broker: Arc<dyn Broker>,
+    wrap: Box<dyn Fn(JobQueues) -> JobQueues + Send + Sync>,
+}
 
-#[async_trait]
-impl Broker for Bundling {
-    async fn create(&self, name: &str) -> Result<JobQueues, queue::Error> {
-        self.0.create(name).await.map(bundling)
-    }
-
-    async fn open(&self, name: &str) -> Result<JobQueues, queue::Error> {
-        self.0.open(name).await.map(bundling)
-    }
-
-    fn name_of_tasks(&self, name: &str) -> String {
-        self.0.name_of_tasks(name)
-    }
-
-    async fn target(&self) -> Result<TargetQueues, queue::Error> {
-        self.0.target().await
-    }
-
-    async fn delete(&self, name: &str) -> Result<(), queue::Error> {
-        self.0.delete(name).await
-    }
-
-    fn jobs_max(&self) -> u32 {
-        self.0.jobs_max()
-    }
-
-    async fn close(&self) {
-        self.0.close().await;
+impl fmt::Debug for Wrapping {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.broker, formatter)
     }
 }
 
+#[async_trait]
+impl Broker for Wrapping {
+    async fn create(&self, name: &str) -> Result<JobQueues, queue::Error> {
+        self.broker.create(name).await.map(&self.wrap)
+    }
+
+    async fn open(&self, name: &str) -> Result<JobQueues, queue::Error> {
+        self.broker.open(name).await.map(&self.wrap)
+    }
+
+    fn name_of_tasks(&self, name: &str) -> String {
+        self.broker.name_of_tasks(name)
+    }
+
+    async fn target(&self) -> Result<TargetQueues, queue::Error> {
+        self.broker.target().await
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), queue::Error> {
+        self.broker.delete(name).await
+    }
+
+    fn jobs_max(&self) -> u32 {
+        self.broker.jobs_max()
+    }
+
+    async fn close(&self) {
+        self.broker.close().await;
+    }
+}
+
+/// Lets the task queue of a job put quick mini-batches together, as each message is paid for.
 fn bundling(queues: JobQueues) -> JobQueues {
     JobQueues { tasks: Arc::new(Bundles::new(queues.tasks, worker::body_to_return)), ..queues }
 }
@@ -210,7 +225,11 @@ impl Target {
             let TargetQueues { control, dead_letters, are_new } = broker.target().await?;
             // Files have no prefix that could be mistaken.
             let are_new = are_new && self.queue()?.prefix().is_some();
-            anyhow::Ok(Queues { control, dead_letters, broker, are_new })
+            let mut queues = Queues { control, dead_letters, broker, are_new };
+            if matches!(self.queue()?, QueueAddress::Sqs { .. }) {
+                queues.wrap_jobs(bundling);
+            }
+            anyhow::Ok(queues)
         };
         self.with_notice("its queues", open).await.map_err(|error| self.explain(error))
     }
@@ -236,7 +255,7 @@ impl Target {
                 )
             }
             QueueAddress::Sqs { prefix, .. } => {
-                Arc::new(Bundling(SqsBroker::connect(self.sqs_options(prefix, create)).await?))
+                Arc::new(SqsBroker::connect(self.sqs_options(prefix, create)).await?)
             }
         })
     }
