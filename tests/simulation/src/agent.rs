@@ -192,6 +192,11 @@ impl Agent {
     fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
+
+    /// Reports a rule that this node has broken.
+    fn report(&self, rule: &'static str) {
+        self.witness.report(rule, self.actor.name().to_owned());
+    }
 }
 
 impl Executor {
@@ -341,9 +346,7 @@ impl Executor {
         let idles =
             self.processes.values().filter_map(Process::idle_for).any(|time| time > HOLD_UP_MAX);
         if holds_up && idles && !self.agent.actor.is_told_to_stop() {
-            self.agent
-                .witness
-                .report("nothing waits behind a slow run", self.agent.actor.name().to_owned());
+            self.agent.report("nothing waits behind a slow run");
         }
     }
 
@@ -395,22 +398,17 @@ impl Executor {
             }
             Action::HandOver { process, frames, .. } => {
                 if self.agent.actor.is_told_to_stop() {
-                    let name = self.agent.actor.name().to_owned();
-                    self.agent.witness.report("a stopping node starts no mini-batch", name);
+                    self.agent.report("a stopping node starts no mini-batch");
                 }
                 if self.allocation.handed(process) {
-                    let name = self.agent.actor.name().to_owned();
-                    self.agent.witness.report("an agent keeps to its allocation", name);
+                    self.agent.report("an agent keeps to its allocation");
                 }
                 if self.outgrown.contains(&process) {
-                    let name = self.agent.actor.name().to_owned();
-                    self.agent
-                        .witness
-                        .report("a process above its memory gets no mini-batch", name);
+                    self.agent.report("a process above its memory gets no mini-batch");
                 }
                 for frame in frames {
                     if let Some(rule) = self.gpus.handed(process, &frame) {
-                        self.agent.witness.report(rule, self.agent.actor.name().to_owned());
+                        self.agent.report(rule);
                     }
                     let handed = self.scheduler.hand_over_of(process, frame.sequence);
                     let receipt = handed.and_then(|(lease, _)| self.receipts.get(&lease).cloned());
@@ -526,10 +524,7 @@ impl Executor {
             id,
             gpu.into_iter().chain(sees).collect(),
         ) {
-            let name = self.agent.actor.name().to_owned();
-            self.agent
-                .witness
-                .report("no GPU is in processes of two jobs of a node at a time", name);
+            self.agent.report("no GPU is in processes of two jobs of a node at a time");
         }
         self.gpus.started(id, gpu);
         self.processes.insert(

@@ -65,20 +65,13 @@ struct State {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts(Arc<Mutex<State>>);
 
-/// A kind of request to a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestKind {
-    Put,
-    Get,
-    List,
-}
-
 impl Counts {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no holder panics")
     }
 
-    fn add(&self, add: impl FnOnce(&mut Requests)) {
+    /// Counts requests, unless it is stopped.
+    pub fn add(&self, add: impl FnOnce(&mut Requests)) {
         let mut state = self.state();
         if state.stopped_at.is_some() {
             return;
@@ -94,17 +87,6 @@ impl Counts {
         requests.sqs_a_second_max = requests.sqs_a_second_max.max(requests.sqs() - before.sqs());
         requests.puts_a_second_max = requests.puts_a_second_max.max(requests.puts - before.puts);
         requests.gets_a_second_max = requests.gets_a_second_max.max(requests.gets - before.gets);
-    }
-
-    /// Counts a request to the store.
-    pub fn asked(&self, asked: RequestKind) {
-        self.add(|requests| {
-            *match asked {
-                RequestKind::Put => &mut requests.puts,
-                RequestKind::Get => &mut requests.gets,
-                RequestKind::List => &mut requests.lists,
-            } += 1;
-        });
     }
 
     /// Counts messages that a role sends, before they are joined.
@@ -262,13 +244,13 @@ mod tests {
     async fn counts_end_when_they_are_stopped() {
         let counts = Counts::default();
         for _ in 0..3 {
-            counts.asked(RequestKind::Put);
+            counts.add(|requests| requests.puts += 1);
         }
         tokio::time::advance(SECOND).await;
-        counts.asked(RequestKind::Put);
-        counts.asked(RequestKind::Get);
+        counts.add(|requests| requests.puts += 1);
+        counts.add(|requests| requests.gets += 1);
         counts.stop();
-        counts.asked(RequestKind::Put);
+        counts.add(|requests| requests.puts += 1);
         let requests = counts.take();
         assert_eq!((requests.puts, requests.gets, requests.all()), (4, 1, 5));
         assert_eq!((requests.puts_a_second_max, requests.gets_a_second_max), (3, 1));

@@ -67,27 +67,28 @@ pub struct Played {
 
 /// Plays one seed. The error is the first broken rule.
 pub fn run(scenario: Scenario) -> Result<Played, Violation> {
-    let folder = folder();
-    in_virtual_time(scenario.seed, async {
-        let world = World::new(
-            Job::of_seed(scenario.seed),
-            Weather::of(scenario.seed),
-            scenario,
-            folder.path(),
-        );
-        world.play().await
-    })
+    let (jobs, weather) = (Job::of_seed(scenario.seed), Weather::of(scenario.seed));
+    in_virtual_time(jobs, weather, scenario, World::play)
 }
 
-fn in_virtual_time<T>(seed: u64, work: impl Future<Output = T>) -> T {
+/// Plays these jobs in virtual time.
+fn in_virtual_time<T>(
+    jobs: Vec<Job>,
+    weather: Weather,
+    scenario: Scenario,
+    play: impl AsyncFnOnce(World) -> T,
+) -> T {
+    // First, because its name is drawn from the generator below.
+    let folder = folder();
     // Pauses before retries are drawn from this generator.
-    fastrand::seed(seed);
+    fastrand::seed(scenario.seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a thread can have a runtime");
-    let done = runtime.block_on(work);
+    let done =
+        runtime.block_on(async { play(World::new(jobs, weather, scenario, folder.path())).await });
     runtime.shutdown_background();
     done
 }

@@ -19,7 +19,7 @@ use protocol::{JobResult, OwnerQuota, Quotas, Schedule};
 use tokio::time::Instant;
 
 use crate::actor::Actor;
-use crate::counts::{Counts, RequestKind};
+use crate::counts::Counts;
 use crate::dated::Dated;
 use crate::weather::Bug;
 use crate::witness::Witness;
@@ -56,12 +56,9 @@ impl fmt::Display for StoreLayer {
 
 /// Returns the name of an object within its job; the whole path, if it belongs to no job.
 fn in_job(location: &Path) -> &str {
-    job_of(location).map_or(location.as_ref(), |(_, name)| name)
-}
-
-/// Returns the job of an object, and its name there.
-fn job_of(location: &Path) -> Option<(&str, &str)> {
-    location.as_ref().strip_prefix("jobs/")?.split_once('/')
+    let path = location.as_ref();
+    let of_job = path.strip_prefix("jobs/").and_then(|path| path.split_once('/'));
+    of_job.map_or(path, |(_, name)| name)
 }
 
 impl StoreLayer {
@@ -162,13 +159,9 @@ impl ObjectStore for StoreLayer {
         mut payload: PutPayload,
         mut options: PutOptions,
     ) -> Result<PutResult> {
-        self.counts.asked(RequestKind::Put);
+        self.counts.add(|requests| requests.puts += 1);
         let path = in_job(location);
-        let is_late = match self.bug {
-            Some(Bug::AnnouncesBeforeWriting) => path.starts_with("parts/"),
-            _ => false,
-        };
-        if is_late {
+        if self.bug == Some(Bug::AnnouncesBeforeWriting) && path.starts_with("parts/") {
             let (layer, location) = (self.clone(), location.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(LATE).await;
@@ -202,7 +195,7 @@ impl ObjectStore for StoreLayer {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.counts.asked(RequestKind::Get);
+        self.counts.add(|requests| requests.gets += 1);
         if self.is_hidden(location) {
             let (path, source) = (location.to_string(), "it is not read".into());
             return Err(object_store::Error::NotFound { path, source });
@@ -248,7 +241,7 @@ impl ObjectStore for StoreLayer {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.counts.asked(RequestKind::List);
+        self.counts.add(|requests| requests.lists += 1);
         let (layer, prefix) = (self.clone(), prefix.cloned());
         let listed = async move {
             let list = async || layer.inner.list(prefix.as_ref()).try_collect::<Vec<_>>().await;
@@ -266,7 +259,7 @@ impl ObjectStore for StoreLayer {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.counts.asked(RequestKind::List);
+        self.counts.add(|requests| requests.lists += 1);
         self.call(async || self.inner.list_with_delimiter(prefix).await).await
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::JobResult;
 
-use super::{World, folder};
+use super::in_virtual_time;
 use crate::job::Job;
 use crate::rules;
 use crate::weather::{Dice, Pace, Scenario, Weather};
@@ -74,9 +74,7 @@ pub fn run_poison(scenario: Scenario, nodes: u64) -> Result<[Ended; 2], Violatio
 }
 
 fn play(scenario: Scenario, weather: Weather, jobs: Vec<Job>) -> Result<Vec<Ended>, Violation> {
-    let folder = folder();
-    super::in_virtual_time(scenario.seed, async {
-        let world = World::new(jobs, weather, scenario, folder.path());
+    in_virtual_time(jobs, weather, scenario, async |world| {
         let jobs: Vec<_> = world.witness.jobs().cloned().collect();
         let results = world.play_once(&jobs).await?;
         let lives = world.lives.load(std::sync::atomic::Ordering::SeqCst);

@@ -8,7 +8,7 @@ use anyhow::Context;
 use partitioner::{Partitioner, Pending};
 use protocol::JobSpec;
 use queue::JobQueues;
-use reducer::{MiniBatchState, Publisher, Reducer, Tally};
+use reducer::{Publisher, Reducer, Tally};
 use storage::{JobStore, random_name};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -67,14 +67,12 @@ impl World {
 
 /// Returns what a mini-batch has spent; `None`: it has ended.
 fn pending(tally: &Tally, mini_batch: u64) -> Option<Pending> {
-    match tally.state(mini_batch) {
-        MiniBatchState::Succeeded | MiniBatchState::Failed => None,
-        MiniBatchState::Pending | MiniBatchState::Retrying => Some(Pending {
-            tries_spent: tally.tries_spent(mini_batch),
-            deliveries_lost: tally.deliveries_lost(mini_batch),
-            again: tally.again(mini_batch),
-        }),
-    }
+    let pending = Pending {
+        tries_spent: tally.tries_spent(mini_batch),
+        deliveries_lost: tally.deliveries_lost(mini_batch),
+        again: tally.again(mini_batch),
+    };
+    (!tally.state(mini_batch).has_ended()).then_some(pending)
 }
 
 /// Shows other processes that this one plans or publishes a job.

@@ -11,7 +11,7 @@ use protocol::JobState;
 use queue::{MemoryOptions, MemoryQueue, Queue};
 use tokio::time::{Instant, sleep};
 
-use super::{World, folder};
+use super::{World, in_virtual_time};
 use crate::actor::Actor;
 use crate::counts::{CountedQueue, Requests};
 use crate::job::Job;
@@ -82,8 +82,6 @@ pub struct Meter {
 
 /// Plays a job to its end.
 pub fn run_size(size: Size) -> Result<Sized, Violation> {
-    let folder = folder();
-    let scenario = Scenario { seed: 0, bug: None };
     let weather = Weather {
         nodes: size.nodes,
         reducers: 1,
@@ -94,10 +92,9 @@ pub fn run_size(size: Size) -> Result<Sized, Violation> {
         pace: Pace::PRODUCTION,
         ..Weather::default()
     };
-    super::in_virtual_time(scenario.seed, async {
-        let jobs = vec![Job::sized(size.mini_batches, size.run_time)];
-        World::new(jobs, weather, scenario, folder.path()).play_size(size.meter).await
-    })
+    let jobs = vec![Job::sized(size.mini_batches, size.run_time)];
+    let scenario = Scenario { seed: 0, bug: None };
+    in_virtual_time(jobs, weather, scenario, async |world| world.play_size(size.meter).await)
 }
 
 impl World {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::{World, folder};
+use super::{World, in_virtual_time};
 use crate::job::{Job, SLOTS};
 use crate::weather::{Dice, Pace, Scenario, Weather};
 use crate::witness::Violation;
@@ -54,7 +54,6 @@ pub fn run_small(scenario: Scenario, large: u64) -> Result<Waited, Violation> {
     };
     let turns = u32::try_from(large / (u64::from(SLOTS) * nodes)).unwrap_or(u32::MAX);
     let later = LATER + turns * SLICE;
-    let folder = folder();
     let job = |number: u64| {
         let is_small = number == large;
         let mut job =
@@ -63,11 +62,8 @@ pub fn run_small(scenario: Scenario, large: u64) -> Result<Waited, Violation> {
         job.begins = Duration::from_secs(number) + if is_small { later } else { Duration::ZERO };
         job
     };
-    super::in_virtual_time(scenario.seed, async {
-        World::new((0..=large).map(job).collect(), weather, scenario, folder.path())
-            .play_small(large)
-            .await
-    })
+    let jobs = (0..=large).map(job).collect();
+    in_virtual_time(jobs, weather, scenario, async |world| world.play_small(large).await)
 }
 
 impl World {

@@ -376,12 +376,7 @@ pub fn view(ledger: &[Vec<Record>], mini_batches: u8) -> Rc<View> {
 /// Returns the task that `retry` publishes, as `engine::unfinished` decides it.
 fn pending(tally: &reducer::Tally, mini_batch: u8) -> Option<Task> {
     let number = u64::from(mini_batch);
-    match tally.state(number) {
-        MiniBatchState::Succeeded | MiniBatchState::Failed => None,
-        MiniBatchState::Pending | MiniBatchState::Retrying => {
-            let (tries_spent, lost) =
-                (small(tally.tries_spent(number)), small(tally.deliveries_lost(number)));
-            Some(Task { mini_batch, tries_spent, lost })
-        }
-    }
+    let (tries_spent, lost) =
+        (small(tally.tries_spent(number)), small(tally.deliveries_lost(number)));
+    (!tally.state(number).has_ended()).then_some(Task { mini_batch, tries_spent, lost })
 }

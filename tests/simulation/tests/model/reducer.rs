@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use crate::Action;
-use crate::decisions::{Record, TryEnd, View, next_segment, view};
+use crate::decisions::{End, Record, TryEnd, View, next_segment, view};
 use crate::state::{Bug, HeldResult, Receipt, State, Step, Summary, World};
 
 fn sees(world: &World, state: &State, reducer: usize) -> Rc<View> {
@@ -212,38 +212,15 @@ pub fn finish(world: &World, state: &mut State, reducer: usize, is_unanswered: b
                 }
             }
         }
-        Step::Writing(end) => {
-            let (total, succeeded, failed) = seen.counts;
-            let small = |count: u64| u8::try_from(count).expect("a small world");
-            let summary = Summary {
-                end,
-                total: small(total),
-                succeeded: small(succeeded),
-                failed: small(failed),
-            };
-            this.step = Step::Looking(summary);
-            if summary.end == crate::decisions::End::Completed {
-                let is_half = world.has(Bug::WritesInPlace);
-                state.output = Some(
-                    seen.rows[..if is_half { seen.rows.len() / 2 } else { seen.rows.len() }]
-                        .to_vec(),
-                );
-                if is_half {
-                    state.reducers[reducer].step = Step::HalfWritten(end);
-                }
-            }
+        Step::Writing(End::Completed) if world.has(Bug::WritesInPlace) => {
+            state.output = Some(seen.rows[..seen.rows.len() / 2].to_vec());
+            this.step = Step::HalfWritten;
         }
-        Step::HalfWritten(end) => {
+        Step::Writing(End::Completed) | Step::HalfWritten => {
             state.output = Some(seen.rows.clone());
-            let (total, succeeded, failed) = seen.counts;
-            let small = |count: u64| u8::try_from(count).expect("a small world");
-            this.step = Step::Looking(Summary {
-                end,
-                total: small(total),
-                succeeded: small(succeeded),
-                failed: small(failed),
-            });
+            this.step = Step::Looking(summary(End::Completed, &seen));
         }
+        Step::Writing(End::Failed) => this.step = Step::Looking(summary(End::Failed, &seen)),
         Step::Looking(summary) => {
             this.known = state.ledger.len();
             let is_open = sees(world, state, reducer).ended.is_none() && !world.has(Bug::EndsAlone);
@@ -257,6 +234,12 @@ pub fn finish(world: &World, state: &mut State, reducer: usize, is_unanswered: b
             }
         }
     }
+}
+
+fn summary(end: End, seen: &View) -> Summary {
+    let (total, succeeded, failed) = seen.counts;
+    let small = |count: u64| u8::try_from(count).expect("a small world");
+    Summary { end, total: small(total), succeeded: small(succeeded), failed: small(failed) }
 }
 
 /// Leaves a job, and releases what it holds.

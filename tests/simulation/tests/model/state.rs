@@ -203,8 +203,8 @@ pub enum Step {
     Agreeing(End),
     /// It writes the final file.
     Writing(End),
-    /// The file is half written, in place.
-    HalfWritten(End),
+    /// The file of a completed job is half written, in place.
+    HalfWritten,
     /// It looks whether the job has been reopened.
     Looking(Summary),
     /// It writes the result.
@@ -351,12 +351,11 @@ impl State {
 /// Orders the messages of a queue by what they are and who has them, and numbers them in this order.
 fn rename<T: Copy + Ord>(queue: &mut Queue<T>, mut receipts: Vec<&mut Receipt>) {
     queue.0.sort_by_cached_key(|message| {
-        let holders: Vec<_> = (0..)
+        let holders: Vec<usize> = (0..)
             .zip(&receipts)
             .filter(|(_, receipt)| receipt.id == message.id)
             .map(|(at, _)| at)
             .collect();
-        let holders: Vec<usize> = holders;
         (message.body, message.count, holders)
     });
     let ids: Vec<u8> = queue.0.iter().map(|message| message.id).collect();
