@@ -343,6 +343,10 @@ def test_report_is_one_file_that_needs_no_portal(workplace: Workplace, open_page
     page.locator(".batches a").first.click()
     expect(page.locator(".frames .first").first).to_contain_text("entry.py")
     expect(page.get_by_text("Whole traceback").first).to_be_visible()
+    show(page, f"jobs/{job_id}/mini-batches?error=three")
+    expect(page.locator(".batches tbody tr")).to_have_count(1)
+    show(page, f"jobs/{job_id}/mini-batches?process=none")
+    expect(page.get_by_text("No mini-batch matches.")).to_be_visible()
     for tab, text in (("Timeline", "The slowest"), ("Nodes", "What happened")):
         page.locator(".tabs").get_by_role("link", name=tab).click()
         expect(page.get_by_text(text).first).to_be_visible()

@@ -232,8 +232,6 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         Attempt {
         mini_batch: number,
         try_number,
-        round: 0,
-        deliveries_lost: 0,
         node: node.as_str().into(),
         process: process.as_str().into(),
         status: if fails { AttemptStatus::RunRaised } else { AttemptStatus::Succeeded },
@@ -241,7 +239,6 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
         total: 1,
         succeeded: u64::from(!fails),
         rows: if fails { Rows::None } else { Rows::Inline },
-        columns: None,
         started_at: BEGAN + number / PROCESSES * 320 + u64::from(try_number),
         elapsed_seconds: seconds,
         process_seconds: seconds * 0.8,
@@ -260,21 +257,8 @@ fn attempts(number: u64, fails: bool) -> Vec<Attempt> {
                 printed: String::new(),
             })
         }),
-        warnings: vec![],
-        warnings_total: 0,
-        warning_kinds: vec![],
-        rejected: vec![],
-        rejected_part: None,
-        unread: vec![],
-        pieces: vec![],
-        extra_runs: 0,
-        items_kept: 0,
-        waited: Default::default(),
-        values: String::new(),
-        copy: false,
-        asked_limits: false,
         detail: path_of(number),
-        traceparent: None,
+        ..Attempt::default()
     }
     };
     match fails {

@@ -5,7 +5,7 @@ use std::io::Write;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, VARY};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use flate2::Compression;
@@ -20,8 +20,7 @@ const DOCUMENT_BYTES_MAX: usize = 256 << 20;
 
 /// Compresses the answer to a request.
 pub async fn compress(request: Request, next: Next) -> Response {
-    let accepts = request.headers().get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
-    let accepts_gzip = accepts.is_some_and(accepts_gzip);
+    let accepts_gzip = accepts_gzip(request.headers());
     let response = next.run(request).await;
     if !accepts_gzip || response.headers().get(CONTENT_TYPE) != Some(&JSON) {
         return response;
@@ -52,9 +51,10 @@ pub fn gzip(bytes: &[u8], level: Compression) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Whether a list of encodings accepts gzip.
-pub fn accepts_gzip(accepted: &str) -> bool {
-    accepted.split(',').any(|one| {
+/// Whether the client of a request accepts gzip.
+pub fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
+    accepted.unwrap_or_default().split(',').any(|one| {
         let mut parts = one.split(';').map(str::trim);
         let is_gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
         is_gzip && !parts.any(|part| part.eq_ignore_ascii_case("q=0"))

@@ -32,6 +32,11 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
+    /// The state of the job or of the portal does not allow the action.
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, message)
+    }
+
     /// The job has been removed, or is unknown.
     pub fn removed(job_id: &str) -> Self {
         let message = format!("there is no job {job_id:?} here, or it has been removed");

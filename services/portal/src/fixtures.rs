@@ -30,8 +30,6 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
     Attempt {
         mini_batch,
         try_number,
-        round: 0,
-        deliveries_lost: 0,
         node: "n<script>".into(),
         process: format!("process{:03}", mini_batch % 2).into(),
         status,
@@ -39,7 +37,6 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
         total: 4,
         succeeded: if is_success { 3 } else { 0 },
         rows: if is_success { Rows::Inline } else { Rows::None },
-        columns: None,
         started_at: 1_700_000_000_000 + mini_batch * 250,
         elapsed_seconds: 0.5,
         process_seconds: 0.25,
@@ -56,21 +53,8 @@ pub fn tried(mini_batch: u64, try_number: u32, status: AttemptStatus) -> Attempt
                 printed: "\u{1b}[31mred\u{1b}[0m <img src=x>".into(),
             })
         }),
-        warnings: vec![],
-        warnings_total: 0,
-        warning_kinds: vec![],
-        rejected: vec![],
-        rejected_part: None,
-        unread: vec![],
-        pieces: vec![],
-        extra_runs: 0,
-        items_kept: 0,
-        waited: Default::default(),
-        values: String::new(),
-        copy: false,
-        asked_limits: false,
         detail: format!("/in/{mini_batch}.<b>png"),
-        traceparent: None,
+        ..Attempt::default()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use axum::http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -80,13 +80,9 @@ pub async fn file(uri: Uri, headers: HeaderMap) -> Response {
     if headers.get(IF_NONE_MATCH) == Some(&file.tag) {
         return (StatusCode::NOT_MODIFIED, caching).into_response();
     }
-    let accepts = headers
-        .get(ACCEPT_ENCODING)
-        .and_then(|value| value.to_str().ok())
-        .is_some_and(accepts_gzip);
     let kind = [(CONTENT_TYPE, file.kind), (VARY, "accept-encoding")];
     match &file.compressed {
-        Some(compressed) if accepts => {
+        Some(compressed) if accepts_gzip(&headers) => {
             (caching, kind, [(CONTENT_ENCODING, "gzip")], compressed.clone()).into_response()
         }
         _ => (caching, kind, file.plain.clone()).into_response(),

@@ -106,16 +106,13 @@ pub async fn to_its_end<T: Send + 'static>(
     tokio::spawn(action).await?
 }
 
-fn conflict(message: impl Into<String>) -> Refusal {
-    Refusal::new(StatusCode::CONFLICT, message)
-}
-
 /// Starts a job of one mini-batch in a process of this machine. Returns its id.
 async fn run_again_here(shared: &Shared, job_id: &str, number: u64) -> Answer<String> {
     let options = &shared.options;
     let described =
         options.jobs.describe_separate_run(job_id, SeparateRun::MiniBatch(number)).await;
-    let job_id = described.map_err(|error| conflict((options.words.error)(&error.into())))?;
+    let job_id =
+        described.map_err(|error| Refusal::conflict((options.words.error)(&error.into())))?;
     start_again(shared, &job_id).await?;
     Ok(job_id)
 }
@@ -143,11 +140,11 @@ async fn publish_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
     });
     match retried.await? {
         Retry::NothingToDo(_) => {
-            Err(conflict("the job is completed, and has nothing that could run again"))
+            Err(Refusal::conflict("the job is completed, and has nothing that could run again"))
         }
-        Retry::NothingMissing(_) => {
-            Err(conflict("the job has not ended: its mini-batches are in its queue or at a worker"))
-        }
+        Retry::NothingMissing(_) => Err(Refusal::conflict(
+            "the job has not ended: its mini-batches are in its queue or at a worker",
+        )),
         Retry::RoundBegun(_) => Ok("the job runs what has failed so far again"),
         Retry::Submission(submission) => {
             plan(submission);
@@ -169,7 +166,7 @@ async fn on_target<T: Send + 'static>(
         let (events, _stream) = engine::events();
         runtime.block_on(open(&engine, &target, &events))
     });
-    opening.await?.map_err(|error| conflict((options.words.error)(&error.into())))
+    opening.await?.map_err(|error| Refusal::conflict((options.words.error)(&error.into())))
 }
 
 /// Completes the plan of a job, and tells the reducers about the job.
@@ -184,8 +181,9 @@ fn plan(submission: Box<Submission>) {
 /// Runs `retry` for a local job in a process of its own, which outlives the portal.
 async fn start_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
     let executable = shared.options.engine.settings().executable.clone();
-    let executable = executable
-        .ok_or_else(|| conflict("the portal does not know the command that continues jobs"))?;
+    let executable = executable.ok_or_else(|| {
+        Refusal::conflict("the portal does not know the command that continues jobs")
+    })?;
     let home = shared.options.engine.settings().home.clone();
     let mut errors = tempfile::tempfile().context("keep what the command says")?;
     let mut command = Command::new(executable);
@@ -210,7 +208,7 @@ async fn start_again(shared: &Shared, job_id: &str) -> Answer<&'static str> {
                 .unwrap_or("it gave no reason");
             return match status.code() {
                 Some(status) if JOB_RAN.contains(&status) => Ok("the job has ended again"),
-                _ => Err(conflict(last.trim_start_matches("gristmill: "))),
+                _ => Err(Refusal::conflict(last.trim_start_matches("gristmill: "))),
             };
         }
     }

@@ -14,7 +14,7 @@ use protocol::{
 };
 use serde::Serialize;
 
-use super::sentence;
+use super::sentence::{JobNumbers, sentence};
 use super::settings::{Setting, settings};
 use super::words::{format_word, output_path, quoted};
 use crate::SharedState;
@@ -36,13 +36,9 @@ pub struct Job {
     sentence: String,
     started_at: Option<u64>,
     ended_at: Option<u64>,
-    elapsed_seconds: Option<f64>,
-    worked_seconds: Option<f64>,
-    mini_batches: Counts,
-    items: Counts,
-    retrying: u64,
+    #[serde(flatten)]
+    numbers: JobNumbers,
     rate: Option<f64>,
-    eta_seconds: Option<f64>,
     gauges: Vec<Gauge>,
     waits: Vec<Wait>,
     failures: Vec<Failure>,
@@ -181,37 +177,37 @@ impl Job {
         // The page of nodes shows it.
         status.progress.iter_mut().for_each(|progress| progress.usage.clear());
         let (state, progress) = (status.state, status.progress.as_ref());
-        let (mini_batches, items, retrying) = match (&status.result, progress) {
-            (Some(result), _) => (result.mini_batches, result.items, result.retrying),
-            (None, Some(progress)) => (progress.mini_batches, progress.items, progress.retrying),
-            (None, None) => Default::default(),
-        };
-        let (elapsed_seconds, worked_seconds) = match (&status.result, progress) {
-            (Some(result), _) => (Some(result.elapsed_seconds), Some(result.worked_seconds)),
-            (None, Some(progress)) => {
-                (Some(progress.elapsed_seconds), Some(progress.worked_seconds))
-            }
-            (None, None) => (None, None),
-        };
+        let result = status.result.as_ref();
         let at_work = progress.filter(|progress| state.has_processes(progress));
-        let rate = engine::rate(status.result.as_ref(), progress, state);
+        let rate = engine::rate(result, progress, state);
         let goes_on = at_work.filter(|_| state == JobState::Running);
         let eta_seconds =
             goes_on.and_then(|progress| progress.remaining_seconds).map(|seconds| seconds as f64);
         let waits = at_work.map_or_else(Vec::new, waits);
-        let moment = sentence::JobNumbers {
-            elapsed_seconds,
-            worked_seconds,
-            eta_seconds,
-            mini_batches,
-            retrying,
+        let numbers = match (result, progress) {
+            (Some(result), _) => JobNumbers {
+                elapsed_seconds: Some(result.elapsed_seconds),
+                worked_seconds: Some(result.worked_seconds),
+                eta_seconds,
+                mini_batches: result.mini_batches,
+                items: result.items,
+                retrying: result.retrying,
+            },
+            (None, Some(progress)) => JobNumbers {
+                elapsed_seconds: Some(progress.elapsed_seconds),
+                worked_seconds: Some(progress.worked_seconds),
+                eta_seconds,
+                mini_batches: progress.mini_batches,
+                items: progress.items,
+                retrying: progress.retrying,
+            },
+            (None, None) => JobNumbers::default(),
         };
-        let sentence = sentence::sentence(&status, &moment);
+        let sentence = sentence(&status, &numbers);
         let failures = tally.failures();
         let started_at = engine::started_at(&spec.job_id)
             .and_then(|at| u64::try_from(at.timestamp_millis()).ok());
-        let has_failures = mini_batches.failed > 0;
-        let result = status.result.as_ref();
+        let has_failures = numbers.mini_batches.failed > 0;
         let can_cancel = state.is_open() && state != JobState::Canceling;
         let can_retry = match state {
             JobState::Failed | JobState::Canceled | JobState::Interrupted => true,
@@ -224,7 +220,6 @@ impl Job {
             history.processes().iter().map(|process| &*process.name.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let result = status.result.as_ref();
         let warnings =
             result.map_or_else(Vec::new, |result| match result.warning_kinds.as_slice() {
                 [] => result.first_warnings.clone(),
@@ -255,14 +250,9 @@ impl Job {
             sentence,
             started_at,
             ended_at: snapshot.ended_at,
-            elapsed_seconds,
-            worked_seconds,
-            mini_batches,
-            items,
-            retrying,
+            gauges: gauges(spec, tally, history, &numbers, at_work),
+            numbers,
             rate,
-            eta_seconds,
-            gauges: gauges(spec, tally, history, &moment, items, at_work),
             waits,
             failures: failures.groups().into_iter().take(FAILURES_MAX).map(Failure::from).collect(),
             first_failed: failures.first().map(|first| first.mini_batch),
@@ -340,8 +330,8 @@ impl Job {
         ChangeMark {
             revision: self.revision.clone(),
             state: self.status.state,
-            counts: [self.mini_batches, self.items],
-            retrying: self.retrying,
+            counts: [self.numbers.mini_batches, self.numbers.items],
+            retrying: self.numbers.retrying,
             others: others.finish(),
         }
     }
@@ -370,8 +360,7 @@ fn gauges(
     spec: &JobSpec,
     tally: &Tally,
     history: &History,
-    moment: &sentence::JobNumbers,
-    items: Counts,
+    numbers: &JobNumbers,
     working: Option<&Progress>,
 ) -> Vec<Gauge> {
     let ErrorThresholds {
@@ -389,10 +378,10 @@ fn gauges(
         fails_when: "above",
     };
     let count = |limit: i64| u64::try_from(limit).ok().map(|limit| limit as f64);
-    let counts = moment.mini_batches;
+    let counts = numbers.mini_batches;
     let failed = counts.failed.saturating_add(tally.partly_failed());
     // Of an ended job, none is tried again.
-    let retrying = if working.is_some() { moment.retrying } else { 0 };
+    let retrying = if working.is_some() { numbers.retrying } else { 0 };
     let percent = if counts.total == 0 { 0.0 } else { failed as f64 * 100.0 / counts.total as f64 };
     let percent_limit = Some(allowed_failed_percent).filter(|limit| *limit < 100.0);
     let repeated = tally.failures().repeated().map_or(0, |repeated| repeated.count);
@@ -400,7 +389,7 @@ fn gauges(
         above(
             "error_threshold",
             "Failed items",
-            items.failed as f64,
+            numbers.items.failed as f64,
             count(error_threshold),
             "items",
         ),

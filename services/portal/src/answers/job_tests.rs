@@ -78,7 +78,7 @@ fn gauges_show_how_near_each_limit_is() {
         ("progress_update_timeout", 30.0, Some(600.0), "above"),
     ];
     assert_eq!(gauges, expected);
-    assert_eq!((job.rate, job.eta_seconds), (Some(0.1), Some(90.0)));
+    assert_eq!((job.rate, job.numbers.eta_seconds), (Some(0.1), Some(90.0)));
 }
 
 #[test]

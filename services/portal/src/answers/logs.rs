@@ -2,7 +2,7 @@
 //!
 //! A script writes some of these files, so a path must lead to a file below `logs/`: neither upwards nor through a link.
 
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read};
 use std::ops::Range;
 use std::path::{Component, Path as FilePath, PathBuf};
 
@@ -116,11 +116,13 @@ pub async fn text(view: View, Query(query): Query<TextQuery>) -> Answer<Document
     let bytes = size(&view.snapshot.store, &path).await?;
     let limit = query.limit.unwrap_or(TEXT_BYTES_DEFAULT).clamp(TEXT_BYTES_MIN, TEXT_BYTES_MAX);
     let asked = query.from.unwrap_or(-END_BYTES);
-    let (from, to) = match (query.before, u64::try_from(asked)) {
-        (Some(before), _) => (before.min(bytes).saturating_sub(limit), before.min(bytes)),
-        (None, Ok(from)) => (from.min(bytes), from.saturating_add(limit).min(bytes)),
-        (None, Err(_)) => {
-            let from = bytes.saturating_sub(asked.unsigned_abs());
+    let (from, to) = match query.before.map(|before| before.min(bytes)) {
+        Some(before) => (before.saturating_sub(limit), before),
+        None => {
+            let from = match u64::try_from(asked) {
+                Ok(from) => from.min(bytes),
+                Err(_) => bytes.saturating_sub(asked.unsigned_abs()),
+            };
             (from, from.saturating_add(limit).min(bytes))
         }
     };
@@ -361,14 +363,6 @@ pub async fn end_of(store: &JobStore, path: &str, bytes_max: u64) -> Option<Stri
     let read = store.log_range(path, from..bytes).await.ok()?;
     let start = if from == 0 { 0 } else { read.iter().position(|byte| *byte == b'\n')? + 1 };
     Some(String::from_utf8_lossy(&read[start..]).into_owned())
-}
-
-/// Reads the beginning of a local file.
-pub fn beginning_of(file: &mut std::fs::File, bytes_max: u64) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.seek(SeekFrom::Start(0))?;
-    file.take(bytes_max).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

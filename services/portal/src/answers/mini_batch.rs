@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::frames::{Frame, frames};
 use super::job::Wait;
-use super::phases::{Phase, phases};
+use super::phases::{Phase, phases, valid_seconds};
 use super::speculative_run::{self, SpeculativeRun};
 use super::table;
 use super::test_case::{TestCase, test_case};
@@ -222,9 +222,7 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
     let attempts = known.attempts.iter().zip(&records).zip(printed).enumerate();
     let attempts = attempts.filter_map(|(position, ((attempted, record), printed))| {
         let decides = known.state == MiniBatchState::Failed && position == last;
-        let record = record.as_ref()?;
-        let phases = phases(&record.attempt);
-        Some(attempt(attempted, record, phases, decides, printed, &logs))
+        Some(attempt(attempted, &record.as_ref()?.attempt, decides, printed, &logs))
     });
     let detail = records.iter().flatten().next_back().map(|record| record.attempt.detail.as_str());
     Ok(MiniBatch {
@@ -322,16 +320,12 @@ fn items(
 
 fn attempt(
     attempted: &AttemptSummary,
-    record: &RecordedAttempt,
-    phases: Vec<Phase>,
+    recorded: &protocol::Attempt,
     decides: bool,
     printed: Vec<Printed>,
     logs: &[LogFile],
 ) -> Attempt {
-    let recorded = &record.attempt;
     let (node, process) = (recorded.node.to_string(), recorded.process.to_string());
-    let seconds = |seconds: f64| if seconds.is_finite() { seconds.max(0.0) } else { 0.0 };
-    let (elapsed, run) = (seconds(recorded.elapsed_seconds), seconds(recorded.run_seconds));
     let names = [
         recorded.error.as_ref().map(|error| error.log.clone()).unwrap_or_default(),
         format!("user/stdout/{node}/{process}.stdout.txt"),
@@ -359,10 +353,10 @@ fn attempt(
         process,
         started_at: recorded.started_at,
         ended_at: attempted.ended_at(),
-        phases,
-        elapsed_seconds: elapsed,
-        run_seconds: run,
-        process_seconds: seconds(recorded.process_seconds),
+        phases: phases(recorded),
+        elapsed_seconds: valid_seconds(recorded.elapsed_seconds),
+        run_seconds: valid_seconds(recorded.run_seconds),
+        process_seconds: valid_seconds(recorded.process_seconds),
         items: recorded.total,
         succeeded: recorded.succeeded,
         error: recorded.error.as_deref().map(Error::from),

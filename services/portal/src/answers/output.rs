@@ -14,7 +14,7 @@ use futures::{StreamExt, stream};
 use protocol::{ItemPath, OutputAction, OutputFormat};
 use serde::{Deserialize, Serialize};
 
-use super::logs::{beginning_of, download};
+use super::logs::download;
 use super::words::{format_word, output_path};
 use crate::document::Document;
 use crate::error::{Answer, Refusal};
@@ -75,12 +75,13 @@ fn written(view: &View) -> Option<&str> {
     view.snapshot.status.result.as_ref()?.output.as_deref()
 }
 
-fn read(mut file: File, format: OutputFormat, rows_max: usize) -> anyhow::Result<(u64, FirstRows)> {
+fn read(file: File, format: OutputFormat, rows_max: usize) -> anyhow::Result<(u64, FirstRows)> {
     let bytes = file.metadata()?.len();
     let rows = match format {
         OutputFormat::Parquet => first_parquet_rows(file, rows_max)?,
         _ => {
-            let beginning = beginning_of(&mut file, READ_BYTES_MAX)?;
+            let mut beginning = Vec::new();
+            file.take(READ_BYTES_MAX).read_to_end(&mut beginning)?;
             first_rows(&beginning, bytes <= READ_BYTES_MAX, format, rows_max)
         }
     };

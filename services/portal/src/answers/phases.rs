@@ -12,15 +12,15 @@ pub struct Phase {
 
 /// Returns the phases of an attempt in their order, without those that took no time.
 pub fn phases(attempt: &Attempt) -> Vec<Phase> {
-    let elapsed = known(attempt.elapsed_seconds);
-    let run = known(attempt.run_seconds).min(elapsed);
+    let elapsed = valid_seconds(attempt.elapsed_seconds);
+    let run = valid_seconds(attempt.run_seconds).min(elapsed);
     let phases = attempt.phases;
     let [waited, prepared, loaded] =
         [phases.waited_seconds, phases.prepared_seconds, phases.loaded_seconds]
-            .map(|seconds| known(seconds.into()));
+            .map(|seconds| valid_seconds(seconds.into()));
     // The ranges of a mini-batch wait for a process, too.
     let rest = if attempt.extra_runs > 0 { "reported, or waited between runs" } else { "reported" };
-    let reported = known(phases.reported_seconds(elapsed, run));
+    let reported = valid_seconds(phases.reported_seconds(elapsed, run));
     let all = [
         ("waited", waited),
         ("prepared", prepared),
@@ -32,7 +32,8 @@ pub fn phases(attempt: &Attempt) -> Vec<Phase> {
     took_time.map(|(name, seconds)| Phase { name, seconds }).collect()
 }
 
-fn known(seconds: f64) -> f64 {
+/// Returns a time that a worker reports, without what is no time.
+pub fn valid_seconds(seconds: f64) -> f64 {
     if seconds.is_finite() { seconds.max(0.0) } else { 0.0 }
 }
 

@@ -3,15 +3,17 @@
 use engine::words::{clause, counted, duration, sentence as ended, took};
 use engine::{State, StatusDocument};
 use protocol::Counts;
+use serde::Serialize;
 
 /// The numbers of a job at one time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct JobNumbers {
     pub elapsed_seconds: Option<f64>,
     /// The part of it in which a worker was there.
     pub worked_seconds: Option<f64>,
     pub eta_seconds: Option<f64>,
     pub mini_batches: Counts,
+    pub items: Counts,
     pub retrying: u64,
 }
 
@@ -129,7 +131,7 @@ mod tests {
             worked_seconds: Some(75.0),
             eta_seconds: Some(400.0),
             mini_batches,
-            retrying: 0,
+            ..JobNumbers::default()
         }
     }
 

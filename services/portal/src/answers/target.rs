@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use engine::doctor::{CheckState, Report};
 use engine::targets::{LOCAL, QueueDepth, Queues};
 use engine::words::counted;
@@ -236,14 +235,13 @@ pub async fn delete(State(shared): SharedState) -> Answer<Document<Value>> {
 }
 
 async fn dispose(shared: &Shared, disposal: DeadLetterAction) -> Answer<Document<Value>> {
-    let conflict = |message: String| Refusal::new(StatusCode::CONFLICT, message);
     let Some(target) = &shared.options.target else {
-        return Err(conflict("jobs of this machine have no dead letters".to_owned()));
+        return Err(Refusal::conflict("jobs of this machine have no dead letters"));
     };
     let (done, left) = target
         .dispose_of_dead_letters(disposal, None)
         .await
-        .map_err(|error| conflict((shared.options.words.error)(&error)))?;
+        .map_err(|error| Refusal::conflict((shared.options.words.error)(&error)))?;
     shared.connection.lock().await.letters = None;
     let how = match disposal {
         DeadLetterAction::Redrive => "sent again",
@@ -264,10 +262,7 @@ pub async fn doctor(State(shared): SharedState) -> Answer<Document<Value>> {
 
 async fn examine(shared: Arc<Shared>) -> Answer<Document<Value>> {
     let Ok(_turn) = shared.examining.try_lock() else {
-        return Err(Refusal::new(
-            StatusCode::CONFLICT,
-            "another check is running; wait for its end",
-        ));
+        return Err(Refusal::conflict("another check is running; wait for its end"));
     };
     let mut report = Report::new(|_| ());
     match &shared.options.target {

@@ -31,13 +31,17 @@ function selected(bare: string, wanted: URLSearchParams): MiniBatches {
   const rows = new Map<number, Row>();
   for (const list of lists) for (const row of list?.rows ?? []) rows.set(row.mini_batch, row);
   const states = wanted.get("state")?.split(",");
-  const text = wanted.get("q")?.toLowerCase();
+  const [text, error] = [wanted.get("q")?.toLowerCase(), wanted.get("error")?.toLowerCase()];
+  const [node, process] = [wanted.get("node"), wanted.get("process")];
   const [first, last] = [Number(wanted.get("first") ?? 0), Number(wanted.get("last") ?? Infinity)];
   const kept = [...rows.values()].filter(
     (row) =>
       (!states || states.includes(row.state) || (states.includes("partial") && row.state === "succeeded" && (row.items_failed ?? 0) > 0)) &&
       row.mini_batch >= first &&
       row.mini_batch <= last &&
+      (!node || row.node === node) &&
+      (!process || row.process === process) &&
+      (!error || (row.error ?? "").toLowerCase().includes(error)) &&
       (!text || `${row.mini_batch} ${row.detail ?? ""} ${row.error ?? ""}`.toLowerCase().includes(text)),
   );
   const sort = wanted.get("sort") ?? "mini_batch";
