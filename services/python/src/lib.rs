@@ -28,7 +28,6 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
-    module.add("PHASE_STARTING", protocol::SlotPhase::Starting as u8)?;
     module.add("PHASE_INIT", protocol::SlotPhase::Init as u8)?;
     module.add("PHASE_IDLE", protocol::SlotPhase::Idle as u8)?;
     module.add("PHASE_LOAD", protocol::SlotPhase::Load as u8)?;
@@ -36,7 +35,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PHASE_REPORT", protocol::SlotPhase::Report as u8)?;
     module.add("PHASE_SHUTDOWN", protocol::SlotPhase::Shutdown as u8)?;
     module.add("PHASE_IMPORT", protocol::SlotPhase::Import as u8)?;
-    module.add("STATUS_PAGE_BYTES", protocol::STATUS_PAGE_BYTES)?;
     module.add("FRAME_LENGTH_MAX", protocol::FRAME_LENGTH_MAX)?;
     module.add_class::<status_page::StatusPage>()?;
     module.add_function(wrap_pyfunction!(watch::watch, module)?)?;

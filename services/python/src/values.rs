@@ -111,12 +111,10 @@ enum Class {
     Time,
     Duration,
     Decimal,
-    NumpyBoolean,
     NumpyInteger,
     NumpyFloat32,
-    NumpyFloat,
-    NumpyInstant,
-    NumpyDuration,
+    /// An instant or a duration.
+    NumpyTime,
     NumpyArray,
     /// The package `gristmill` converts it to one of the others.
     Other,
@@ -217,12 +215,7 @@ impl<'py> Builder<'py> {
         let mut fields = Vec::with_capacity(kinds.len());
         let mut children = Vec::with_capacity(kinds.len());
         for (position, (kind, part)) in kinds.iter().zip(&parts).enumerate() {
-            let column = match kind {
-                Kind::Absent | Kind::Missing => {
-                    Column { array: Arc::new(NullArray::new(part.len())), is_json: false }
-                }
-                kind => self.of_kind(kind, part, depth)?,
-            };
+            let column = self.of_kind(kind, part, depth)?;
             let name = if *kind == Kind::Absent {
                 protocol::ABSENT.to_owned()
             } else {
@@ -250,7 +243,7 @@ impl<'py> Builder<'py> {
         }
         Ok(match class {
             Class::Missing => Kind::Missing,
-            Class::Boolean | Class::NumpyBoolean => Kind::Boolean,
+            Class::Boolean => Kind::Boolean,
             Class::Integer | Class::NumpyInteger => {
                 if let Class::NumpyInteger = class {
                     *value = value.call_method0(intern!(self.py, "item"))?;
@@ -269,7 +262,7 @@ impl<'py> Builder<'py> {
                     }
                 }
             }
-            Class::Float | Class::NumpyFloat => match value.extract::<f64>()?.is_nan() {
+            Class::Float => match value.extract::<f64>()?.is_nan() {
                 true => Kind::Missing,
                 false => Kind::Float64,
             },
@@ -307,7 +300,7 @@ impl<'py> Builder<'py> {
             Class::Duration => Kind::Duration {
                 nanoseconds: has_nanoseconds(value, intern!(self.py, "nanoseconds"))?,
             },
-            Class::NumpyInstant | Class::NumpyDuration => {
+            Class::NumpyTime => {
                 let plain =
                     self.rows.call_method1(intern!(self.py, "plain_instant"), (&*value,))?;
                 *value = plain;
@@ -395,12 +388,11 @@ impl<'py> Builder<'py> {
                         let kind: String = dtype.getattr(intern!(self.py, "kind"))?.extract()?;
                         let size: usize = dtype.getattr(intern!(self.py, "itemsize"))?.extract()?;
                         match (&*kind, size) {
-                            ("b", _) => Class::NumpyBoolean,
+                            ("b", _) => Class::Boolean,
                             ("i" | "u", _) => Class::NumpyInteger,
                             ("f", 2 | 4) => Class::NumpyFloat32,
-                            ("f", _) => Class::NumpyFloat,
-                            ("M", _) => Class::NumpyInstant,
-                            ("m", _) => Class::NumpyDuration,
+                            ("f", _) => Class::Float,
+                            ("M" | "m", _) => Class::NumpyTime,
                             _ => Class::Other,
                         }
                     }

@@ -5,11 +5,10 @@ import contextlib
 import decimal
 import enum
 import os
-import sys
-import textwrap
 import threading
 import time
 import warnings
+import xml.dom.minidom
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,16 @@ import gristmill
 
 def mapped(function, inputs, **settings):
     return gristmill.map(function, inputs, progress=False, process_count_per_node=1, **settings)
+
+
+def test_submodules_that_only_inner_code_uses_are_imported(home):
+    def names(texts):
+        def name(text):
+            return xml.dom.minidom.parseString(text).documentElement.tagName
+
+        return [name(text) for text in texts]
+
+    assert run(names, gristmill.items(["<a/>", "<b/>"])).to_pandas()["value"].tolist() == ["a", "b"]
 
 
 # ---- arguments of a function -----------------------------------------------------------------------------------------
@@ -829,22 +838,3 @@ def test_calls_from_threads_and_loops(home):
         return [(await job).to_pandas()["value"].tolist() for job in jobs]
 
     assert asyncio.run(main()) == [[2], [3]]
-
-
-def test_script_without_a_guard_runs(home, tmp_path):
-    import subprocess
-
-    (tmp_path / "plain.py").write_text(
-        textwrap.dedent(
-            f"""
-            import sys
-            sys.path.insert(0, {os.path.dirname(os.path.dirname(gristmill.__file__))!r})
-            import gristmill
-            def double(numbers):
-                return [2 * number for number in numbers]
-            print(gristmill.run(double, [1, 2], progress=False).to_pandas()["value"].tolist())
-            """
-        )
-    )
-    ended = subprocess.run([sys.executable, "plain.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert ended.stdout == "[2, 4]\n"

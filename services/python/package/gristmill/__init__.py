@@ -85,24 +85,29 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
 
 
-class _AbsentModules:
-    """Finds modules of ``azureml`` that the stand-in has no file for."""
+class _StandIns:
+    """Finds modules of ``azureml`` that the environment lacks. Imports the rules once a script needs one."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> object:
-        if not name.startswith("azureml."):
+        rules = "azureml._stand_ins"
+        if not name.startswith("azureml.") or name == rules:
             return None
-        from gristmill.script import _AbsentModules
+        from importlib import import_module
 
-        return _AbsentModules().find_spec(name)  # type: ignore[no-untyped-call]
+        try:
+            return import_module(rules).find_spec(name)
+        except ImportError:  # The environment has its own `azureml`, which is not a namespace package.
+            return None
 
 
-def _offer_azureml() -> None:
-    """Lets ``from azureml.pipeline.steps import ParallelRunStep`` find the stand-in, unless an SDK is installed."""
+def _offer_stand_ins() -> None:
+    """Lets ``from azureml.pipeline.steps import ParallelRunStep`` find the stand-in, and likewise ``import mltable``,
+    unless an SDK is installed."""
     sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims"))
-    sys.meta_path.append(_AbsentModules)  # type: ignore[arg-type]
+    sys.meta_path.append(_StandIns)  # type: ignore[arg-type]
 
 
 # A worker process (contract.PROCESS_VARIABLE) sets its own search path.
 if "GRISTMILL_PROCESS" not in os.environ:
-    _offer_azureml()
+    _offer_stand_ins()

@@ -9,7 +9,7 @@ import json
 
 from gristmill import _native
 from gristmill.delimited import column_names
-from gristmill.json_lines import JsonLines, json_default, json_line, python_value
+from gristmill.json_lines import json_default, json_line, lines_of_frame, python_value
 from gristmill.missing import is_missing
 from gristmill.results import ArrowRows, IllegalResult, RowsOfItems, is_frame
 from gristmill.rows import arrow_of
@@ -142,10 +142,12 @@ class RowChecks:
             if _may_hold_anything(column) and not {*map(type, column)} <= {str, type(None)}:
                 replaced[names.index(name)] = [_as_text(value) for value in column]
         if replaced:
+            import pandas
+
             # The frame belongs to the script.
             frame = frame.copy(deep=False)
             for position, texts in replaced.items():
-                frame[frame.columns[position]] = _objects(texts, frame.index)
+                frame[frame.columns[position]] = pandas.Series(texts, frame.index, dtype=object)
         return frame
 
     def _sift_table(self, rows):
@@ -170,8 +172,7 @@ class RowChecks:
             raise IllegalResult(
                 "result_schema needs unique column names, and the DataFrame that run() returned has duplicates"
             )
-        lines = JsonLines().of_frame(frame)
-        misfits = self._checker.misfits(lines)
+        misfits = self._checker.misfits(lines_of_frame(frame))
 
         def cells(name):
             column = frame.iloc[:, names.index(name)] if name in names else ()
@@ -193,9 +194,3 @@ def _as_text(value):
     while value is not None and not isinstance(value, str):
         value = None if is_missing(value) else json_default(value)
     return value
-
-
-def _objects(values, index):
-    import pandas
-
-    return pandas.Series(values, index=index, dtype=object)

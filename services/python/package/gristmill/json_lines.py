@@ -119,25 +119,20 @@ def _field_of(value, wanted):
     return None
 
 
-class JsonLines:
-    """Writes one JSON value per line; rows of a frame become objects. ``result_schema`` checks rows in this form."""
+def lines_of_frame(frame):
+    """Returns the rows of a frame as JSON, one object per line."""
+    from gristmill.frame_cells import native_columns
 
-    def of_list(self, result):
-        return b"".join([json_line(element) for element in result])
-
-    def of_frame(self, frame):
-        from gristmill.frame_cells import native_columns
-
-        names = column_names(frame)
-        columns = native_columns(frame)
-        text = None
-        if all(kind is not None for kind, _ in columns):
-            text = _native.format_json_lines(names, columns, len(frame))
-        if text is None:
-            values = frame.astype(object).where(frame.notna(), None)
-            rows = values.itertuples(index=False, name=None)
-            text = b"".join([json_line(dict(zip(names, row, strict=True))) for row in rows])
-        return text
+    names = column_names(frame)
+    columns = native_columns(frame)
+    text = None
+    if all(kind is not None for kind, _ in columns):
+        text = _native.format_json_lines(names, columns, len(frame))
+    if text is None:
+        values = frame.astype(object).where(frame.notna(), None)
+        rows = values.itertuples(index=False, name=None)
+        text = b"".join([json_line(dict(zip(names, row, strict=True))) for row in rows])
+    return text
 
 
 def python_value(value):

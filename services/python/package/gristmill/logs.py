@@ -124,10 +124,7 @@ class UserStreams:
         self.attempt = 0
         self._status = status
         user = os.path.join(logs, "user")
-        self._paths = {
-            "stdout": os.path.join(user, "stdout", node, f"{process}.stdout.txt"),
-            "stderr": os.path.join(user, "stderr", node, f"{process}.stderr.txt"),
-        }
+        self._paths = {name: os.path.join(user, name, node, f"{process}.{name}.txt") for name in STREAMS}
         self._places_path = os.path.join(logs, "sys", "printed", node, f"{process}.txt")
         self._places = None
         self._bytes_max = bytes_max
@@ -152,14 +149,11 @@ class UserStreams:
 
     def flush(self):
         """Flushes both streams to their files, and reopens a stream that user code closed or detached."""
-        try:
-            self.stdout.flush()
-        except (ValueError, OSError):
-            self.stdout = self._install("stdout")
-        try:
-            self.stderr.flush()
-        except (ValueError, OSError):
-            self.stderr = self._install("stderr")
+        for name in STREAMS:
+            try:
+                getattr(self, name).flush()
+            except (ValueError, OSError):
+                setattr(self, name, self._install(name))
 
     def begin(self, attempt):
         """Begins an attempt. Output since the last one belongs to no attempt."""

@@ -9,6 +9,7 @@ import glob
 import math
 import os
 
+from gristmill.errors import add_note
 from gristmill.mlflow_flavours import load_model
 from gristmill.mlflow_signature import Signature, SignatureError
 from gristmill.results import RowsOfItems
@@ -98,8 +99,7 @@ def _predict(argument, path):
         raise InputFileError(path, error) from error
     except Exception as error:
         # Its traceback shows the model; the message has to name the file.
-        if hasattr(error, "add_note"):
-            error.add_note(f"while predicting {path!r}")
+        add_note(error, f"while predicting {path!r}")
         print(f"predict() failed for {path!r}")
         raise
 

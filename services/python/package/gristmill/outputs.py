@@ -12,6 +12,7 @@ import warnings
 from decimal import Decimal
 
 from gristmill.api.errors import GristmillError
+from gristmill.missing import exact_integers
 from gristmill.results import PERIOD
 
 BATCH_LINES = 65_536
@@ -22,8 +23,6 @@ JSON_EXTENSION = "arrow.json"
 EXTENSION_NAME = b"ARROW:extension:name"
 DURATION = re.compile(r"(-?)P(\d+)DT(\d+)H(\d+)M(\d+)(?:\.(\d+))?S")
 """A duration, as the reducer writes it."""
-EXACT_MAX = 2**53
-"""Every whole number up to this one is exact as a ``float64``."""
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 ABSENT = object()
 """Stands for the value of a key that a row lacks."""
@@ -45,6 +44,7 @@ def read_batches(path):
 def to_pandas(table, path):
     """Returns the table of an output as a DataFrame. Values of JSON lines without a common type are Python objects, and
     so are nested integers if some are missing."""
+    import pandas
     import pyarrow
 
     frame = _frame_of(table)
@@ -56,14 +56,14 @@ def to_pandas(table, path):
     for position, place in enumerate(places):
         column, kind = table.column(place), table.schema.field(place).type
         if pyarrow.types.is_integer(kind):
-            if frame.dtypes.iloc[position] == "float64" and (integers := _exact_integers(column)) is not None:
-                frame.isetitem(position, integers.set_axis(frame.index))
+            if frame.dtypes.iloc[position] == "float64" and (integers := exact_integers(column)) is not None:
+                frame.isetitem(position, pandas.Series(integers, frame.index))
         elif path.endswith(".jsonl") and _has_extension(table.schema.field(place), JSON_EXTENSION):
             texts = _storage(column).to_pylist()
             values = [None if text is None else json.loads(text) for text in texts]
-            frame.isetitem(position, _objects(values, frame.index))
+            frame.isetitem(position, pandas.Series(values, frame.index, dtype=object))
         elif frame.dtypes.iloc[position] == "object" and _pandas_changes(column.combine_chunks()):
-            frame.isetitem(position, _objects(column.to_pylist(), frame.index))
+            frame.isetitem(position, pandas.Series(column.to_pylist(), frame.index, dtype=object))
     return frame
 
 
@@ -191,8 +191,8 @@ def _restore_index(frame, table, index, dtypes):
             continue
         if dtypes.get(name, "").startswith(("period[", "interval[")):
             levels[level] = pandas.api.types.pandas_dtype(dtypes[name]).__from_arrow__(column)
-        elif pyarrow.types.is_integer(column.type) and (integers := _exact_integers(column)) is not None:
-            levels[level] = integers.array
+        elif pyarrow.types.is_integer(column.type) and (integers := exact_integers(column)) is not None:
+            levels[level] = integers
     if not levels:
         return
     names = frame.index.names
@@ -201,19 +201,6 @@ def _restore_index(frame, table, index, dtypes):
         frame.index = pandas.Index(arrays[0], name=names[0])
     else:
         frame.index = pandas.MultiIndex.from_arrays(arrays, names=names)
-
-
-def _exact_integers(column):
-    """Returns integers as a nullable type of pandas if floating-point numbers, which pandas uses for columns with
-    missing values, would round one of them, else ``None``."""
-    import pandas
-    import pyarrow.compute
-
-    ends = pyarrow.compute.min_max(column).as_py()
-    if max(abs(ends["min"] or 0), abs(ends["max"] or 0)) <= EXACT_MAX:
-        return None
-    kind = "UInt64" if str(column.type).startswith("u") else "Int64"
-    return pandas.Series(pandas.array(column.to_pylist(), dtype=kind))
 
 
 def _pandas_changes(array):
@@ -228,15 +215,6 @@ def _pandas_changes(array):
     if types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
         return _pandas_changes(array.flatten())
     return bool(types.is_integer(array.type) and array.null_count)
-
-
-def _objects(values, index):
-    import pandas
-
-    series = pandas.Series([None] * len(values), index=index, dtype=object)
-    for position, value in enumerate(values):
-        series.iat[position] = value
-    return series
 
 
 def _opened(path):

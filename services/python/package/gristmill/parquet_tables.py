@@ -11,6 +11,7 @@ import functools
 import importlib
 import json
 
+from gristmill.missing import exact_integers
 from gristmill.rows import is_range
 from gristmill.stored_tables import FRAME, POSITIONS, TABLE, frame_of_table, part_of_range, prototype_of, restored
 from gristmill.tables import LoadError
@@ -23,8 +24,6 @@ HAS_PATHS = b"gristmill.has_paths"
 """Metadata of the agent's table: its first column is not in the file, and holds the path of the file of each row."""
 INDEX = b"gristmill.index"
 """Metadata of the agent's table: the columns of the index of a DataFrame that the call did not list, in JSON."""
-EXACT_MAX = 2**53
-"""Every whole number up to this one is exact as a ``float64``."""
 
 
 def declared_table(table, rows=None):
@@ -169,16 +168,12 @@ def _keep_whole_numbers(frame, table, index):
     """Replaces columns of a frame in which pandas has rounded whole numbers."""
     import pandas
     import pyarrow
-    import pyarrow.compute
 
-    kinds = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.uint64(): pandas.UInt64Dtype()}
     columns = [column for name, column in zip(table.column_names, table.columns, strict=True) if name not in index]
     for position, column in enumerate(columns):
-        if column.type not in kinds or column.null_count == 0 or frame.dtypes.iloc[position] != "float64":
-            continue
-        ends = pyarrow.compute.min_max(column).as_py()
-        if ends["max"] is not None and max(abs(ends["min"]), ends["max"]) > EXACT_MAX:
-            frame.isetitem(position, pandas.Series(kinds[column.type].__from_arrow__(column), index=frame.index))
+        is_float = pyarrow.types.is_integer(column.type) and frame.dtypes.iloc[position] == "float64"
+        if is_float and (integers := exact_integers(column)) is not None:
+            frame.isetitem(position, pandas.Series(integers, frame.index))
 
 
 @functools.lru_cache(maxsize=2)

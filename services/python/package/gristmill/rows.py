@@ -113,12 +113,7 @@ class Tables:
                 f"({', '.join(map(repr, levels))}): give each a name of its own, with frame.rename_axis()"
             )
         names = column_names(frame)
-        repeated = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else None
-        if repeated:
-            raise RowsError(
-                f"the DataFrame that run() returned has several columns named {', '.join(map(repr, repeated))}: give "
-                "each column a name of its own"
-            )
+        _require_unique(names, "DataFrame")
         columns = native_columns(frame)
         if any(kind is None for kind, _ in columns):
             columns = [
@@ -149,12 +144,7 @@ class Tables:
 
     def of_table(self, table):
         names = [str(name) for name in (table.columns if is_polars(table) else table.column_names)]
-        if len({*names}) < len(names):
-            repeated = sorted({name for name in names if names.count(name) > 1})
-            raise RowsError(
-                f"the table that run() returned has several columns named {', '.join(map(repr, repeated))}: give each "
-                "column a name of its own"
-            )
+        _require_unique(names, "table")
         return (polars_stream(table) if is_polars(table) else arrow_stream(table)), None
 
     def _kept_index(self, frame):
@@ -204,6 +194,15 @@ class Tables:
             described = schema.metadata[b"pandas"].decode().replace('"name": NaN', '"name": "nan"')
             known = self._known[key] = _with_texts_of_periods(described)
         return known
+
+
+def _require_unique(names, what):
+    if len({*names}) < len(names):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        raise RowsError(
+            f"the {what} that run() returned has several columns named {', '.join(map(repr, repeated))}: give each "
+            "column a name of its own"
+        )
 
 
 def _schema_of(frame, with_index):

@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 
-from gristmill import flags
+from gristmill import _offer_stand_ins, flags
 from gristmill.azureml_core import FallbackFinder
 from gristmill.contract import CONCURRENCY
 from gristmill.enqueued import FUNCTIONS as ENQUEUED
@@ -56,22 +56,8 @@ def put_on_search_path(snapshot, script):
 
 def add_stand_ins():
     """Makes the stand-ins for ``azureml`` and ``mltable`` importable, after everything else."""
-    sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims"))
     sys.meta_path.insert(0, FallbackFinder())
-    sys.meta_path.append(_AbsentModules())
-
-
-class _AbsentModules:
-    """Finds modules of ``azureml`` for which the stand-in has no file. Imports the rules once a script needs one."""
-
-    def find_spec(self, name, path=None, target=None):
-        if not name.startswith("azureml."):
-            return None
-        try:
-            from azureml._absent import find_spec
-        except ImportError:  # The environment has its own `azureml`, which is not a namespace package.
-            return None
-        return find_spec(name)
+    _offer_stand_ins()
 
 
 def import_script(module_name, script):

@@ -15,7 +15,7 @@ import textwrap
 import threading
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -190,7 +190,7 @@ def pack(
     except Exception as error:
         raise TypeError(_cannot_travel(function, init, error)) from None
     modules = _modules_imported_by(found.codes)
-    imported = [one for file, source in modules.values() for one in _all_code(compile(source, file, "exec"))]
+    imported = [digest(compile(source, file, "exec")) for file, source in modules.values()]
     same = found.bytes
     for name, (_, source) in sorted(modules.items()):
         same += hashlib.blake2b(f"{name}\n".encode() + source).digest()
@@ -301,21 +301,13 @@ def _folder_name(code: str, reads: dict[str, str]) -> str:
     return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
-def _all_code(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yields code, and the code of the functions and classes in it."""
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield from _all_code(one)
-
-
 def _modules_imported_by(codes: list[types.CodeType]) -> dict[str, tuple[str, bytes]]:
     """Returns the user's own modules that this code imports when it runs, and those that they import: their paths below
     a folder of modules, with their files and sources. Modules that are globals of a function travel with it anyway."""
     import dis
 
     names: list[str] = []
-    for code in (one for each in codes for one in _all_code(each)):
+    for code in codes:
         if "import_module" in code.co_names:
             names += [one for one in code.co_consts if isinstance(one, str) and one.replace(".", "").isidentifier()]
         module = ""

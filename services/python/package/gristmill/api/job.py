@@ -196,8 +196,7 @@ class Job:
         return self._child is None and self._result is not None
 
     def _tell(self, shown: bool) -> None:
-        """Shows notes of the engine, if ``shown``, and whether the result is reused. Passes on warnings. Shows no text
-        twice."""
+        """Shows notes of the engine, if ``shown``, and whether the result is reused. Passes on warnings."""
         from gristmill.api.progress import note
 
         notes = [] if self._note is None else [self._note]
@@ -206,24 +205,23 @@ class Job:
             self._warn(self._child.warnings())
         if self._result is not None and self.reused:
             # Always shown, because data that the function itself reads may have changed.
-            text = REUSED.replace("this job", f"job {self.id}", 1)
-            if text not in self._shown:
-                self._shown.add(text)
-                note(text)
+            self._show_once(note, [REUSED.replace("this job", f"job {self.id}", 1)])
         elif self._result is not None:
             self._warn(_warnings_of(self._result))
             if headline := self._result.get("headline"):
                 notes.append(f"job {self.id} {headline}")
-        for text in map(self._say, notes) if shown else []:
-            if text and text not in self._shown:
-                self._shown.add(text)
-                note(text)
+        if shown:
+            self._show_once(note, notes)
 
     def _warn(self, texts: list[str]) -> None:
+        self._show_once(warn, texts)
+
+    def _show_once(self, show: Callable[[str], None], texts: list[str]) -> None:
+        """Shows texts in the words of the call, and no text twice."""
         for text in map(self._say, texts):
             if text and text not in self._shown:
                 self._shown.add(text)
-                warn(text)
+                show(text)
 
     def _pause(self, seconds: float) -> None:
         if self._child is not None:

@@ -40,52 +40,51 @@ SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 """Names of variables that say who calls, not what."""
 
 
-def what_is_read(function: Digest, init: Digest, modules: list[types.CodeType]) -> dict[str, str]:
+def what_is_read(function: Digest, init: Digest, modules: list[Digest]) -> dict[str, str]:
     """Returns the files and variables that a function and its ``init`` name, with their versions.
 
     :param function: of both.
-    :param modules: the code of the modules that they import when they run.
+    :param modules: those that they import when they run.
     """
-    codes = [*function.codes, *modules]
-    texts = [*function.texts, *(text for code in modules for text in _texts_of(code))]
-    found = _files_named(texts, function.functions, codes, has_folders=False)
+    codes = [code for one in (function, *modules) for code in one.codes]
+    texts = dict.fromkeys(text for one in (init, function, *modules) for text in one.texts)
+    # What a function writes does not count: each call would be another one.
+    written = _written(function.functions, codes)
+    names = [text for text in texts if text not in written and 0 < len(text) <= PATH_MAX and text.isprintable()]
+    found = _files_named(names, codes)
     # A model is often a folder, and only `init` loads it; a function may write into the folders that it names.
-    found |= _files_named(init.texts, init.functions, init.codes, has_folders=True)
+    of_init = set(init.texts)
+    for folder in _folders_named([name for name in names if name in of_init]):
+        for path in itertools.islice(_files_below(os.path.normpath(folder)), FILES_MAX):
+            found.setdefault(path, _version(path, by_content=False))
     return found | _variables_named(texts, codes)
 
 
-def _files_named(
-    texts: list[str], functions: list[types.FunctionType], codes: list[types.CodeType], *, has_folders: bool
-) -> dict[str, str]:
-    """Returns the files that texts name, relative to the working folder or that of the code, with their versions.
-
-    :param functions: what they write does not count: each call would be another one.
-    :param codes: as ``functions``.
-    :param has_folders: whether the files below a folder count, too.
-    """
-    written = _written(functions, codes)
-    names = [text for text in texts if text not in written and 0 < len(text) <= PATH_MAX and text.isprintable()]
+def _files_named(names: list[str], codes: list[types.CodeType]) -> dict[str, str]:
+    """Returns the files of these names with their versions: below the working folder, the folder of the code, or a
+    folder that is among the names."""
     # A network may be between here and a folder, so only what looks like a file is looked for.
     files = [name for name in names if "." in name or "/" in name][:NAMES_MAX]
     sources = {os.path.dirname(code.co_filename) for code in codes if os.path.isabs(code.co_filename)}
-    given = dict.fromkeys(path for name in names[:NAMES_MAX] if os.path.isdir(path := os.path.expanduser(name)))
-    folders = [path for path in given if not _is_around(path)][:FOLDERS_MAX]
     found: dict[str, str] = {}
     known: set[str] = set()
-    for folder in ["", *sorted(sources)[:FOLDERS_MAX], *folders]:
+    for folder in ["", *sorted(sources)[:FOLDERS_MAX], *_folders_named(names)]:
         for name in files:
             path = os.path.normpath(os.path.join(folder, os.path.expanduser(name)))
             if os.path.abspath(path) in known or path.endswith(CODE):
                 continue
             if len(found) < FILES_MAX and os.path.isfile(path):
                 known.add(os.path.abspath(path))
-                found[path] = _version(path)
+                found[path] = _version(path, by_content=True)
             elif glob.has_magic(name):
-                found |= {each: _stamp(each) for each in itertools.islice(glob.iglob(path, recursive=True), FILES_MAX)}
-    for folder in folders if has_folders else []:
-        for path in itertools.islice(_files_below(os.path.normpath(folder)), FILES_MAX):
-            found.setdefault(path, _stamp(path))
+                matching = itertools.islice(glob.iglob(path, recursive=True), FILES_MAX)
+                found |= {each: _version(each, by_content=False) for each in matching}
     return found
+
+
+def _folders_named(names: list[str]) -> list[str]:
+    given = dict.fromkeys(path for name in names[:NAMES_MAX] if os.path.isdir(path := os.path.expanduser(name)))
+    return [path for path in given if not _is_around(path)][:FOLDERS_MAX]
 
 
 def _is_around(folder: str) -> bool:
@@ -164,35 +163,19 @@ def _writes(statement: list[dis.Instruction]) -> bool:
     return False
 
 
-def _texts_of(code: types.CodeType) -> Iterator[str]:
-    values: list[Any] = list(code.co_consts)
-    while values:
-        value = values.pop()
-        if isinstance(value, (tuple, frozenset)):
-            values += value
-        elif isinstance(value, str):
-            yield value
-
-
 def _files_below(folder: str) -> Iterator[str]:
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
         yield from (os.path.join(parent, name) for name in sorted(files) if not name.endswith(CODE))
 
 
-def _version(path: str) -> str:
+def _version(path: str, *, by_content: bool) -> str:
+    """Returns a digest of the content of a file; its size and time if it is large, or not compared ``by_content``."""
     try:
-        if os.path.getsize(path) > CONTENT_BYTES_MAX:
-            return _stamp(path)
+        found = os.stat(path)
+        if not by_content or found.st_size > CONTENT_BYTES_MAX:
+            return f"{found.st_size} {found.st_mtime_ns}"
         with open(path, "rb") as file:
             return hashlib.blake2b(file.read(), digest_size=8).hexdigest()
     except OSError as error:
         return str(error.errno)
-
-
-def _stamp(path: str) -> str:
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        return str(error.errno)
-    return f"{found.st_size} {found.st_mtime_ns}"

@@ -67,13 +67,14 @@ def dumps_alike(value: Any) -> tuple[bytes, bytes, bool]:
     return pickled, digest(value).bytes, False
 
 
-def digest(value: Any, *, with_classes: bool = False) -> Digest:
+def digest(value: Any, *, with_classes: bool = False, depth: int = 0) -> Digest:
     """Returns the digest of an object.
 
     :param with_classes: two classes that are defined alike differ, unless they have the same id.
+    :param depth: the number of sets that the object is in.
     """
     file = io.BytesIO()
-    pickler = _picklers()[1](file, with_classes, 0)
+    pickler = _picklers()[1](file, with_classes, depth)
     pickler.dump(value)
     return Digest(hashlib.blake2b(file.getvalue()).digest(), pickler.codes, pickler.functions, list(pickler.texts))
 
@@ -153,7 +154,11 @@ def _picklers() -> tuple[Any, Any]:
 
         def reducer_override(self, obj: Any) -> Any:
             _identify(obj)
-            reduced = _reduced(obj) or super().reducer_override(obj)
+            reduced = cast("Any", _reduced(obj) or super().reducer_override(obj))
+            if type(obj) is types.FunctionType and isinstance(reduced, tuple):
+                make, arguments, (attributes, slots), *rest = reduced
+                slots = {**slots, "_cloudpickle_submodules": _submodules(obj, slots["__globals__"])}
+                return make, arguments, (attributes, slots), *rest
             if _makes_a_class(obj, reduced):
                 self.has_classes = True
             return reduced
@@ -180,13 +185,11 @@ def _picklers() -> tuple[Any, Any]:
             if type(element) in ATOMS:
                 self.persistent_id(element)
                 return repr(element)
-            file = io.BytesIO()
-            inner = Alike(file, self.with_classes, self.depth + 1)
-            inner.dump(element)
+            inner = digest(element, with_classes=self.with_classes, depth=self.depth + 1)
             self.codes += inner.codes
             self.functions += inner.functions
-            self.texts |= inner.texts
-            return hashlib.blake2b(file.getvalue()).hexdigest()
+            self.texts |= dict.fromkeys(inner.texts)
+            return inner.bytes.hex()
 
         def reducer_override(self, obj: Any) -> Any:
             # Not by `isinstance`, for which an object may pretend to be another one.
@@ -215,6 +218,24 @@ def _picklers() -> tuple[Any, Any]:
             return reduced
 
     return Travelling, Alike
+
+
+def _submodules(function: types.FunctionType, names: dict[str, Any]) -> list[Any]:
+    """Returns the submodules of packages, such as ``PIL.Image``, that a function uses. ``cloudpickle`` does not look into
+    inner functions and comprehensions.
+
+    :param names: the globals that the function uses.
+    """
+    from cloudpickle import cloudpickle
+
+    cells = map(cloudpickle._get_cell_contents, function.__closure__ or ())
+    packages = [*names.values(), *cells]
+    found: dict[str, Any] = {}
+    codes = [function.__code__]
+    for code in codes:
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+        found |= {module.__name__: module for module in cloudpickle._find_imported_submodules(code, packages)}
+    return [*found.values()]
 
 
 def _identify(one: Any) -> None:

@@ -347,7 +347,11 @@ def _start_file(call: Call, settings: dict[str, Any]) -> Job:
         arguments += ["--input", value]
     child = Child(arguments)
     try:
-        return _steps(arguments, child, call.target) if child.has_steps() else Job._begun(child, call.target)
+        if not child.has_steps():
+            return Job._begun(child, call.target)
+        from gristmill.api.steps import Steps
+
+        return Steps(arguments, child, call.target)
     except KeyboardInterrupt:
         child.interrupt()
         raise
@@ -355,14 +359,6 @@ def _start_file(call: Call, settings: dict[str, Any]) -> Job:
         if call.inputs is not None and "this is a job file" in str(error):
             raise TypeError(own) from None
         raise
-
-
-def _steps(arguments: list[str], child: Child, target: str | None) -> Job:
-    from gristmill.api.steps import Steps
-
-    job = Steps(arguments, child, target)
-    job._warn(child.warnings())
-    return job
 
 
 def _inputs_of_document(inputs: Any) -> list[str]:

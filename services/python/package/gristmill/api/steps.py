@@ -26,6 +26,7 @@ class Steps(Job):
         self._arguments = arguments
         self._elsewhere = target
         self._stand_for(self.id)
+        self._warn(child.warnings())
 
     @property
     def steps(self) -> dict[str, Job]:

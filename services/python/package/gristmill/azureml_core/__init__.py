@@ -1,6 +1,6 @@
 """The part of ``azureml.core`` that entry scripts use, on this machine alone: models from a folder, the run of the job.
 
-If the SDK is not installed, ``shims/azureml/core`` gives this package its names. If it is, its modules stay, and calls
+If the SDK is not installed, ``shims/azureml`` gives this package its names. If it is, its modules stay, and calls
 that find no workspace fall back to this package.
 """
 

@@ -1,7 +1,7 @@
 """The part of ``azureml.pipeline`` and ``azureml.data`` that driver notebooks use. They build a pipeline of
 ``ParallelRunStep`` and ``PythonScriptStep`` and submit it, and it runs here.
 
-If the SDK is not installed, ``shims/azureml/pipeline`` and ``shims/azureml/data`` give this package its names.
+If the SDK is not installed, ``shims/azureml`` gives this package its names.
 """
 
 from gristmill.azureml_core.consumption import DatasetConsumptionConfig

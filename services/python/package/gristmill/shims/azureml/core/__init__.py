@@ -4,7 +4,7 @@ Models come from a folder; runs are offline. It is the last entry of ``sys.path`
 takes precedence.
 """
 
-from azureml._absent import absent
+from azureml._stand_ins import absent
 from azureml.core.compute import ComputeTarget
 from azureml.core.dataset import Dataset
 from azureml.core.datastore import Datastore

@@ -1,6 +1,6 @@
 """A stand-in for ``azureml.widgets``, with which notebooks show a run."""
 
-from azureml._absent import check
+from azureml._stand_ins import check
 
 check(__name__)
 

@@ -1,4 +1,4 @@
-from azureml._absent import check
+from azureml._stand_ins import check
 from gristmill.api.parallel_run_step import ParallelRunConfig, ParallelRunStep
 
 check("azureml.contrib")

@@ -1,3 +1,0 @@
-from gristmill.azureml_pipeline import DatasetConsumptionConfig
-
-__all__ = ["DatasetConsumptionConfig"]

@@ -1,6 +1,0 @@
-from azureml._absent import absent
-from gristmill.azureml_pipeline import OutputFileDatasetConfig
-
-__all__ = ["OutputFileDatasetConfig"]
-
-__getattr__ = absent(__name__)

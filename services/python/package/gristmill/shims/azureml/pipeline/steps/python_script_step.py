@@ -1,3 +1,0 @@
-from gristmill.azureml_pipeline import PythonScriptStep
-
-__all__ = ["PythonScriptStep"]
