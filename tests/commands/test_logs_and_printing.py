@@ -327,6 +327,7 @@ def test_json_is_one_object_on_one_line_however_a_command_ends(workplace):
     go(workplace)
     assert running.wait().exit_status == 0
     assert "there is no job" in printed("retry", "other", expect=1)["error"]
+    assert '; did you mean "test"?' in printed("retry", "tesst", expect=1)["error"]
     assert printed("run", "missing.yaml", expect=INVALID)["valid"] is False
     assert printed("run", held.file, "--target", "nope", expect=INVALID)["valid"] is False
     assert "nope" in printed("enqueue", held.file, "--target", "nope", expect=INVALID)["error"]

@@ -23,6 +23,7 @@ import pytest
 from playwright.sync_api import Page
 
 from harness import COMPLETED, FAILED, Job, Running, Workplace, go, wait_until
+from page_client import show
 from portal_client import Portal
 from proxy import Proxy
 from scrape import Role
@@ -735,11 +736,6 @@ def check_page(page: Page, views: Views, state: str, expected: Counts, running: 
         return wrong
 
     wait_for_none(of_overview)
-
-
-def show(page: Page, place: str) -> None:
-    """Goes to another page of the portal without loading it again."""
-    page.evaluate("place => { location.hash = place; }", f"#/{place}")
 
 
 @pytest.mark.xdist_group("page")

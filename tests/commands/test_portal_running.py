@@ -5,8 +5,6 @@ Of jobs of this machine, `test_one_account.py` compares them.
 
 from __future__ import annotations
 
-import json
-
 from harness import HOLDS, Workplace, go, wait_until
 from portal_client import Portal
 
@@ -54,12 +52,3 @@ def test_what_runs_is_shown_by_status_and_by_every_page(workplace: Workplace, sq
     go(workplace)
     wait_until(lambda: portal.get(f"/jobs/{job_id}")["state"] == "Completed", "the end")
     assert portal.get(f"/jobs/{job_id}/mini-batches?state=running")["rows"] == []
-
-
-def test_nothing_runs_in_a_job_that_was_killed(workplace: Workplace) -> None:
-    workplace.data(4)
-    job_id = workplace.job(HOLDS, run_invocation_timeout=600, process_count_per_node=1).interrupt("001.txt", 1)
-    status = json.loads(workplace.command("status", job_id, "--json").stdout)
-    assert status["state"] == "Interrupted"
-    progress = status["progress"]
-    assert (progress["running"], progress["processes"], progress["nodes_at_work"]) == ([], 0, 0)

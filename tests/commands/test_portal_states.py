@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page
 
-from harness import FAILED, HOLDS, Job, Running, Workplace, go, wait_until
+from harness import FAILED, HOLDS, Job, Running, Workplace, go, wait_until, write_slow_package
 from job_views import Expected, JobViews, Plan
 from scrape import is_free
 from targets import Target
@@ -24,21 +24,6 @@ Look = Callable[..., JobViews]
 
 ECHOES = "def run(files): return files"
 PLACES = ["here", "target"]
-# Its installation waits until a file exists, like that of a large environment.
-SLOW_PACKAGE = {
-    "package/pyproject.toml": """
-        [build-system]
-        requires = []
-        build-backend = "backend"
-        backend-path = ["."]
-    """,
-    "package/backend.py": """
-        import os, time
-        def build_wheel(*_, **__):
-            while not os.path.exists(os.path.join(os.path.dirname(__file__), "go")):
-                time.sleep(0.05)
-    """,
-}
 SHOWS_ALL = "`gristmill jobs --target sqlite` shows all jobs"
 NOT_TO_BE_FOUND = "no-such-package-gristmill @ file:///nowhere/at/all\n"
 
@@ -95,7 +80,7 @@ def place(request: pytest.FixtureRequest) -> Target | None:
 
 def test_job_whose_environment_is_being_made(workplace: Workplace, place: Target | None, look: Look) -> None:
     workplace.data(2)
-    workplace.write({**SLOW_PACKAGE, "requirements.txt": f"slow-package @ file://{workplace.folder}/package\n"})
+    package = write_slow_package(workplace)
     job = workplace.job(ECHOES, environment="requirements.txt")
     if place is None:
         job.start()
@@ -109,7 +94,7 @@ def test_job_whose_environment_is_being_made(workplace: Workplace, place: Target
     try:
         look(place).check(job_id, expected)
     finally:
-        (workplace.folder / "package/go").touch()
+        (package / "go").touch()
 
 
 def test_job_whose_last_mini_batch_runs(workplace: Workplace, place: Target | None, look: Look) -> None:

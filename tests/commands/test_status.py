@@ -29,8 +29,10 @@ from harness import (
     go,
     is_alive,
     wait_until,
+    write_slow_package,
 )
 from http_server import HttpServer
+from portal_client import FAILS_ON_ONE
 
 ECHOES = "def run(files): return files"
 SLEEPS = """
@@ -39,12 +41,6 @@ SLEEPS = """
     def run(files):
         record("sleeps")
         time.sleep(600)
-"""
-FAILS_ON_ONE = """
-    def run(files):
-        if any(file.endswith("003.txt") for file in files):
-            raise ValueError("three is bad.")
-        return files
 """
 
 
@@ -82,21 +78,14 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
     assert result["mini_batches"] == {"total": 3, "succeeded": 3, "failed": 0}
 
 
-@pytest.mark.parametrize("role", ["worker", "reducer", "reducer of a job without workers"])
-def test_killed_role_is_named(workplace, sqlite, role):
+def test_killed_reducer_of_a_job_without_workers_is_named(workplace, sqlite):
+    """Of jobs with workers, `test_portal_states.py` kills the roles."""
     workplace.data(2)
-    job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
+    job_id = sqlite.enqueue(workplace.job(ECHOES))
     reducer = sqlite.reducer()
-    if role.endswith("without workers"):
-        wait_until(
-            lambda: "no worker is running" in (sqlite.status(job_id)["hint"] or ""), "a job that a reducer knows"
-        )
-    else:
-        worker = sqlite.worker("--process-count", 1)
-        worker.wait_for_record("held")
-        wait_until(lambda: sqlite.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
-    (worker if role == "worker" else reducer).kill()
-    expected = f"no {role.split()[0]} has been heard from since "
+    wait_until(lambda: "no worker is running" in (sqlite.status(job_id)["hint"] or ""), "a job that a reducer knows")
+    reducer.kill()
+    expected = "no reducer has been heard from since "
     wait_until(lambda: expected in (sqlite.status(job_id)["hint"] or ""), expected)
 
 
@@ -189,6 +178,7 @@ def test_status_of_a_killed_job_counts_committed_mini_batches(workplace, progres
     assert "mini-batches: 137 of 200 succeeded, 0 failed" in text, text
     shown = json.loads(workplace.command("status", job_id, "--json").stdout)["progress"]
     assert shown["mini_batches"] == {"total": 200, "succeeded": 137, "failed": 0}
+    assert (shown["running"], shown["processes"], shown["nodes_at_work"]) == ([], 0, 0)
     assert re.search(rf"{job_id} +Interrupted .* 137/200 ", workplace.command("jobs").stdout)
     waited = workplace.command("status", job_id, "--wait")
     assert waited.exit_status == NOT_ENDED and "is interrupted" in waited.stdout, str(waited)
@@ -350,28 +340,9 @@ def waits_for(workplace, running: Running, expected: str) -> None:
 
 
 def test_signal_stops_a_job_whose_environment_is_being_installed(workplace):
-    """The installation waits until a file exists, like that of a large environment."""
     workplace.data(1)
-    go, builder = workplace.folder / "go", workplace.folder / "builder"
-    workplace.write(
-        {
-            "package/pyproject.toml": """
-                [build-system]
-                requires = []
-                build-backend = "backend"
-                backend-path = ["."]
-            """,
-            "package/backend.py": f"""
-                import os, time
-                def build_wheel(*_, **__):
-                    with open({str(builder)!r}, "w") as file:
-                        file.write(str(os.getpid()))
-                    while not os.path.exists({str(go)!r}):
-                        time.sleep(0.05)
-            """,
-            "requirements.txt": f"slow-package @ file://{workplace.folder}/package\n",
-        }
-    )
+    package = write_slow_package(workplace)
+    builder = package / "builder"
     running = workplace.job(ECHOES, environment="requirements.txt").start()
     try:
         waits_for(workplace, running, "making the Python environment")
@@ -380,7 +351,7 @@ def test_signal_stops_a_job_whose_environment_is_being_installed(workplace):
         assert running.wait().exit_status == CANCELED
         wait_until(lambda: not is_alive(int(builder.read_text())), "pip and its children have ended")
     finally:
-        go.touch()
+        (package / "go").touch()
 
 
 def test_download_that_takes_long_is_named(workplace):

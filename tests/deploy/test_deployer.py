@@ -34,14 +34,18 @@ WITHOUT_REQUESTS = {
 }
 
 
+def planned(terraform: Terraform, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns one document with the statements of all policies, and the actions by type."""
+    plan = terraform.plan("examples/deployer", {"deployer": settings})
+    policies = [json.loads(found["policy"]) for found in plan.resources("aws_iam_policy").values()]
+    assert all(len(json.dumps(policy, separators=(",", ":"))) <= 6144 for policy in policies)
+    statements = [one for policy in policies for one in policy["Statement"]]
+    return {"policy": {"Statement": statements}, "actions": plan.output("actions")}
+
+
 @pytest.fixture(scope="module")
 def deployer(terraform: Terraform) -> dict[str, Any]:
-    """Returns one document with the statements of all policies, and the actions by type."""
-    plan = terraform.plan("examples/deployer", {"deployer": TEAM})
-    policies = plan.resources("aws_iam_policy").values()
-    assert all(len(json.dumps(json.loads(found["policy"]), separators=(",", ":"))) <= 6144 for found in policies)
-    statements = [one for found in policies for one in json.loads(found["policy"])["Statement"]]
-    return {"policy": {"Statement": statements}, "actions": plan.output("actions")}
+    return planned(terraform, TEAM)
 
 
 def test_every_type_of_resource_is_covered_and_no_other(deployer: dict[str, Any]) -> None:
@@ -150,12 +154,5 @@ def test_wrong_settings_are_refused(change: dict[str, Any], message: str, terraf
 
 
 def test_boundary_is_a_choice(terraform: Terraform) -> None:
-    plan = terraform.plan("examples/deployer", {"deployer": {"names": ["dev"], "buckets": ["dev-1"]}})
-    policy = {
-        "Statement": [
-            one
-            for found in plan.resources("aws_iam_policy").values()
-            for one in json.loads(found["policy"])["Statement"]
-        ]
-    }
+    policy = planned(terraform, {"names": ["dev"], "buckets": ["dev-1"]})["policy"]
     assert is_allowed(policy, "iam:CreateRole", f"arn:aws:iam::{ACCOUNT}:role/dev-reducer-task")

@@ -5,19 +5,13 @@ from collections import Counter
 
 import pytest
 
+from counted_service import ASK
 from http_server import HttpServer
 
-ASKS = """
-    import asyncio, os
-    from urllib.request import urlopen
-
+ASKS = f"""{ASK}
     async def init():
         global now, most
         now = most = 0
-
-    def ask(item):
-        with urlopen(os.environ["SERVICE"] + "/" + os.path.basename(item)) as answer:
-            return answer.read().decode()
 
     async def run_item(item):
         global now, most

@@ -41,29 +41,16 @@ def test_replacement_takes_the_gpu_of_a_dead_process(workplace):
     }
 
 
-@pytest.mark.parametrize(
-    ("gpus", "settings", "seen"),
-    [
-        (4, {"process_count_per_node": 2}, ["0", "1"]),
-        (0, {"process_count_per_node": 2}, [None, None]),
-        (2, {"process_count_per_node": None}, ["0"]),
-        (1, {"process_count_per_node": 2, "hide_unassigned_gpus": True}, ["", "0"]),
-    ],
-    ids=["more GPUs than processes", "none", "one process by default", "unassigned GPUs are hidden"],
-)
-def test_each_process_sees_the_gpu_that_it_is_assigned(workplace, gpus, settings, seen):
-    workplace.data(6)
-    script = """
-        import os
-        from recorder import record, recorded, wait_for
-        def init():
-            record("init", gpu=os.environ.get("CUDA_VISIBLE_DEVICES"))
-        def run(files):
-            wait_for(lambda: len(recorded("init")) >= int(os.environ["PROCESSES"]))
-            return files
-    """
-    workplace.job(script, **settings).run(AZ_BATCHAI_GPU_COUNT_FOUND=str(gpus), PROCESSES=str(len(seen)))
-    assert sorted((fact["gpu"] for fact in workplace.recorded("init")), key=str) == seen
+MEETS = """
+    import os
+    from recorder import record, recorded, wait_for
+
+    def run(files, context):
+        facts = {"gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "count": os.environ["AZ_BATCHAI_GPU_COUNT_FOUND"]}
+        record("run", process=context.process_name, **facts)
+        wait_for(lambda: len({fact["process"] for fact in recorded("run")}) >= int(os.environ["PROCESSES"]))
+        return [os.path.basename(file) for file in files]
+"""
 
 
 @pytest.mark.parametrize(
@@ -77,16 +64,7 @@ def test_each_process_sees_the_gpu_that_it_is_assigned(workplace, gpus, settings
 def test_gpus_are_those_that_the_environment_names(workplace, settings, named, seen):
     """As on a machine that others use too, or under Slurm."""
     workplace.data(6)
-    script = """
-        import os
-        from recorder import record, recorded, wait_for
-        def run(files, context):
-            facts = {"gpu": os.environ["CUDA_VISIBLE_DEVICES"], "count": os.environ["AZ_BATCHAI_GPU_COUNT_FOUND"]}
-            record("run", process=context.process_name, **facts)
-            wait_for(lambda: len({fact["process"] for fact in recorded("run")}) == int(os.environ["PROCESSES"]))
-            return files
-    """
-    job = workplace.job(script, **settings)
+    job = workplace.job(MEETS, **settings)
     job.run(AZ_BATCHAI_GPU_COUNT_FOUND="8", CUDA_VISIBLE_DEVICES=named, PROCESSES=str(len(seen)))
     found = {fact["process"]: (fact["gpu"], fact["count"]) for fact in workplace.recorded("run")}
     assert sorted(found.values()) == [(gpu, str(named.count(",") + 1)) for gpu in seen]
@@ -138,20 +116,14 @@ def test_gpu_that_keeps_failing_is_taken_out_of_use(workplace, gpus, settings, b
         assert f" can no longer use {named}, replacing it" in ended.log("sys/node/0/_main.txt")
 
 
-MEETS = """
-    import os
-    from recorder import record, recorded, wait_for
-
-    def run(files, context):
-        record("run", process=context.process_name, gpu=os.environ.get("CUDA_VISIBLE_DEVICES"))
-        wait_for(lambda: len({fact["process"] for fact in recorded("run")}) >= int(os.environ["PROCESSES"]))
-        return [os.path.basename(file) for file in files]
-"""
-
-
 @pytest.mark.parametrize(
     ("gpus", "settings", "seen"),
     [
+        (4, {"process_count_per_node": 2}, ["0", "1"]),
+        (0, {"process_count_per_node": 2}, [None, None]),
+        # One process by default.
+        (2, {}, ["0"]),
+        (1, {"process_count_per_node": 2, "hide_unassigned_gpus": True}, ["0", ""]),
         (5, {"gpus_per_process": 2, "process_count_per_node": 3}, ["0,1", "2,3", None]),
         (3, {"gpus_per_process": 3, "process_count_per_node": 2, "hide_unassigned_gpus": True}, ["0,1,2", ""]),
         (2, {"process_count_per_gpu": 2, "process_count_per_node": 3}, ["0", "1", "0"]),
@@ -159,7 +131,7 @@ MEETS = """
     ],
     ids=str,
 )
-def test_processes_have_several_gpus_or_share_one(workplace, gpus, settings, seen):
+def test_each_process_sees_the_gpus_that_it_is_assigned(workplace, gpus, settings, seen):
     workplace.data(2 * len(seen))
     job = workplace.job(MEETS, **{"process_count_per_node": None, **settings})
     ended = job.run(AZ_BATCHAI_GPU_COUNT_FOUND=str(gpus), PROCESSES=str(len(seen)))

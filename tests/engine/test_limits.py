@@ -7,17 +7,10 @@ import signal
 import subprocess
 import sys
 
-from counted_service import CountedService
+from counted_service import ASK, CountedService
 from harness import INVALID, ROOT, file_names, wait_until
 
-ASKS = """
-    import asyncio, os
-    from urllib.request import urlopen
-
-    def ask(item):
-        with urlopen(os.environ["SERVICE"] + "/" + os.path.basename(item)) as answer:
-            return answer.read().decode()
-
+ASKS = f"""{ASK}
     async def run_item(item):
         return await asyncio.to_thread(ask, item)
 """

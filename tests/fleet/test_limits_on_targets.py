@@ -2,17 +2,11 @@
 
 import signal
 
-from counted_service import CountedService
+from counted_service import ASK, CountedService
 from harness import file_names, wait_until
 
-ASKS = """
-    import asyncio, os
-    from urllib.request import urlopen
+ASKS = f"""{ASK}
     from recorder import record
-
-    def ask(item):
-        with urlopen(os.environ["SERVICE"] + "/" + os.path.basename(item)) as answer:
-            return answer.read().decode()
 
     async def run_item(item, context):
         await context.limit.acquire(tokens=10)

@@ -7,6 +7,16 @@ import time
 
 from http_server import Answer, HttpServer, Request
 
+ASK = """
+    import asyncio, os
+    from urllib.request import urlopen
+
+    def ask(item):
+        with urlopen(os.environ["SERVICE"] + "/" + os.path.basename(item)) as answer:
+            return answer.read().decode()
+"""
+"""The beginning of scripts that ask a service."""
+
 
 class CountedService(HttpServer):
     """Answers with the path of each request, after some time."""

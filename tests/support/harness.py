@@ -165,6 +165,31 @@ def write_wheel(folder: Path, name: str, module: str) -> Path:
     return wheel
 
 
+def write_slow_package(workplace: Workplace) -> Path:
+    """Writes a `requirements.txt` whose installation takes long, like that of a large environment.
+
+    Returns a folder: the installation writes the number of its process to the file `builder` there, and waits for `go`.
+    """
+    project = """
+        [build-system]
+        requires = []
+        build-backend = "backend"
+        backend-path = ["."]
+    """
+    backend = """
+        import os, pathlib, time
+        here = pathlib.Path(__file__).parent
+        def build_wheel(*_, **__):
+            (here / "builder").write_text(str(os.getpid()))
+            while not (here / "go").exists():
+                time.sleep(0.05)
+    """
+    folder = workplace.folder / "package"
+    workplace.write({"package/pyproject.toml": project, "package/backend.py": backend})
+    workplace.write({"requirements.txt": f"slow-package @ file://{folder}\n"})
+    return folder
+
+
 @dataclass
 class Ended:
     """How one `gristmill` command ended."""

@@ -28,17 +28,20 @@ def drive(text, fails=False):
     return ended.stderr if fails else ended.stdout
 
 
-def each_error(calls):
-    """Returns lines of a script or driver that print the error of each call, on one line."""
-    return f"""
+def check_errors(run, setup, said):
+    """Checks what the error of each call says, in a script or driver after this setup."""
+    text = f"""
     import traceback
-    for call in {list(calls)!r}:
+    for call in {list(said)!r}:
         try:
             exec(call)
             print("no error")
         except Exception as error:
             print(*"".join(traceback.format_exception_only(error)).split())
     """
+    errors = run(setup + text).splitlines()
+    for (call, expected), error in zip(said.items(), errors, strict=True):
+        assert expected in error, call
 
 
 def committed():

@@ -1,7 +1,6 @@
 """Invalid calls raise one clear exception, and leave no process behind."""
 
 import os
-import sqlite3
 import time
 from pathlib import Path
 
@@ -127,16 +126,6 @@ def test_result_that_cannot_be_written_is_named():
         run(lambda items: 3, [1])
     with pytest.raises(gristmill.JobFailed, match="returned a object as a row, which has no form in a file"):
         run(lambda items: [object()], [1])
-
-
-def test_connection_that_a_function_uses_is_named():
-    connection = sqlite3.connect(":memory:")
-
-    def look_up(items):
-        return [connection.execute("SELECT ?", [item]).fetchone()[0] for item in items]
-
-    with pytest.raises(TypeError, match=r"because of connection \(Connection\)"):
-        run(look_up, [1])
 
 
 def test_interrupt_before_the_job_has_an_id_ends_the_command(monkeypatch):

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from calls import drive, each_error
+from calls import check_errors, drive
 
 from gristmill import yaml_files
 
@@ -624,9 +624,7 @@ REFUSED = {
 
 def test_calls_that_need_a_workspace_are_refused_by_name(folder):
     write({"a.csv": "y\n1\n", "b.csv": "y,z\n", "gristmill.yml": "a: 1\n"})
-    errors = drive(SETUP + each_error(REFUSED)).splitlines()
-    for (call, said), error in zip(REFUSED.items(), errors, strict=True):
-        assert said in error, call
+    check_errors(drive, SETUP, REFUSED)
 
 
 def test_newest_version_is_that_of_the_command_line(monkeypatch, tmp_path):
