@@ -3,40 +3,39 @@
 //! A missing value is nothing, and an empty text is `""`, which tells them apart for the readers that look. Nested values
 //! are JSON.
 
-use std::io::Write;
-
 use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use memchr::{memchr, memchr3};
 
 use super::cells::{Cells, cells};
-use super::table::{Lines, Rows, Table};
+use super::table::{Lines, Table};
 
-pub(super) struct Csv<'a> {
-    lines: Lines<'a>,
-    schema: arrow::datatypes::SchemaRef,
+pub(super) struct Csv {
+    schema: SchemaRef,
 }
 
-impl<'a> Csv<'a> {
-    /// Starts the file with its header.
-    pub fn new(into: &'a mut (dyn Write + Send), table: &Table) -> anyhow::Result<Self> {
-        let mut lines = Lines::new(into);
-        for (position, field) in table.schema.fields().iter().enumerate() {
-            if position > 0 {
-                lines.text.push(b',');
-            }
-            let start = lines.text.len();
-            lines.text.extend_from_slice(field.name().as_bytes());
-            quote(&mut lines.text, start);
-        }
-        if !table.schema.fields().is_empty() {
-            lines.end_line()?;
-        }
-        Ok(Self { lines, schema: table.schema.clone() })
+impl Csv {
+    pub fn new(table: &Table) -> Self {
+        Self { schema: table.schema.clone() }
     }
 }
 
-impl Rows for Csv<'_> {
-    fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+impl Lines for Csv {
+    fn begin(&self, into: &mut Vec<u8>) {
+        for (position, field) in self.schema.fields().iter().enumerate() {
+            if position > 0 {
+                into.push(b',');
+            }
+            let start = into.len();
+            into.extend_from_slice(field.name().as_bytes());
+            quote(into, start);
+        }
+        if !self.schema.fields().is_empty() {
+            into.push(b'\n');
+        }
+    }
+
+    fn append(&self, batch: &RecordBatch, into: &mut Vec<u8>) -> anyhow::Result<()> {
         let own = batch.schema_ref();
         let columns =
             self.schema.fields().iter().map(|target| match own.column_with_name(target.name()) {
@@ -48,28 +47,24 @@ impl Rows for Csv<'_> {
         for row in 0..batch.num_rows() {
             for (position, column) in columns.iter().enumerate() {
                 if position > 0 {
-                    self.lines.text.push(b',');
+                    into.push(b',');
                 }
                 match column {
                     Some(cells) if !cells.is_null(row) => {
-                        let start = self.lines.text.len();
-                        cells.text(row, &mut self.lines.text);
+                        let start = into.len();
+                        cells.text(row, into);
                         if cells.may_need_quotes() {
-                            quote(&mut self.lines.text, start);
+                            quote(into, start);
                         }
                     }
                     // An empty line would be no row.
-                    _ if is_single => self.lines.text.extend_from_slice(b"\"\""),
+                    _ if is_single => into.extend_from_slice(b"\"\""),
                     _ => {}
                 }
             }
-            self.lines.end_line()?;
+            into.push(b'\n');
         }
         Ok(())
-    }
-
-    fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>> {
-        self.lines.finish().map(|()| Vec::new())
     }
 }
 

@@ -2,36 +2,52 @@
 //! they had, tuples are lists, and other values stand alone.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use arrow::datatypes::{DataType, Float32Type, Float64Type, Schema, SchemaRef};
 use protocol::RowShape;
 use protocol::words::counted;
 
 use super::cells::{Cells, Json, cells, key, push_json, push_object};
-use super::table::{Lines, Rows, Table};
+use super::table::{Lines, Table};
 
-pub(super) struct JsonLines<'a> {
-    lines: Lines<'a>,
-    schema: arrow::datatypes::SchemaRef,
+pub(super) struct JsonLines {
+    schema: SchemaRef,
     shape: RowShape,
     keys: Vec<Vec<u8>>,
-    /// Infinite numbers of each column, which JSON lacks.
-    infinite: BTreeMap<String, usize>,
 }
 
-impl<'a> JsonLines<'a> {
-    /// Starts the file.
-    pub fn new(into: &'a mut (dyn Write + Send), table: &Table) -> Self {
+impl JsonLines {
+    pub fn new(table: &Table) -> Self {
         let keys = table.schema.fields().iter().map(|field| key(field.name())).collect();
-        Self {
-            lines: Lines::new(into),
-            schema: table.schema.clone(),
-            shape: table.shape,
-            keys,
-            infinite: BTreeMap::new(),
+        Self { schema: table.schema.clone(), shape: table.shape, keys }
+    }
+}
+
+/// The numbers of each column that are infinite, which JSON lacks.
+#[derive(Default)]
+pub(super) struct Infinite(BTreeMap<String, usize>);
+
+impl Infinite {
+    /// Counts those of a batch in the columns of the file.
+    pub fn count(&mut self, file: &Schema, batch: &RecordBatch) {
+        for field in file.fields() {
+            if let count @ 1.. = batch.column_by_name(field.name()).map_or(0, infinite) {
+                *self.0.entry(field.name().clone()).or_default() += count;
+            }
         }
+    }
+
+    /// Returns a warning for each of these columns.
+    pub fn warnings(&self) -> Vec<String> {
+        let warning = |(column, count): (&String, &usize)| {
+            format!(
+                "column {column:?} has {}, which JSON lacks: null stands for each; a file name that ends in .csv or \
+                 .parquet keeps them",
+                counted(*count as u64, "infinite number")
+            )
+        };
+        self.0.iter().map(warning).collect()
     }
 }
 
@@ -62,60 +78,41 @@ fn infinite(array: &ArrayRef) -> usize {
     }
 }
 
-impl Rows for JsonLines<'_> {
-    fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+impl Lines for JsonLines {
+    fn begin(&self, _: &mut Vec<u8>) {}
+
+    fn append(&self, batch: &RecordBatch, into: &mut Vec<u8>) -> anyhow::Result<()> {
         let own = batch.schema_ref();
         let mut columns: Vec<(&[u8], Box<dyn Cells>)> = Vec::new();
         for (target, key) in self.schema.fields().iter().zip(&self.keys) {
             if let Some((position, field)) = own.column_with_name(target.name()) {
                 columns.push((key, cells(batch.column(position), field, target)?));
-                if let count @ 1.. = infinite(batch.column(position)) {
-                    *self.infinite.entry(target.name().clone()).or_default() += count;
-                }
             }
         }
         for row in 0..batch.num_rows() {
             match self.shape {
                 RowShape::Value | RowShape::Missing => match columns.first() {
-                    Some((_, cells)) => {
-                        push_json(&**cells, row, Json::Strict, &mut self.lines.text)
-                    }
-                    None => self.lines.text.extend_from_slice(b"null"),
+                    Some((_, cells)) => push_json(&**cells, row, Json::Strict, into),
+                    None => into.extend_from_slice(b"null"),
                 },
                 RowShape::Tuple => {
-                    self.lines.text.push(b'[');
+                    into.push(b'[');
                     let present = columns.iter().filter(|(_, cells)| !cells.is_absent(row));
                     for (position, (_, cells)) in present.enumerate() {
                         if position > 0 {
-                            self.lines.text.extend_from_slice(b", ");
+                            into.extend_from_slice(b", ");
                         }
-                        push_json(&**cells, row, Json::Strict, &mut self.lines.text);
+                        push_json(&**cells, row, Json::Strict, into);
                     }
-                    self.lines.text.push(b']');
+                    into.push(b']');
                 }
                 RowShape::Record => {
-                    push_object(
-                        columns.iter().map(|(key, cells)| (*key, &**cells)),
-                        row,
-                        Json::Strict,
-                        &mut self.lines.text,
-                    );
+                    let values = columns.iter().map(|(key, cells)| (*key, &**cells));
+                    push_object(values, row, Json::Strict, into);
                 }
             }
-            self.lines.end_line()?;
+            into.push(b'\n');
         }
         Ok(())
-    }
-
-    fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>> {
-        self.lines.finish()?;
-        let warning = |(column, count): (&String, &usize)| {
-            format!(
-                "column {column:?} has {}, which JSON lacks: null stands for each; a file name that ends in .csv or \
-                 .parquet keeps them",
-                counted(*count as u64, "infinite number")
-            )
-        };
-        Ok(self.infinite.iter().map(warning).collect())
     }
 }

@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use protocol::PANDAS_METADATA;
 
 use super::conform::conform;
-use super::table::{Rows, Table};
+use super::table::Table;
 
 /// Limits on row groups, which bound the memory of the writer and give readers groups of a useful size.
 const ROW_GROUP_ROWS: usize = 1 << 20;
@@ -38,6 +38,37 @@ impl<'a> Parquet<'a> {
             ));
         }
         Ok(Self { writer, schema })
+    }
+
+    /// Writes the rows of one batch.
+    pub fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
+        let own = batch.schema_ref();
+        let column = |target: &Arc<Field>| match own.column_with_name(target.name()) {
+            Some((position, field)) => {
+                let column = batch.column(position);
+                conform(column, field, target).with_context(|| {
+                    format!(
+                        "column {:?}: {} to {}",
+                        target.name(),
+                        column.data_type(),
+                        target.data_type()
+                    )
+                })
+            }
+            None => Ok(new_null_array(target.data_type(), batch.num_rows())),
+        };
+        let columns: Vec<ArrayRef> =
+            self.schema.fields().iter().map(column).collect::<anyhow::Result<_>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        Ok(self.writer.write(&RecordBatch::try_new_with_options(
+            self.schema.clone(),
+            columns,
+            &options,
+        )?)?)
+    }
+
+    pub fn finish(self) -> anyhow::Result<()> {
+        self.writer.close().map(drop).context("finish the Parquet file")
     }
 }
 
@@ -69,38 +100,6 @@ fn with_parquet_units(data_type: &DataType) -> DataType {
         DataType::Map(entries, is_sorted) => DataType::Map(part(entries), *is_sorted),
         DataType::Struct(fields) => DataType::Struct(fields.iter().map(part).collect()),
         other => other.clone(),
-    }
-}
-
-impl Rows for Parquet<'_> {
-    fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()> {
-        let own = batch.schema_ref();
-        let column = |target: &Arc<Field>| match own.column_with_name(target.name()) {
-            Some((position, field)) => {
-                let column = batch.column(position);
-                conform(column, field, target).with_context(|| {
-                    format!(
-                        "column {:?}: {} to {}",
-                        target.name(),
-                        column.data_type(),
-                        target.data_type()
-                    )
-                })
-            }
-            None => Ok(new_null_array(target.data_type(), batch.num_rows())),
-        };
-        let columns: Vec<ArrayRef> =
-            self.schema.fields().iter().map(column).collect::<anyhow::Result<_>>()?;
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        Ok(self.writer.write(&RecordBatch::try_new_with_options(
-            self.schema.clone(),
-            columns,
-            &options,
-        )?)?)
-    }
-
-    fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>> {
-        self.writer.close().map(|_| Vec::new()).context("finish the Parquet file")
     }
 }
 

@@ -5,7 +5,7 @@
 //! order of their first appearance. Another pass writes the rows (`native.rs`).
 
 use std::collections::HashMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -28,8 +28,6 @@ use super::{InOrder, rows_of};
 
 /// Categories of a column that are kept in order. More are rather texts.
 const CATEGORIES_MAX: usize = 10_000;
-/// Bytes of lines that are written at once.
-const PIECE_BYTES: usize = 1 << 20;
 /// Columns without a common type that warnings name.
 const CONFLICTS_NAMED_MAX: usize = 10;
 
@@ -41,41 +39,12 @@ pub(super) struct Table {
     conflicts: Conflicts,
 }
 
-/// Writes rows in a format.
-pub(super) trait Rows {
-    /// Writes the rows of one batch.
-    fn write(&mut self, batch: &RecordBatch) -> anyhow::Result<()>;
-    /// Completes the file. Returns warnings about values that the format does not have, one line each.
-    fn finish(self: Box<Self>) -> anyhow::Result<Vec<String>>;
-}
-
-/// A file of lines, written in large pieces.
-pub(super) struct Lines<'a> {
-    into: &'a mut (dyn Write + Send),
-    /// The current line, and those before it that are not written yet.
-    pub text: Vec<u8>,
-}
-
-impl<'a> Lines<'a> {
-    pub fn new(into: &'a mut (dyn Write + Send)) -> Self {
-        Self { into, text: Vec::with_capacity(PIECE_BYTES) }
-    }
-
-    /// Ends the line.
-    pub fn end_line(&mut self) -> io::Result<()> {
-        self.text.push(b'\n');
-        if self.text.len() >= PIECE_BYTES {
-            self.into.write_all(&self.text)?;
-            self.text.clear();
-        }
-        Ok(())
-    }
-
-    /// Writes the last lines.
-    pub fn finish(self) -> anyhow::Result<()> {
-        self.into.write_all(&self.text)?;
-        Ok(self.into.flush()?)
-    }
+/// A format of lines.
+pub(super) trait Lines: Sync {
+    /// Appends what precedes the rows.
+    fn begin(&self, into: &mut Vec<u8>);
+    /// Appends the rows of a batch.
+    fn append(&self, batch: &RecordBatch, into: &mut Vec<u8>) -> anyhow::Result<()>;
 }
 
 /// Calls `take` for the stream, or for each of the streams that follow one another if the rows are `joined`.
@@ -94,6 +63,25 @@ pub(super) fn for_each_stream(
         take(&mut StreamReader::try_new(rest, None)?)?;
     }
     Ok(())
+}
+
+/// Calls `take` for each batch of rows, with the place of its first row.
+fn for_each_batch(
+    rows: &mut InOrder<'_>,
+    mut take: impl FnMut(Place, &RecordBatch) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    rows.for_each(&mut |mini_batch, rows, joined| {
+        let mut row = 0;
+        for_each_stream(rows, joined, |stream| {
+            for batch in stream {
+                let batch = batch?;
+                take(Place { mini_batch, row }, &batch)?;
+                row += batch.num_rows() as u64;
+            }
+            Ok(())
+        })
+        .with_context(|| rows_of(mini_batch))
+    })
 }
 
 /// The findings of the passes over the rows.
@@ -245,54 +233,40 @@ fn observe(
     columns: &mut [Observed],
     categories: &mut HashMap<usize, Vec<ArrayRef>>,
 ) -> anyhow::Result<()> {
-    rows.for_each(&mut |mini_batch, rows, joined| {
-        let mut row = 0;
-        for_each_stream(rows, joined, |stream| {
-            for batch in stream {
-                let batch = batch?;
-                for (field, array) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-                    let position = known[field.name()];
-                    if open.binary_search(&position).is_err() {
-                        continue;
-                    }
-                    columns[position].observe(array, field, Place { mini_batch, row });
-                    if let (Some(arrays), DataType::Dictionary(..)) =
-                        (categories.get_mut(&position), array.data_type())
-                    {
-                        let values = array.as_any_dictionary().values();
-                        if !arrays.iter().any(|array| array == values) {
-                            arrays.push(values.clone());
-                        }
-                    }
-                }
-                row += batch.num_rows() as u64;
+    for_each_batch(rows, |first, batch| {
+        for (field, array) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+            let position = known[field.name()];
+            if open.binary_search(&position).is_err() {
+                continue;
             }
-            Ok(())
-        })
-        .with_context(|| rows_of(mini_batch))
+            columns[position].observe(array, field, first);
+            if let (Some(arrays), DataType::Dictionary(..)) =
+                (categories.get_mut(&position), array.data_type())
+            {
+                let values = array.as_any_dictionary().values();
+                if !arrays.iter().any(|array| array == values) {
+                    arrays.push(values.clone());
+                }
+            }
+        }
+        Ok(())
     })
 }
 
 /// Returns whether a column has the numbers 0, 1, 2, … over all mini-batches.
 fn counts_rows(rows: &mut InOrder<'_>, column: &str) -> anyhow::Result<bool> {
     let (mut next, mut counts) = (0, true);
-    rows.for_each(&mut |mini_batch, rows, joined| {
-        for_each_stream(rows, joined, |stream| {
-            for batch in stream {
-                let batch = batch?;
-                let Some(numbers) = batch.column_by_name(column) else {
-                    counts &= batch.num_rows() == 0;
-                    continue;
-                };
-                let numbers = cast(numbers, &DataType::Int64)?;
-                for number in numbers.as_primitive::<Int64Type>() {
-                    counts &= number == Some(next);
-                    next += 1;
-                }
-            }
-            Ok(())
-        })
-        .with_context(|| rows_of(mini_batch))
+    for_each_batch(rows, |_, batch| {
+        let Some(numbers) = batch.column_by_name(column) else {
+            counts &= batch.num_rows() == 0;
+            return Ok(());
+        };
+        let numbers = cast(numbers, &DataType::Int64)?;
+        for number in numbers.as_primitive::<Int64Type>() {
+            counts &= number == Some(next);
+            next += 1;
+        }
+        Ok(())
     })?;
     Ok(counts)
 }
@@ -304,19 +278,13 @@ fn precisions(
 ) -> anyhow::Result<Vec<(String, Precision)>> {
     let times: Vec<&Field> = fields.iter().filter(|field| fractions::may_need(field)).collect();
     let mut found = vec![Precision::Second; times.len()];
-    rows.for_each(&mut |mini_batch, rows, joined| {
-        for_each_stream(rows, joined, |stream| {
-            for batch in stream {
-                let batch = batch?;
-                for (field, precision) in times.iter().zip(&mut found) {
-                    if let Some(column) = batch.column_by_name(field.name()) {
-                        *precision = (*precision).max(fractions::needed(column, field.data_type()));
-                    }
-                }
+    for_each_batch(rows, |_, batch| {
+        for (field, precision) in times.iter().zip(&mut found) {
+            if let Some(column) = batch.column_by_name(field.name()) {
+                *precision = (*precision).max(fractions::needed(column, field.data_type()));
             }
-            Ok(())
-        })
-        .with_context(|| rows_of(mini_batch))
+        }
+        Ok(())
     })?;
     Ok(times.into_iter().map(|field| field.name().clone()).zip(found).collect())
 }
