@@ -22,7 +22,7 @@ use numpy::{Element, PyArray1, PyArrayMethods};
 use protocol::fields;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyList, PyString};
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyList, PyString};
 use rustc_hash::FxBuildHasher;
 
 /// A column: `(name, kind, array)`.
@@ -31,6 +31,7 @@ use rustc_hash::FxBuildHasher;
 ///
 /// - `plain`: an array of the right type.
 /// - `text`: objects for the type that pandas has for text.
+/// - `arrow_text`: the same as a `large_string` of Arrow: the number of missing values, and its three buffers.
 /// - `Int64`, `UInt64`: objects for the nullable types of pandas.
 /// - `date`: days since the epoch.
 /// - `datetime64[unit]`: 64-bit integers, the smallest of which stands for a missing value.
@@ -58,13 +59,14 @@ impl TableReader {
     /// refer to its memory.
     ///
     /// With `as_items`, the rows become dictionaries. Columns with missing values then keep their whole numbers, and
-    /// the result has the lines of JSON, which frames lack.
+    /// the result has the lines of JSON, which frames lack. `arrow_texts`: pandas keeps its texts in Arrow.
     fn read(
         &mut self,
         py: Python<'_>,
         fd: RawFd,
         length: usize,
         as_items: bool,
+        arrow_texts: bool,
     ) -> PyResult<(usize, Vec<Column>)> {
         let batch = py.detach(|| {
             decode(fd, length).and_then(|batch| if as_items { Ok(batch) } else { fitting(batch) })
@@ -93,6 +95,11 @@ impl TableReader {
                 _ if selection.is_some() => ("lines", lines_of(py, array)?),
                 data_type if as_items && data_type.is_integer() && array.null_count() > 0 => {
                     ("plain", whole_numbers(py, array)?)
+                }
+                DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
+                    if arrow_texts && for_pandas == Some(fields::NAN) =>
+                {
+                    ("arrow_text", buffers_of_texts(py, array)?)
                 }
                 _ => convert(py, array, cache, for_pandas)?,
             };
@@ -351,6 +358,26 @@ where
     }
     cache.end();
     Ok(objects(py, cells))
+}
+
+/// Returns texts without an object for each: the number of missing ones, the bits that say which, the offsets and the
+/// characters.
+fn buffers_of_texts(py: Python<'_>, array: &ArrayRef) -> PyResult<Py<PyAny>> {
+    let array = cast(array, &DataType::LargeUtf8)
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let texts = array.as_string::<i64>();
+    let first = texts.value_offsets()[0];
+    let offsets: Vec<i64> = texts.value_offsets().iter().map(|offset| offset - first).collect();
+    let characters = &texts.values()[first as usize..][..offsets[texts.len()] as usize];
+    let bits = texts.nulls().filter(|nulls| nulls.null_count() > 0);
+    let bits = bits.map(|nulls| PyBytes::new(py, &nulls.inner().sliced()));
+    let buffers = (
+        texts.null_count(),
+        bits,
+        PyBytes::new(py, &Buffer::from_vec(offsets)),
+        PyBytes::new(py, characters),
+    );
+    Ok(buffers.into_pyobject(py)?.into_any().unbind())
 }
 
 /// Returns texts as a list, which needs no NumPy.

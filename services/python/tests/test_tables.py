@@ -4,6 +4,7 @@ import datetime
 import decimal
 
 import pyarrow as pa
+import pytest
 from agent import lines
 
 SHOW = """
@@ -240,6 +241,30 @@ def test_later_frames_do_not_change_a_frame(start):
     for round, (number, text, rows) in enumerate([(1, "a", 3), (2, "b", 1), (3, "a", 2)]):
         table = batch(number=pa.array([number] * rows), text=pa.array([text] * rows))
         assert shown(agent, table)[: round + 1] == ["1 a 3", "2 b 1", "3 a 2"][: round + 1]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_texts_of_pandas_have_its_type_and_stay(start, kind):
+    agent = start(
+        """
+        import pandas as pd
+        kept = []
+
+        def run(frame):
+            assert frame["t"].dtype == pd.Series([""]).dtype
+            kept.append(frame["t"])
+            frame.loc[0, "t"] = "changed"
+            kept.append(frame["t"])
+            return [repr([text if isinstance(text, str) else None for text in one]) for one in kept]
+        """
+    )
+    field = pa.field("t", kind, metadata={"gristmill.pandas": "nan"})
+    expected = []
+    for texts in (["", None, "é", "\U0001f600\n"], [None], ["b", "c"]):
+        column = pa.array(["left out", *texts, None], kind).slice(1, len(texts))
+        rows = shown(agent, pa.record_batch([column], schema=pa.schema([field])))
+        expected += [texts, ["changed", *texts[1:]]]
+        assert rows == [repr(one) for one in expected]
 
 
 def test_recurring_and_unique_texts_across_mini_batches(start):

@@ -1,5 +1,6 @@
 """Converts a table from the agent to the DataFrame for ``run``, or to items that are dictionaries."""
 
+import functools
 import json
 import os
 
@@ -43,14 +44,14 @@ def _holds_only_values(frame):
 def read_frame(fd, length):
     """Returns the frame in the memory file ``fd``: a new index from 0, columns in order, and the types of Azure ML, or
     those of pandas if the input asks for them."""
-    rows, columns = _reader.read(fd, length, False)
+    rows, columns = _reader.read(fd, length, False, getattr(_text_type(), "storage", "") == "pyarrow")
     return _frame(fd, length, rows, columns)
 
 
 def read_items(fd, length, positions):
     """Returns the rows at some positions as dictionaries: a line of JSON as ``json.loads`` reads it, the rows of other
     tables as Python objects, with ``None`` for missing values. Columns from the path follow."""
-    rows, columns = _reader.read(fd, length, True)
+    rows, columns = _reader.read(fd, length, True, False)
     place = next((place for place, (_, kind, _) in enumerate(columns) if kind == "lines"), None)
     if place is None:
         return _dictionaries(_frame(fd, length, rows, columns), positions)
@@ -90,8 +91,9 @@ def _frame(fd, length, rows, columns):
                 foreign = _arrow_table(fd, length, name, array)
             array = _foreign_column(foreign, position, name, array)
         elif kind == "text":
-            # The type that this release of pandas has for text; newer ones do not use `object`.
-            array = pandas.Series(array, dtype=pandas.Series([""]).dtype)
+            array = pandas.Series(array, dtype=_text_type())
+        elif kind == "arrow_text":
+            array = pandas.Series(_text_type().__from_arrow__(_texts(rows, *array)))
         elif kind == "utc":
             array = pandas.Series(array.view("datetime64[ns]")).dt.tz_localize("UTC")
         elif kind == "date":
@@ -108,6 +110,22 @@ def _frame(fd, length, rows, columns):
     frame = pandas.DataFrame(data, index=pandas.RangeIndex(rows), copy=len(data) > BLOCKS_MAX)
     frame.columns = pandas.Index([name for name, _, _ in columns], dtype=object)
     return frame
+
+
+@functools.cache
+def _text_type():
+    """Returns the type that this release of pandas has for text; newer ones do not use ``object``."""
+    import pandas
+
+    return pandas.Series([""]).dtype
+
+
+def _texts(count, missing, bits, offsets, characters):
+    """Returns the texts of these buffers as an array of Arrow."""
+    import pyarrow
+
+    buffers = [buffer if buffer is None else pyarrow.py_buffer(buffer) for buffer in (bits, offsets, characters)]
+    return pyarrow.Array.from_buffers(pyarrow.large_string(), count, buffers, missing)
 
 
 def _instants(pandas, array):
