@@ -221,8 +221,8 @@ def _picklers() -> tuple[Any, Any]:
 
 
 def _submodules(function: types.FunctionType, names: dict[str, Any]) -> list[Any]:
-    """Returns the submodules of packages, such as ``PIL.Image``, that a function uses. ``cloudpickle`` does not look into
-    inner functions and comprehensions.
+    """Returns the submodules of packages, such as ``PIL.Image``, that a function uses. ``cloudpickle`` does not look
+    into inner functions and comprehensions.
 
     :param names: the globals that the function uses.
     """
