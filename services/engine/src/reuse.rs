@@ -21,6 +21,8 @@ use crate::{
 
 /// Earlier jobs of the same fingerprint or name that are considered, the newest.
 pub(crate) const EARLIER_MAX: usize = 16;
+/// Jobs of the same name, perhaps of other documents, in which that of a document is looked for, the newest.
+const SAME_NAMES_MAX: usize = 4;
 const READS_AT_ONCE: usize = 8;
 /// An empty period: nodes have a copy of the script, so they have written no files beside it.
 const NEVER: RunPeriod = RunPeriod { from: 1, to: 0, has_finished: true };
@@ -53,7 +55,8 @@ async fn kept(job: &JobStore) -> Option<Kept> {
 
 impl Engine {
     /// Returns the result of a completed job of a target that is the same job, unless the job
-    /// forbids it. Sends a notice why the newest job of the same name that has ended is not reused.
+    /// forbids it. Sends a notice why the newest job of the same document and name that has ended is not
+    /// reused.
     pub async fn reusable(
         &self,
         parsed: &Parsed,
@@ -79,9 +82,11 @@ impl Engine {
             let Some(job) = job.filter(FoundJob::has_finished) else { continue };
             match jobs.reused(parsed, &job, &mut digest).await {
                 Ok(result) => return Ok(Some(result)),
-                Err(reason) => {
+                // Another document may have that name, too.
+                Err(reason) if job.spec.job_file == parsed.spec.job_file => {
                     not_reused = not_reused.or(reason.map(|reason| (job.spec.job_id, reason)));
                 }
+                Err(_) => {}
             }
         }
         if let Some((earlier, reason)) = not_reused {
@@ -99,7 +104,7 @@ impl Engine {
         digest: &mut Option<String>,
     ) -> Result<Option<(String, NewJobReason)>> {
         let (jobs, spec) = (self.jobs(), &parsed.spec);
-        for id in index.find(&spec.name)?.into_iter().take(EARLIER_MAX) {
+        for id in index.find(&spec.name)?.into_iter().take(SAME_NAMES_MAX) {
             let Ok(Some(job)) = jobs.job(&id).await else { continue };
             if job.spec.job_file != spec.job_file {
                 continue;

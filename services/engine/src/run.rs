@@ -170,11 +170,18 @@ impl Engine {
     ) -> Result<Earlier> {
         let (home, jobs, spec) = (self.home(), self.jobs(), &parsed.spec);
         let (mut not_reused, mut digest) = (None, None);
-        for id in index.find(&spec.fingerprint)?.into_iter().take(EARLIER_MAX) {
+        let mut considered = 0;
+        for id in index.find(&spec.fingerprint)? {
             // A job that cannot be read does not prevent a new one.
             let Ok(Some(other)) = jobs.job(&id).await else { continue };
-            let is_same = other.spec.fingerprint == spec.fingerprint;
-            if !is_same || other.has_finished() && !spec.allow_reuse {
+            if other.spec.fingerprint != spec.fingerprint {
+                continue;
+            }
+            considered += 1;
+            if considered > EARLIER_MAX {
+                break;
+            }
+            if other.has_finished() && !spec.allow_reuse {
                 continue;
             }
             let Some(lock) = home.try_lock_job(&id)? else {
@@ -190,6 +197,9 @@ impl Engine {
             }
             // It may have ended before it was locked.
             let Ok(Some(job)) = jobs.job(&id).await else { continue };
+            if job.has_finished() && !spec.allow_reuse {
+                continue;
+            }
             let reused = jobs.reused(parsed, &job, &mut digest).await;
             match reused {
                 Ok(result) => return Ok(Earlier::Reused(Box::new(result))),

@@ -239,6 +239,10 @@ async fn full(
 ) -> crate::Result<(Option<ReachedQuota>, WhenFull)> {
     let Some(quotas) = store.quotas().await? else { return Ok((None, WhenFull::Wait)) };
     let jobs = store.last_schedule().await?.unwrap_or_default().jobs;
+    // A reducer may have admitted it in the meantime.
+    if jobs.iter().any(|job| job.job_id == spec.job_id && job.admitted_in.is_some()) {
+        return Ok((None, quotas.when_full));
+    }
     // One that is opened again may have ended just now.
     let others = jobs.into_iter().filter(|job| job.job_id != spec.job_id);
     let (running, waiting): (Vec<_>, Vec<_>) = others.partition(|job| job.admitted_in.is_some());

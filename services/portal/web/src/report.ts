@@ -31,7 +31,7 @@ function selected(bare: string, wanted: URLSearchParams): MiniBatches {
   const rows = new Map<number, Row>();
   for (const list of lists) for (const row of list?.rows ?? []) rows.set(row.mini_batch, row);
   const states = wanted.get("state")?.split(",");
-  const [text, error] = [wanted.get("q")?.toLowerCase(), wanted.get("error")?.toLowerCase()];
+  const [text, error] = ["q", "error"].map((name) => wanted.get(name)?.trim().toLowerCase());
   const [node, process] = [wanted.get("node"), wanted.get("process")];
   const [first, last] = [Number(wanted.get("first") ?? 0), Number(wanted.get("last") ?? Infinity)];
   const kept = [...rows.values()].filter(
