@@ -68,12 +68,13 @@ LEAVES = {
     pyarrow.binary(3): lambda chance: chance.randbytes(3),
     pyarrow.decimal128(12, 2): lambda chance: decimal.Decimal(chance.randrange(-(10**12) + 1, 10**12)).scaleb(-2),
     pyarrow.decimal128(38, 10): lambda chance: decimal.Decimal(chance.randrange(10**20)).scaleb(-10),
+    pyarrow.decimal256(60, 3): lambda chance: decimal.Decimal(chance.randrange(10**25)).scaleb(-3),
     pyarrow.date32(): lambda chance: chance.choice([datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
     pyarrow.time32("ms"): lambda chance: chance.randrange(86_400_000),
     pyarrow.time64("us"): lambda chance: chance.randrange(86_400_000_000),
     pyarrow.timestamp("ms"): ticks,
     pyarrow.timestamp("us"): lambda chance: chance.choice([ticks(chance), *YEARS_1_AND_9999]),
-    pyarrow.timestamp("ns"): ticks,
+    pyarrow.timestamp("ns"): lambda chance: chance.choice([ticks(chance), 2**60 + 1]),
     pyarrow.timestamp("us", "UTC"): ticks,
     pyarrow.timestamp("ms", "Europe/Berlin"): ticks,
     pyarrow.timestamp("us", "-03:30"): ticks,
@@ -85,7 +86,8 @@ LEAVES = {
 
 POLARS_LACKS = {
     # It reads them as other types, and writes what it has read.
-    pyarrow.float16(), pyarrow.large_binary(), pyarrow.string(), pyarrow.binary(), pyarrow.binary(3),
+    pyarrow.decimal256(60, 3), pyarrow.float16(), pyarrow.large_binary(), pyarrow.string(), pyarrow.binary(),
+    pyarrow.binary(3),
     pyarrow.time32("ms"), pyarrow.time64("us"), pyarrow.timestamp("us", "-03:30"),
 }  # fmt: skip
 PYTHON_LACKS = {
@@ -93,7 +95,7 @@ PYTHON_LACKS = {
     *(pyarrow.int8(), pyarrow.int16(), pyarrow.int32(), pyarrow.uint8(), pyarrow.uint16(), pyarrow.uint32()),
     *(pyarrow.uint64(), pyarrow.float16(), pyarrow.float32(), pyarrow.large_string(), pyarrow.large_binary()),
     *(pyarrow.binary(3), pyarrow.decimal128(12, 2), pyarrow.decimal128(38, 10), pyarrow.time32("ms")),
-    *(pyarrow.timestamp("ms"), pyarrow.timestamp("ns"), pyarrow.timestamp("ms", "Europe/Berlin")),
+    *(pyarrow.decimal256(60, 3), pyarrow.timestamp("ms"), pyarrow.timestamp("ns"), pyarrow.timestamp("ms", "Europe/Berlin")),
     *(pyarrow.timestamp("us", "-03:30"), pyarrow.duration("ms"), pyarrow.duration("ns")),
 }
 

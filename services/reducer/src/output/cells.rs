@@ -175,11 +175,12 @@ pub(super) fn cells(
                 _ => Vec::new(),
             };
             let target = |part: usize| targets.get(part).cloned().unwrap_or_else(untyped);
+            let offsets: Vec<usize> = map.offsets().iter().map(|offset| *offset as usize).collect();
             Box::new(Map {
                 nulls: map.nulls().cloned(),
-                offsets: map.offsets().iter().map(|offset| *offset as usize).collect(),
-                keys: cells(map.keys(), &parts[0], &target(0))?,
-                values: cells(map.values(), &parts[1], &target(1))?,
+                keys: cells(&within(map.keys(), &offsets), &parts[0], &target(0))?,
+                values: cells(&within(map.values(), &offsets), &parts[1], &target(1))?,
+                offsets: from_zero(offsets),
             })
         }
         DataType::Union(fields, _) => {
@@ -659,11 +660,24 @@ fn list(array: &ArrayRef, item: &Field, to: &DataType) -> Result<Box<dyn Cells>,
             (lists.values(), (0..=lists.len()).map(|row| row * length).collect())
         }
     };
+    let values = within(values, &offsets);
     Ok(Box::new(List {
         nulls: array.nulls().cloned(),
-        offsets,
-        items: cells(values, item, &target)?,
+        offsets: from_zero(offsets),
+        items: cells(&values, item, &target)?,
     }))
+}
+
+/// Returns the part of nested values to which the rows of a slice refer: each slice would otherwise convert all of them.
+fn within(values: &ArrayRef, offsets: &[usize]) -> ArrayRef {
+    let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+    values.slice(first, last - first)
+}
+
+/// Returns offsets into that part.
+fn from_zero(offsets: Vec<usize>) -> Vec<usize> {
+    let first = offsets[0];
+    offsets.into_iter().map(|offset| offset - first).collect()
 }
 
 fn is_null_at(nulls: Option<&NullBuffer>, row: usize) -> bool {

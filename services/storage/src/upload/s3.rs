@@ -206,7 +206,9 @@ where
     });
     match (code.as_str(), status) {
         ("NoSuchUpload", _) => Error::Superseded { object },
-        (_, Some(401 | 403)) | ("ExpiredToken", _) => Error::Denied { object, source },
+        (_, Some(401 | 403)) | ("ExpiredToken" | "InvalidToken", _) => {
+            Error::Denied { object, source }
+        }
         _ => Error::Unavailable { object, source },
     }
 }

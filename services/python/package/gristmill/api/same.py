@@ -234,7 +234,8 @@ def _submodules(function: types.FunctionType, names: dict[str, Any]) -> list[Any
     codes = [function.__code__]
     for code in codes:
         codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
-        found |= {module.__name__: module for module in cloudpickle._find_imported_submodules(code, packages)}
+        modules = cloudpickle._find_imported_submodules(code, packages)
+        found |= {module.__name__: module for module in modules if module is not None}
     return [*found.values()]
 
 
