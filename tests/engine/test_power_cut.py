@@ -276,8 +276,8 @@ def test_full_durability_forces_every_commit_to_disk(workplace, many):
     (job_id,) = workplace.job_ids()
     folder = workplace.home / "jobs" / job_id
     segments = segments_of(folder)
-    # spec, schemas, two chunks, complete, result
-    assert check_commits(calls, folder) == len(segments) + 6
+    # spec, identity, schemas, two chunks, complete, result
+    assert check_commits(calls, folder) == len(segments) + 7
     for made in [workplace.folder, workplace.home, workplace.home / "jobs"]:
         assert forced(calls, made), f"what {made} lists is not on the disk"
 

@@ -162,18 +162,13 @@ mod tests {
         };
         let counts = Counts { total: 9, succeeded: 2, failed: 0 };
         let row = Summary {
-            job_id: "a".to_owned(),
-            state: State::Running,
-            started_at: None,
             owner: Some("ana".to_owned()),
             priority: Priority::High,
             activity: Some(Activity { remaining_seconds: Some(75), ..activity.clone() }),
             elapsed_seconds: Some(20.0),
-            rate: None,
             mini_batches: counts,
             items: counts,
-            cause: None,
-            problem: None,
+            ..Summary::empty("a".to_owned(), State::Running)
         };
         let words =
             |line: String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");

@@ -75,7 +75,7 @@ pub fn sentence(notice: &Notice) -> String {
         Notice::DamagedResult => {
             "result.json cannot be read and is removed; the result is determined again".to_owned()
         }
-        Notice::ChangedSinceStart { script, differences } => {
+        Notice::Changed { while_running: false, script, differences } => {
             let subject = if *script {
                 "the script has changed"
             } else {
@@ -91,7 +91,7 @@ pub fn sentence(notice: &Notice) -> String {
                  further rows from after it"
             )
         }
-        Notice::ChangedWhileRunning { script, differences } => {
+        Notice::Changed { while_running: true, script, differences } => {
             let subject = match script {
                 true => "the script, or a module beside it, was changed".to_owned(),
                 false => named(differences),

@@ -74,6 +74,6 @@ mod tests {
         for error in [anyhow::Error::from(busy.clone()), Error::Busy(busy.clone()).into()] {
             assert_eq!(Busy::of(&error), Some(&busy));
         }
-        assert_eq!(Busy::of(&Error::NoScript { job_id: "a-1".to_owned() }.into()), None);
+        assert_eq!(Busy::of(&Error::Refused("a-1".to_owned()).into()), None);
     }
 }

@@ -4,9 +4,9 @@
 mod python;
 mod urls;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use job_file::{AzureNames, DocumentOverrides, Parsed, Problem};
+use job_file::{AzureNames, DocumentOverrides, Parsed};
 use partitioner::{Inputs, Survey};
 use protocol::JobSpec;
 use storage::StoreOptions;
@@ -86,11 +86,9 @@ impl Engine {
         let mut problems = match parsed.settle_inputs(&surveys) {
             Ok(warnings) => {
                 events.doubts(&warnings);
-                parsed
-                    .spec
-                    .notes
-                    .iter()
-                    .for_each(|note| events.notice(Notice::Decision(note.clone())));
+                for note in &parsed.spec.notes {
+                    events.notice(Notice::Decision(note.clone()));
+                }
                 parsed.refuse_columns(&parsed.listings.missing_columns(&parsed.spec))
             }
             Err(problems) => problems,
@@ -104,7 +102,7 @@ impl Engine {
         if problems.is_empty() {
             return Ok(check);
         }
-        problems.extend(check.script.map_or_else(Vec::new, ScriptCheck::problems));
+        problems.extend(check.script.map_or_else(Vec::new, PythonCheck::finish));
         Err(Error::Invalid(problems))
     }
 
@@ -117,9 +115,8 @@ impl Engine {
         events: &Events,
     ) -> Result<()> {
         let script = self.start_script_check(spec, elsewhere, true, events);
-        let problems =
-            tokio::task::block_in_place(|| script.map_or_else(Vec::new, ScriptCheck::problems));
-        if problems.is_empty() { Ok(()) } else { Err(Error::Invalid(problems)) }
+        let check = Check { surveys: Vec::new(), script };
+        tokio::task::block_in_place(|| check.finish()).map(drop)
     }
 
     fn start_script_check(
@@ -128,14 +125,11 @@ impl Engine {
         elsewhere: bool,
         remembers: bool,
         events: &Events,
-    ) -> Option<ScriptCheck> {
+    ) -> Option<PythonCheck> {
         let remembered = remembers.then(|| self.home().cache("checks"));
         let search_path = (!elsewhere).then_some(&*self.settings().search_path);
-        let python =
-            PythonCheck::start(spec, self.settings().python(), search_path, remembered.as_deref())?;
-        // The interpreters of the nodes are unknown here, so only problems of the script count.
-        let only_below = elsewhere.then(|| spec.source_directory.display());
-        Some(ScriptCheck { python, only_below, events: events.clone() })
+        let default = self.settings().python();
+        PythonCheck::start(spec, default, search_path, remembered.as_deref(), events)
     }
 }
 
@@ -144,40 +138,13 @@ impl Engine {
 #[derive(Debug)]
 pub struct Check {
     surveys: Vec<Option<Survey>>,
-    script: Option<ScriptCheck>,
+    script: Option<PythonCheck>,
 }
 
 impl Check {
     /// Waits for the end of the check. Returns the survey of each input, in their order. Blocks its thread.
     pub fn finish(self) -> Result<Vec<Option<Survey>>> {
-        let problems = self.script.map_or_else(Vec::new, ScriptCheck::problems);
+        let problems = self.script.map_or_else(Vec::new, PythonCheck::finish);
         if problems.is_empty() { Ok(self.surveys) } else { Err(Error::Invalid(problems)) }
-    }
-}
-
-#[derive(Debug)]
-struct ScriptCheck {
-    python: PythonCheck,
-    /// Only problems of files in this folder count, because the job runs on other machines.
-    only_below: Option<String>,
-    events: Events,
-}
-
-impl ScriptCheck {
-    fn problems(self) -> Vec<Problem> {
-        let Self { python, only_below, events } = self;
-        let default = python.default_interpreter();
-        let mut problems = python.finish(&events);
-        if let Some(folder) = &only_below {
-            problems.retain(|problem| problem.file.starts_with(folder));
-        }
-        let is_of =
-            |python: &Path| problems.iter().any(|problem| Path::new(&problem.file) == python);
-        if let Some(python) =
-            default.filter(|python| only_below.is_some() && !problems.is_empty() || is_of(python))
-        {
-            events.notice(Notice::CheckedWithDefault(python));
-        }
-        problems
     }
 }

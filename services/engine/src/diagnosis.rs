@@ -272,7 +272,7 @@ impl Jobs {
             .map(|blocker| self.hint(job_id, blocker))
     }
 
-    fn hint(&self, job_id: &str, blocker: Blocker) -> Hint {
+    pub(crate) fn hint(&self, job_id: &str, blocker: Blocker) -> Hint {
         Hint { job_id: job_id.to_owned(), target: self.target().clone(), blocker }
     }
 }

@@ -110,17 +110,12 @@ pub enum Notice {
     /// The result of the job cannot be read; the engine determines it again.
     DamagedResult,
     /// The script, its data or its models have changed since the job began.
-    ChangedSinceStart {
+    Changed {
+        /// Whether they changed while the job ran.
+        while_running: bool,
         /// Whether the script itself has changed.
         script: bool,
         /// The differences that are known.
-        differences: Vec<Difference>,
-    },
-    /// The script, or its side inputs, were changed while the job ran.
-    ChangedWhileRunning {
-        /// Whether the script itself was changed.
-        script: bool,
-        /// The differences of the side inputs.
         differences: Vec<Difference>,
     },
     /// A power cut damaged this many segments of the ledger.

@@ -36,15 +36,12 @@ const LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// A job that this process has locked and is about to run.
 #[derive(Debug)]
 pub struct Execution<'a> {
-    /// The job's objects; the specification has been written.
-    pub store: JobStore,
-    pub spec: JobSpec,
+    /// Its specification has been written.
+    pub job: FoundJob,
     /// Listings of its inputs that a check has begun.
     pub listings: Inputs,
     /// Whether it continues an earlier run.
     pub resumed: bool,
-    /// Whether the job had ended, with a result.
-    pub has_ended: bool,
     /// Ended mini-batches that run again. `None`: all that failed if the job had ended, none if it
     /// was interrupted. An interrupted job begins a new round only if the selection is not empty.
     pub round: Option<RoundRequest>,
@@ -96,49 +93,44 @@ impl Execution<'_> {
     /// Runs the job to its end, or until it is stopped. Fails with [`Error::Invalid`](crate::Error::Invalid) before anything
     /// starts if the script does not pass its check.
     pub async fn run(mut self, stop_request: &StopRequest, events: &Events) -> Result<JobResult> {
-        let folder = self.store.folder().context("a local job has a folder")?.to_owned();
-        self.store = self.store.with_durability(self.spec.durability)?;
-        let opened = self.open(&folder, &stop_request.cancel, events).await?;
-        let result = self.run_roles(opened, &folder, stop_request, events).await?;
-        if result.as_ref().is_ok_and(|result| result.state == JobState::Completed) {
-            let has_fingerprint = !self.spec.fingerprint.is_empty();
-            let models = self.engine.settings().models();
-            if has_fingerprint
-                && let Some(notice) =
-                    reuse::changed_while_running(&self.store, &folder, &self.spec, &models).await
-            {
-                events.notice(notice);
-                self.forget_fingerprint().await?;
-            }
+        self.job.store = self.job.store.with_durability(self.job.spec.durability)?;
+        let opened = self.open(&stop_request.cancel, events).await?;
+        let result = self.run_roles(opened, stop_request, events).await?;
+        let models = self.engine.settings().models();
+        if result.as_ref().is_ok_and(|result| result.state == JobState::Completed)
+            && !self.job.spec.fingerprint.is_empty()
+            && let Some(notice) = reuse::changed(&self.job, &models, true).await
+        {
+            events.notice(notice);
+            self.forget_fingerprint().await?;
         }
         result
     }
 
+    fn folder(&self) -> Result<&Path> {
+        self.job.store.folder().context("a local job has a folder")
+    }
+
     /// Opens queues and reducer during the check of the script, and takes over the state of an
     /// earlier run.
-    async fn open(
-        &mut self,
-        folder: &Path,
-        cancel: &CancellationToken,
-        events: &Events,
-    ) -> Result<Opened> {
+    async fn open(&mut self, cancel: &CancellationToken, events: &Events) -> Result<Opened> {
         let settings = self.engine.settings();
         let models = settings.models();
         // First, because the writes below change the time at which the job last ran.
         let changed = match self.resumed {
-            true => reuse::changed(&self.store, folder, &self.spec, &models).await,
+            true => reuse::changed(&self.job, &models, false).await,
             false => None,
         };
-        source::keep_first(folder, &self.spec, &models);
-        if self.resumed && self.store.remove_damaged_result().await? {
+        source::keep_first(self.folder()?, &self.job.spec, &models);
+        if self.resumed && self.job.store.remove_damaged_result().await? {
             events.notice(Notice::DamagedResult);
         }
         // Plan and ledger show the remaining work after the end of this process.
         let [tasks, results] =
             [(); 2].map(|()| Arc::new(MemoryQueue::new(MemoryOptions::default())));
         let gpus = settings.gpus();
-        let process_count = worker::process_count(&self.spec, gpus.count());
-        let nodes = 0..self.spec.node_count.unwrap_or(1);
+        let process_count = worker::process_count(&self.job.spec, gpus.count());
+        let nodes = 0..self.job.spec.node_count.unwrap_or(1);
         let activities: Activities =
             nodes.map(|node| (node.to_string(), watch::Sender::default())).collect();
         let options = reducer::Options {
@@ -148,11 +140,11 @@ impl Execution<'_> {
             crash: Arc::new(crate::crash::at),
             ..reducer::Options::default()
         };
-        let mut reducer = Reducer::open(self.store.clone(), results.clone(), options).await?;
+        let mut reducer = Reducer::open(self.job.store.clone(), results.clone(), options).await?;
         if let Some(notice) = changed {
             events.notice(notice);
             self.forget_fingerprint().await?;
-            delete_checkpoints(&self.store).await?;
+            delete_checkpoints(&self.job.store).await?;
         }
         if let Some(check) = self.check.take() {
             tokio::select! {
@@ -163,13 +155,13 @@ impl Execution<'_> {
             }
         }
         let unfinished = if self.resumed {
-            self.take_over(folder, &mut reducer, events).await?
+            self.take_over(&mut reducer, events).await?
         } else {
             Unfinished::all(None)
         };
         self.new_job.take().into_iter().for_each(|notice| events.notice(*notice));
         if !self.resumed {
-            events.send(Event::Job(self.spec.job_id.clone()));
+            events.send(Event::Job(self.job.spec.job_id.clone()));
         }
         Ok(Opened { tasks, results, reducer, activities, unfinished, gpus, process_count })
     }
@@ -179,12 +171,11 @@ impl Execution<'_> {
     async fn run_roles(
         &self,
         opened: Opened,
-        folder: &Path,
         stop_request: &StopRequest,
         events: &Events,
     ) -> Result<Result<JobResult>> {
         let StopRequest { cancel, kill } = stop_request;
-        let agent = self.agent(&opened, folder)?;
+        let agent = self.agent(&opened)?;
         let provisioning = self.provision(&opened.results, events);
         let Opened { tasks, results, reducer, activities, unfinished, .. } = opened;
         let (progress, all_ended, fail_job) =
@@ -194,11 +185,11 @@ impl Execution<'_> {
         let mut reducing = tokio::spawn(reducer.run(reduce_cancel.clone()));
         let tasks = Arc::new(tasks.bounded(TASKS_MAX));
         let partitioner =
-            Partitioner::new(self.spec.clone(), self.store.clone(), tasks, results.clone())
+            Partitioner::new(self.job.spec.clone(), self.job.store.clone(), tasks, results.clone())
                 .with_inputs(self.listings.clone());
         let planning = tokio::spawn(plan(partitioner, unfinished, fail_job.clone()));
         let shown = events.progress(progress, tokio::sync::watch::channel(None).1);
-        if let Err(error) = make_output_folder(&self.spec) {
+        if let Err(error) = make_output_folder(&self.job.spec) {
             fail_job.fail(format!("{error:#}"));
         }
 
@@ -258,12 +249,13 @@ impl Execution<'_> {
 
     /// Returns the common part of the agents of the job. They differ in name and folder;
     /// interpreter and reference data follow later.
-    fn agent(&self, opened: &Opened, folder: &Path) -> Result<Agent> {
-        let node_count = self.spec.node_count.unwrap_or(1);
+    fn agent(&self, opened: &Opened) -> Result<Agent> {
+        let folder = self.folder()?;
+        let node_count = self.job.spec.node_count.unwrap_or(1);
         let settings = self.engine.settings();
         Ok(Agent {
-            spec: Arc::new(self.spec.clone()),
-            store: self.store.clone(),
+            spec: Arc::new(self.job.spec.clone()),
+            store: self.job.store.clone(),
             tasks: opened.tasks.clone(),
             results: Arc::new(opened.results.bounded(RESULTS_MAX)),
             dead_letters: None,
@@ -301,14 +293,14 @@ impl Execution<'_> {
         results: &Arc<MemoryQueue>,
         events: &Events,
     ) -> impl Future<Output = Result<Provisioned>> + use<> {
-        let (environment, preparing) = (self.spec.environment.clone(), events.clone());
+        let (environment, preparing) = (self.job.spec.environment.clone(), events.clone());
         let creating = move |file: &Path, folder: &Path| {
             preparing.notice(Notice::CreatingEnvironment {
                 file: file.to_owned(),
                 folder: folder.to_owned(),
             });
         };
-        let (stores, cache) = (self.store.stores().clone(), self.engine.home().caches());
+        let (stores, cache) = (self.job.store.stores().clone(), self.engine.home().caches());
         // The specification of a local job names its interpreter.
         let interpreter = worker::interpreter(
             environment,
@@ -318,7 +310,7 @@ impl Execution<'_> {
             creating,
         );
         let (mut spec, waits, job_id) =
-            (self.spec.clone(), results.clone(), self.spec.job_id.clone());
+            (self.job.spec.clone(), results.clone(), self.job.spec.job_id.clone());
         async move {
             let made_ready = async {
                 let copies = async {
@@ -335,7 +327,7 @@ impl Execution<'_> {
 
     /// Returns the current script.
     fn script(&self) -> RoundScript {
-        let mut now = self.spec.clone();
+        let mut now = self.job.spec.clone();
         job_file::renew_script(&mut now);
         RoundScript { digest: now.snapshot_digest, has_other_script: self.has_other_script }
     }
@@ -343,29 +335,24 @@ impl Execution<'_> {
     /// Prevents a later run from continuing or reusing a job that has mixed two versions of its
     /// script.
     async fn forget_fingerprint(&mut self) -> Result<()> {
-        self.spec.fingerprint.clear();
-        self.store.put_spec(&self.spec).await.context("write the job")
+        self.job.spec.fingerprint.clear();
+        self.job.store.put_spec(&self.job.spec).await.context("write the job")
     }
 
     /// Returns the unfinished work of an earlier run.
-    async fn take_over(
-        &self,
-        folder: &Path,
-        reducer: &mut Reducer,
-        events: &Events,
-    ) -> Result<Unfinished> {
+    async fn take_over(&self, reducer: &mut Reducer, events: &Events) -> Result<Unfinished> {
         if reducer.segments_repaired() > 0 {
             events.notice(Notice::LedgerMended(reducer.segments_repaired()));
         }
         forget_lost_rows(reducer, events).await?;
-        let nodes = std::fs::read_dir(folder.join("nodes")).into_iter().flatten().flatten();
+        let nodes = std::fs::read_dir(self.folder()?.join("nodes")).into_iter().flatten().flatten();
         let held = nodes.flat_map(|node| worker::held_by_dead_node(&node.path()));
         // A node holds a mini-batch until it has heard that the reducer has committed it.
         let interrupted =
             held.filter(|&(mini_batch, _)| !reducer.tally().state(mini_batch).has_ended());
         let interrupted = interrupted.map(|(mini_batch, lost)| (mini_batch, lost + 1)).collect();
         // It may have ended without a result.
-        let has_ended = self.has_ended || reducer.tally().ended_as().is_some();
+        let has_ended = self.job.result.is_some() || reducer.tally().ended_as().is_some();
         let round =
             self.round.unwrap_or(if has_ended { RoundRequest::ALL } else { RoundRequest::NOTHING });
         // An engine that died while it wrote the output has to complete that output first. A different one would look like
@@ -378,7 +365,8 @@ impl Execution<'_> {
             }
         };
         let unfinished = Unfinished::new(reducer.tally(), interrupted);
-        events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &self.spec, begun)));
+        let continuation = unfinished.explain(reducer.tally(), &self.job.spec, begun);
+        events.notice(Notice::Continuing(continuation));
         Ok(unfinished)
     }
 }
@@ -450,14 +438,11 @@ impl<'a> Execution<'a> {
 
     /// Runs a new job.
     pub fn new(job: FoundJob, engine: &'a Engine) -> Self {
-        let has_ended = job.result.is_some();
         let listings = Inputs::new(job.store.stores().options());
         Self {
-            store: job.store,
-            spec: job.spec,
+            job,
             listings,
             resumed: false,
-            has_ended,
             round: None,
             has_other_script: false,
             engine,

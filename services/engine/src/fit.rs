@@ -7,20 +7,16 @@ use job_file::{Parsed, Problem};
 use protocol::{JobSpec, Requirements, WaitsFor};
 
 use crate::words::counted;
-use crate::{Blocker, Engine, Error, Events, Hint, Notice, Submission};
+use crate::{Blocker, Engine, Error, Events, Notice, Submission};
 
 /// Warns if a job fits no worker of its target, or if no worker runs. Workers that start later may
 /// differ, so this is not an error. `is_followed`: the caller will learn that no worker runs.
 pub(crate) async fn warn_of_workers(submission: &Submission, is_followed: bool, events: &Events) {
-    let Submission { spec, store, target, .. } = submission;
+    let Submission { spec, store, .. } = submission;
     match store.workers().await {
         Ok(workers) if workers.is_empty() && !is_followed => {
-            let (job_id, target, blocker) = (
-                spec.job_id.clone(),
-                target.reference(),
-                Blocker::Schedule(WaitsFor::Worker(spec.requires.clone())),
-            );
-            events.notice(Notice::Waiting(Hint { job_id, target, blocker }));
+            let blocker = Blocker::Schedule(WaitsFor::Worker(spec.requires.clone()));
+            events.notice(Notice::Waiting(submission.jobs().hint(&spec.job_id, blocker)));
         }
         Ok(workers) => {
             let unfit = spec.requires.unmet(&workers);
@@ -48,9 +44,7 @@ impl Engine {
     /// Rejects a job that began elsewhere, or when this machine had more GPUs.
     pub(crate) fn check_gpus(&self, spec: &JobSpec) -> crate::Result<()> {
         let blocker = self.lack_of_gpus(spec);
-        blocker.map_or(Ok(()), |(key, message)| {
-            Err(Error::UnsuitableTarget(format!("{key}: {message}")))
-        })
+        blocker.map_or(Ok(()), |(key, message)| Err(Error::Refused(format!("{key}: {message}"))))
     }
 
     fn lack_of_gpus(&self, spec: &JobSpec) -> Option<(&'static str, String)> {

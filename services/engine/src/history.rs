@@ -58,9 +58,8 @@ pub struct RecordAt {
 /// One attempt, without its texts.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptSummary {
-    segment: u32,
-    length: u32,
-    offset: u64,
+    /// The place of its record.
+    pub place: RecordAt,
     /// Wall clock at its start, milliseconds since 1970.
     pub started_at: u64,
     /// Mini-batch.
@@ -100,11 +99,6 @@ fn flag(is_set: bool, flag: u8) -> u8 {
 }
 
 impl AttemptSummary {
-    /// Returns the place of its record.
-    pub fn place(&self) -> RecordAt {
-        RecordAt { segment: self.segment, start: self.offset, length: self.length }
-    }
-
     /// Whether no other try was to follow.
     pub fn is_final(&self) -> bool {
         self.flags & IS_FINAL != 0
@@ -289,9 +283,7 @@ impl History {
             .saturating_add(1);
         let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         self.attempts.push(AttemptSummary {
-            segment: place.segment,
-            length: place.length,
-            offset: place.start,
+            place,
             started_at: attempt.started_at,
             mini_batch,
             previous,

@@ -10,8 +10,11 @@ use reducer::Reducer;
 use storage::{JobStore, NOT_A_STORE, SeenWorker, TargetStore};
 
 use crate::{
-    Error, Home, Matches, Since, State, TargetRef, is_named, name_of, newest_first, started,
+    Error, Fixable, Home, Remedy, Since, State, TargetRef, is_named, name_of, newest_first, started,
 };
+
+/// Jobs that a message names, of several.
+const JOBS_NAMED_MAX: usize = 5;
 
 /// The jobs that have not ended, by id, with their places in the schedule of their target.
 #[derive(Clone, Debug, Default)]
@@ -210,7 +213,10 @@ impl Jobs {
         };
         match self.job(id).await? {
             Some(job) => Ok(job),
-            None if self.may_be_cut_off(id) => Err(Error::NeverBegan { job_id: id.clone() }),
+            None if self.may_be_cut_off(id) => {
+                let problem = format!("job {id} was interrupted before it began");
+                Err(Fixable::error(problem, Remedy::RunAgain(TargetRef::ThisMachine)).into())
+            }
             None => Err(self.lacks(wanted, &[])),
         }
     }
@@ -221,11 +227,10 @@ impl Jobs {
         match (beginning.iter().find(|id| id.as_str() == wanted), beginning.as_slice()) {
             (Some(id), _) | (None, [id]) => Ok(*id),
             (None, []) => Err(self.lacks(wanted, ids)),
-            (None, several) => Err(Error::SeveralJobs {
-                wanted: wanted.to_owned(),
-                matches: Matches::Beginning,
-                job_ids: several.iter().map(|id| (*id).clone()).collect(),
-            }),
+            (None, ids) => {
+                let what = format!("{wanted:?} matches {} jobs", ids.len());
+                Err(several(&what, ids.iter().copied()))
+            }
         }
     }
 
@@ -235,9 +240,10 @@ impl Jobs {
             true => self.place(),
             false => format!("{}, which {NOT_A_STORE}", self.place()),
         };
-        let nearest_name = nearest(wanted, ids.iter().map(|id| name_of(id))).map(str::to_owned);
-        let (wanted, target) = (wanted.to_owned(), self.target().clone());
-        Error::NoSuchJob { wanted, nearest_name, place, target }
+        let nearest = nearest(wanted, ids.iter().map(|id| name_of(id)));
+        let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"));
+        let problem = format!("there is no job {wanted:?} in {place}{hint}");
+        Error::NoSuchJob { problem, target: self.target().clone() }
     }
 
     /// Reads a job that existed a moment ago.
@@ -259,14 +265,14 @@ impl Jobs {
             };
             if is_running { running.push(job) } else { stopped.push(job) }
         }
-        let several =
-            |matches, job_ids| Error::SeveralJobs { wanted: name.to_owned(), matches, job_ids };
-        let ids = |jobs: &[FoundJob]| jobs.iter().map(|job| job.spec.job_id.clone()).collect();
         match (for_what, running.len(), stopped.len()) {
             (Purpose::Look, 1.., _) | (Purpose::Change, 1, _) => {
                 return Ok(running.into_iter().next());
             }
-            (Purpose::Change, 2.., _) => return Err(several(Matches::Running, ids(&running))),
+            (Purpose::Change, count @ 2.., _) => {
+                let what = format!("{count} jobs named {name:?} are running");
+                return Err(several(&what, running.iter().map(|job| &job.spec.job_id)));
+            }
             (Purpose::Look, 0, _) | (Purpose::Change, 0, 0) => return Ok(None),
             (Purpose::Change, 0, _) => {}
         }
@@ -275,11 +281,11 @@ impl Jobs {
         let is_newest = newest.as_deref() == Some(&stopped[0].spec.job_id);
         match (newest, stopped.len()) {
             (_, 1) if is_newest => Ok(stopped.into_iter().next()),
-            (Some(newest), 1) => Err(several(
-                Matches::EndedAndInterrupted,
-                vec![newest, stopped[0].spec.job_id.clone()],
-            )),
-            _ => Err(several(Matches::Interrupted, ids(&stopped))),
+            (Some(ended), 1) => Err(ended_and_interrupted(name, &ended, &stopped[0].spec.job_id)),
+            (_, count) => {
+                let what = format!("{count} jobs named {name:?} were interrupted");
+                Err(several(&what, stopped.iter().map(|job| &job.spec.job_id)))
+            }
         }
     }
 
@@ -351,5 +357,35 @@ impl Jobs {
                 OpenJobs { by_id: Arc::new(open.collect()), builds }
             }
         })
+    }
+}
+
+/// Returns the error that a request means several jobs, one of which a caller has to name.
+fn several<'a>(what: &str, job_ids: impl ExactSizeIterator<Item = &'a String>) -> Error {
+    let more = if job_ids.len() > JOBS_NAMED_MAX { ", …" } else { "" };
+    let named: Vec<&str> = job_ids.take(JOBS_NAMED_MAX).map(String::as_str).collect();
+    Error::Refused(format!("{what}: {}{more}; name one by its id", named.join(", ")))
+}
+
+fn ended_and_interrupted(name: &str, ended: &str, interrupted: &str) -> Error {
+    Error::Refused(format!(
+        "{name:?} matches {ended}, which has ended, and {interrupted}, which was interrupted; name one by its id"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_of_several_jobs_are_named() {
+        let several = |count| {
+            let job_ids: Vec<String> = (0..count).map(|number| format!("a-{number}")).collect();
+            super::several("several jobs", job_ids.iter()).to_string()
+        };
+        assert_eq!(several(2), "several jobs: a-0, a-1; name one by its id");
+        assert_eq!(several(7), "several jobs: a-0, a-1, a-2, a-3, a-4, …; name one by its id");
+        let expected = "\"a\" matches a-0, which has ended, and a-1, which was interrupted; name one by its id";
+        assert_eq!(ended_and_interrupted("a", "a-0", "a-1").to_string(), expected);
     }
 }

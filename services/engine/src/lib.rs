@@ -100,7 +100,7 @@ pub use clean::{Candidate, CleanReport, CleanUp, KeptReason, OldJobs};
 pub use dead_letters::{DeadLetter, DeadLetterAction, DeadLetters, Moved};
 pub use decisions::{Decisions, TextDecisions};
 pub use diagnosis::{Blocker, Diagnosis, Heartbeat, Hint, Since};
-pub use error::{Change, Error, Matches, Result};
+pub use error::{Error, Result};
 pub use event::{Event, Events, NewJobReason, Notice, UrlUse, events};
 pub use execute::StopRequest;
 pub use follow::{FollowEnd, follow};

@@ -90,6 +90,26 @@ pub struct Summary {
     pub problem: Option<String>,
 }
 
+impl Summary {
+    /// Describes a job of which only this is known.
+    pub fn empty(job_id: String, state: State) -> Self {
+        Self {
+            started_at: started_at(&job_id),
+            job_id,
+            state,
+            owner: None,
+            priority: Priority::default(),
+            activity: None,
+            elapsed_seconds: None,
+            rate: None,
+            mini_batches: Counts::default(),
+            items: Counts::default(),
+            cause: None,
+            problem: None,
+        }
+    }
+}
+
 /// The work on an unfinished job of a target, and why it waits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Activity {
@@ -174,21 +194,9 @@ impl Jobs {
 }
 
 async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> {
-    let started_at = started_at(&job_id);
-    let counts = Counts::default();
-    let unread = |state: State, problem: String| Summary {
-        job_id: job_id.clone(),
-        state,
-        started_at,
-        owner: None,
-        priority: Priority::default(),
-        activity: None,
-        elapsed_seconds: None,
-        rate: None,
-        mini_batches: counts,
-        items: counts,
-        cause: None,
+    let unread = |state, problem| Summary {
         problem: Some(problem),
+        ..Summary::empty(job_id.clone(), state)
     };
     let job = match jobs.job(&job_id).await {
         Ok(Some(job)) => job,
@@ -215,7 +223,6 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
             (None, Some(progress)) => Some(progress.elapsed_seconds),
             (None, None) => None,
         };
-        let job_id = job_id.clone();
         let cause = job
             .result
             .as_ref()
@@ -225,12 +232,9 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
             _ => job.spec.priority,
         };
         let is_unfinished = matches!(jobs, Jobs::There { .. }) && state.is_open();
-        let activity =
-            is_unfinished.then(|| Activity::of(started_at, progress.as_ref(), state, hint));
+        let activity = is_unfinished
+            .then(|| Activity::of(started_at(&job_id), progress.as_ref(), state, hint));
         anyhow::Ok(Summary {
-            job_id,
-            state,
-            started_at,
             owner: job.owner(),
             priority,
             activity,
@@ -239,7 +243,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
             mini_batches,
             items,
             cause,
-            problem: None,
+            ..Summary::empty(job_id.clone(), state)
         })
     };
     Some(described.await.unwrap_or_else(|error| unread(State::Damaged, format!("{error:#}"))))
@@ -307,18 +311,8 @@ mod tests {
     #[test]
     fn jobs_share_the_processes_that_work() {
         let job = |processes| Summary {
-            job_id: String::new(),
-            state: State::Running,
-            started_at: None,
-            owner: None,
-            priority: Priority::Normal,
             activity: Some(Activity { processes, ..Activity::default() }),
-            elapsed_seconds: None,
-            rate: None,
-            mini_batches: Counts::default(),
-            items: Counts::default(),
-            cause: None,
-            problem: None,
+            ..Summary::empty(String::new(), State::Running)
         };
         let shares = |mut jobs: Vec<Summary>| {
             divide(&mut jobs);

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use protocol::Priority;
 
-use crate::{Error, FoundJob, Jobs, Purpose, State};
+use crate::{Error, Fixable, FoundJob, Jobs, Purpose, Remedy, State};
 
 /// The effect of a change of priority.
 #[derive(Debug)]
@@ -37,9 +37,18 @@ impl Jobs {
         let job = self.find(wanted, Purpose::Change).await?;
         let job_id = job.spec.job_id.clone();
         if let Some(result) = &job.result {
-            return Err(Error::Ended { job_id, state: State::from(result.state) });
+            let state = State::from(result.state).word();
+            return Err(Error::Refused(format!(
+                "job {job_id} has ended ({state}), so its priority cannot be changed"
+            )));
         }
-        let Self::There { store, .. } = self else { return Err(Error::NoPriority { job_id }) };
+        let Self::There { store, .. } = self else {
+            let problem = format!(
+                "job {job_id} runs on this machine, where a job has its own workers and `priority` has no effect; it divides \
+                 the workers of a compute target"
+            );
+            return Err(Fixable::error(problem, Remedy::NameTarget { without_file: false }).into());
+        };
         let before = job.priority().await?;
         if before != priority {
             job.store.put_priority(priority).await?;

@@ -70,7 +70,9 @@ impl RetryOptions {
         }
         let job_id = result.job_id.clone();
         if let Some(output) = written_here(job).filter(|output| !Path::new(output).exists()) {
-            return Err(Error::OutputMissing { job_id, output: output.to_owned() });
+            return Err(Error::Refused(format!(
+                "{output}, the output of job {job_id}, is missing, and the job has ended: run the whole job again"
+            )));
         }
         let unnamed = result.items.failed.saturating_sub(result.rejects_to_retry());
         events.notice(Notice::NothingToDo { job_id, left, unnamed });
@@ -291,7 +293,11 @@ impl Engine {
             self.check_script(&job.spec, true, events)?;
             send_snapshots(&mut job.spec, store, self.home(), target.queue()?, events).await?;
             forget_script(job).await?;
-            events.notice(Notice::ChangedSinceStart { script: true, differences: Vec::new() });
+            events.notice(Notice::Changed {
+                while_running: false,
+                script: true,
+                differences: Vec::new(),
+            });
         }
         Ok(job.store.put_spec(&job.spec).await.context("write the job")?)
     }
@@ -353,7 +359,10 @@ pub(crate) async fn open_job(
     enter(&spec, &store, target).await?;
     if store.is_being_removed(&spec.job_id).await? {
         store.mark_ended(&spec.job_id).await?;
-        return Err(Error::BeingRemoved { job_id: spec.job_id });
+        let job_id = spec.job_id;
+        return Err(Error::Refused(format!(
+            "job {job_id} cannot be continued, because a clean-up of the target is removing it"
+        )));
     }
     let submission = submission(job, spec, store, target).await?;
     submission.warn(true, events).await;

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use futures::{StreamExt, stream};
 use job_file::{Difference, Identity, ModelFolders, Parsed, RunPeriod};
-use protocol::{JobResult, JobSpec, JobState};
+use protocol::{JobResult, JobState};
 use serde::{Deserialize, Serialize};
 use storage::JobStore;
 
@@ -182,45 +182,31 @@ impl Jobs {
     }
 }
 
-/// Returns a warning if script, data or models have changed since a job of this machine began. Keeps a script that has
-/// changed.
+/// Returns a warning if script, data or models have changed since a job of this machine began, and keeps a script that has
+/// changed. `while_running`: the job has just ended, and only its script and side inputs count.
 pub(crate) async fn changed(
-    job: &JobStore,
-    folder: &Path,
-    spec: &JobSpec,
+    FoundJob { store, spec, .. }: &FoundJob,
     models: &ModelFolders,
+    while_running: bool,
 ) -> Option<Notice> {
-    let script = job_file::script_has_changed(spec);
-    let (mut differences, earlier) = (Vec::new(), kept(job).await);
-    if let Some(Kept { identity, .. }) = earlier
+    let (folder, script) = (store.folder()?, job_file::script_has_changed(spec));
+    let mut differences = Vec::new();
+    if (!while_running || !spec.side_inputs.is_empty())
+        && let Some(Kept { identity, .. }) = kept(store).await
         && let Ok(now) = identity.renewed(spec, models)
     {
         differences = now.differences(&identity, ran(folder));
-        if script {
+        if while_running {
+            differences.retain(Difference::is_of_side_input);
+        } else if script {
             source::keep(folder, spec, &now);
         }
     }
-    (script || !differences.is_empty()).then_some(Notice::ChangedSinceStart { script, differences })
-}
-
-/// Returns a warning if the script or a side input was changed while the job ran.
-pub(crate) async fn changed_while_running(
-    job: &JobStore,
-    folder: &Path,
-    spec: &JobSpec,
-    models: &ModelFolders,
-) -> Option<Notice> {
-    let script = job_file::script_has_changed(spec);
-    let mut differences = Vec::new();
-    if !spec.side_inputs.is_empty()
-        && let Some(Kept { identity, .. }) = kept(job).await
-        && let Ok(now) = identity.renewed(spec, models)
-    {
-        differences = now.differences(&identity, ran(folder));
-        differences.retain(Difference::is_of_side_input);
-    }
-    (script || !differences.is_empty())
-        .then_some(Notice::ChangedWhileRunning { script, differences })
+    (script || !differences.is_empty()).then_some(Notice::Changed {
+        while_running,
+        script,
+        differences,
+    })
 }
 
 /// Returns the time in which a job of this machine ran: from its first write to the last change of its objects.

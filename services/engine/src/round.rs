@@ -4,18 +4,24 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::Context;
-use protocol::{Descriptor, FileVersion, ItemPath, JobSpec, Work};
+use protocol::words::counted;
+use protocol::{Descriptor, FileVersion, JobSpec, Work};
 use reducer::{BegunRound, Reducer, RoundScript};
 use storage::{JobStore, RoundRequest};
 
-use crate::error::Change;
 use crate::{Error, Events, Notice};
+
+/// What follows if a file cannot be read as it was planned.
+const UNREADABLE: &str = "cannot be read: restore the file, or run the whole job again";
 
 /// Replaces the folder of a job's entry script, if there is another.
 pub(crate) fn take_script(spec: &mut JobSpec, folder: Option<&Path>) -> crate::Result<()> {
     let Some(folder) = folder else { return Ok(()) };
     if spec.has_built_in_script() {
-        return Err(Error::NoScript { job_id: spec.job_id.clone() });
+        let job_id = &spec.job_id;
+        return Err(Error::Refused(format!(
+            "job {job_id} has no entry script of its own that another could replace"
+        )));
     }
     spec.source_directory = folder.into();
     check_script_is_there(spec)
@@ -23,13 +29,15 @@ pub(crate) fn take_script(spec: &mut JobSpec, folder: Option<&Path>) -> crate::R
 
 /// Fails if this machine does not have the entry script of a job.
 pub(crate) fn check_script_is_there(spec: &JobSpec) -> crate::Result<()> {
+    let JobSpec { job_id, entry_script, .. } = spec;
     let folder = spec.source_directory.as_path();
-    if spec.has_built_in_script() || folder.join(&spec.entry_script).is_file() {
+    if spec.has_built_in_script() || folder.join(entry_script).is_file() {
         return Ok(());
     }
-    let (job_id, folder, entry_script) =
-        (spec.job_id.clone(), folder.to_owned(), spec.entry_script.clone());
-    Err(Error::ScriptMissing { job_id, folder, entry_script })
+    let folder = folder.display();
+    Err(Error::Refused(format!(
+        "{folder} has no file {entry_script}, the entry script of job {job_id}"
+    )))
 }
 
 /// Removes what the script of a job has handed back: another script would have handed back other results.
@@ -61,7 +69,12 @@ pub(crate) async fn begin_round(
 ) -> crate::Result<BegunRound> {
     let job_id = reducer.spec().job_id.clone();
     if let Some((records, first)) = reducer.unread_that_fail_the_job() {
-        return Err(Error::RecordsUnread { job_id, records, first: first.to_owned() });
+        return Err(Error::Refused(format!(
+            "job {job_id} would fail again: {} could not be read (first: {first}), and a retry reads them in the same way; \
+             correct the input, or change `columns`, `on_type_mismatch` or `error_threshold` in the job file, and run the \
+             whole job again",
+            counted(records, "record")
+        )));
     }
     let check = move |planned: &Descriptor| Ok(check_input(planned, &job_id, is_here)?);
     Ok(reducer.begin_round(request, script, is_running, check).await?)
@@ -72,30 +85,25 @@ pub(crate) async fn begin_round(
 ///
 /// The script reads files as they are now. If one has been removed, only that item fails.
 pub(crate) fn check_input(planned: &Descriptor, job_id: &str, is_here: bool) -> crate::Result<()> {
-    let changed = |path: &ItemPath, change| Error::InputChanged {
-        job_id: job_id.to_owned(),
-        path: path.as_path().to_owned(),
-        change,
-    };
     let Work::Rows { blocks, .. } = &planned.work else { return Ok(()) };
     for block in blocks.iter().filter(|block| !block.path.is_url()) {
-        let path = &block.path;
-        match std::fs::metadata(path.as_path()) {
-            Ok(metadata) if metadata.is_dir() => {
-                return Err(changed(path, Change::IsFolder));
-            }
+        let path = block.path.as_path().display();
+        let (change, so) = match std::fs::metadata(block.path.as_path()) {
+            Ok(metadata) if metadata.is_dir() => ("become a folder", UNREADABLE),
             Ok(metadata) => {
                 let found = FileVersion::of_file(&metadata);
-                if block.version.as_ref().is_some_and(|planned| *planned != found) {
-                    return Err(changed(path, Change::Changed));
+                if block.version.as_ref().is_none_or(|planned| *planned == found) {
+                    continue;
                 }
+                ("changed", "cannot be found: run the whole job again")
             }
-            Err(error) if error.kind() == ErrorKind::NotFound && !is_here => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(changed(path, Change::Removed));
-            }
-            Err(error) => return Err(error).with_context(|| format!("read {}", path.display()))?,
-        }
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_here => continue,
+            Err(error) if error.kind() == ErrorKind::NotFound => ("been removed", UNREADABLE),
+            Err(error) => return Err(error).with_context(|| format!("read {path}"))?,
+        };
+        return Err(Error::Refused(format!(
+            "{path} has {change} since job {job_id} was planned, so its rows {so}"
+        )));
     }
     Ok(())
 }

@@ -18,10 +18,16 @@ impl Jobs {
         let descriptor = job.planned(mini_batch).await?;
         let job_id = job.spec.job_id;
         let Work::Rows { input, blocks, .. } = &descriptor.work else {
-            return Err(Error::NoRows { job_id, mini_batch, detail: descriptor.detail() });
+            let detail = descriptor.detail();
+            return Err(Error::Refused(format!(
+                "mini-batch {mini_batch} of job {job_id} has no rows of a table: it is {detail}"
+            )));
         };
         if let Some(url) = blocks.iter().map(|block| &block.path).find(|path| path.is_url()) {
-            return Err(Error::NotHere { url: url.display() });
+            let url = url.display();
+            return Err(Error::Refused(format!(
+                "{url} is not a file of this machine; download it, and run a job on the copy"
+            )));
         }
         let position = *input as usize;
         let schema =

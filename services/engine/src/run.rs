@@ -105,7 +105,7 @@ impl Engine {
                 Ok(*result)
             }
             RunDecision::Run(execution, locks) => {
-                let (job_id, is_new) = (execution.spec.job_id.clone(), !execution.resumed);
+                let (job_id, is_new) = (execution.job.spec.job_id.clone(), !execution.resumed);
                 let execution = Execution { check, ..*execution };
                 let result = self.execute(execution, locks, stop, events).await;
                 if is_new
@@ -227,9 +227,9 @@ impl Engine {
         stop: &StopRequest,
         events: &Events,
     ) -> Result<JobResult> {
-        let requests = tokio::spawn(watch_for_cancel(execution.store.clone(), stop.cancel.clone()));
+        let (job_id, store) = (execution.job.spec.job_id.clone(), execution.job.store.clone());
+        let requests = tokio::spawn(watch_for_cancel(store.clone(), stop.cancel.clone()));
         let started = Instant::now();
-        let (job_id, store) = (execution.spec.job_id.clone(), execution.store.clone());
         let result = execution.run(stop, events).await;
         requests.abort();
         self.home().mark_ended(&job_id)?;

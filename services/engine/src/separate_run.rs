@@ -22,8 +22,8 @@ use crate::run::{Locks, lock_output};
 use crate::submit::send_snapshots;
 use crate::targets::Target;
 use crate::{
-    Engine, Error, Events, FoundJob, Jobs, Lock, Notice, Purpose, StopRequest, Submission,
-    Unfinished, name_with, new_job_id,
+    Engine, Error, Events, Fixable, FoundJob, Jobs, Lock, Notice, Purpose, Remedy, StopRequest,
+    Submission, Unfinished, name_with, new_job_id,
 };
 
 /// Maximum number of ids to try where machines share a store.
@@ -155,14 +155,21 @@ impl FoundJob {
         if let Some(descriptor) = self.descriptor(mini_batch).await {
             return Ok(descriptor);
         }
-        let job_id = self.spec.job_id.clone();
-        match self.descriptor(0).await {
-            Some(_) => {
-                let count = self.store.plan_complete().await?.map(|plan| plan.mini_batches);
-                Err(Error::NoSuchMiniBatch { job_id, mini_batch, count })
-            }
-            None => Err(Error::NoPlan { job_id }),
+        let job_id = &self.spec.job_id;
+        if self.descriptor(0).await.is_none() {
+            return Err(Error::Refused(format!(
+                "the plan of job {job_id} has been removed, or is not written yet; run the whole job again"
+            )));
         }
+        let others = match self.store.plan_complete().await?.map(|plan| plan.mini_batches) {
+            None => "it is not complete yet".to_owned(),
+            Some(0) => "it has none".to_owned(),
+            Some(1) => "it has only mini-batch 0".to_owned(),
+            Some(count) => format!("it has mini-batches 0 to {}", count - 1),
+        };
+        Err(Error::Refused(format!(
+            "the plan of job {job_id} has no mini-batch {mini_batch}; {others}"
+        )))
     }
 }
 
@@ -207,9 +214,7 @@ impl Jobs {
         let (mut excerpt, name, description) = match separate_run {
             SeparateRun::MiniBatch(mini_batch) => {
                 let planned = job.planned(mini_batch).await?;
-                if !can_run_alone(&planned) {
-                    return Err(Error::NoItems { job_id: from, mini_batch });
-                }
+                check_items(&planned, mini_batch, &from)?;
                 let note = format!(
                     "runs mini-batch {mini_batch} of job {from} again; that job does not change"
                 );
@@ -271,7 +276,8 @@ impl Jobs {
         written.await.with_context(|| format!("write job {}", spec.job_id))?;
         match self {
             Self::There { store, target } if !store.has_snapshots(spec).await? => {
-                Err(Error::ScriptRemoved { job_id: from.clone(), target: target.clone() })
+                let problem = format!("the target has removed the script of job {from}");
+                Err(Fixable::error(problem, Remedy::RunAgain(target.clone())).into())
             }
             _ => Ok(()),
         }
@@ -302,9 +308,7 @@ impl Jobs {
                 let planned = rejected.descriptor.as_ref().with_context(|| {
                     format!("the plan of job {job_id} has no mini-batch {mini_batch}, or has been removed")
                 })?;
-                if !can_run_alone(planned) {
-                    return Err(Error::NoItems { job_id, mini_batch: *mini_batch });
-                }
+                check_items(planned, *mini_batch, &job_id)?;
                 check_input(planned, &job_id, matches!(self, Self::Here(_)))?;
                 let kept = match rejected.is_rejected_whole() {
                     true => planned_items(job, planned).await?,
@@ -320,7 +324,10 @@ impl Jobs {
         }
         let left = left_out(unread, unnamed);
         if excerpt.plan.is_empty() {
-            return Err(Error::NothingRejected { job_id, left_out: left });
+            return Err(Error::Refused(match &left[..] {
+                [] => format!("job {job_id} has no rejected items: nothing runs again"),
+                left => format!("job {job_id} has no rejects but {}", left.join("; and ")),
+            }));
         }
         let items = counted(items, "rejected item");
         excerpt.notes =
@@ -363,7 +370,7 @@ impl Jobs {
                 Ok(_) => {}
             }
         }
-        Err(Error::TryAgain(format!("{IDS_MAX} new ids are taken in {}; try again", self.place()))
+        Err(Error::Refused(format!("{IDS_MAX} new ids are taken in {}; try again", self.place()))
             .into())
     }
 }
@@ -400,6 +407,16 @@ pub fn can_run_alone(descriptor: &Descriptor) -> bool {
         Work::Files { paths, .. } => !paths.is_empty(),
         Work::Rows { blocks, .. } => !blocks.is_empty(),
         Work::Rank | Work::Planned { .. } => false,
+    }
+}
+
+/// Rejects a mini-batch that consists of a number, which only the whole job can run.
+fn check_items(planned: &Descriptor, mini_batch: u64, job_id: &str) -> crate::Result<()> {
+    match can_run_alone(planned) {
+        true => Ok(()),
+        false => Err(Error::Refused(format!(
+            "mini-batch {mini_batch} of job {job_id} has no items, only a number, and cannot run alone"
+        ))),
     }
 }
 

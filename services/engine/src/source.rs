@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use job_file::{Identity, ModelFolders};
 use protocol::JobSpec;
 use serde::Serialize;
-use storage::{Limit, unpack};
+use storage::{Limit, disk, unpack};
 
 use crate::{FoundJob, Jobs};
 
@@ -80,12 +80,7 @@ pub(crate) fn keep_first(folder: &Path, spec: &JobSpec, models: &ModelFolders) {
 /// Adds a version to the folder of all versions, complete or not at all.
 fn add_version(sources: &Path, spec: &JobSpec, identity: &Identity) -> Result<()> {
     let partial = sources.join(PARTIAL);
-    match std::fs::remove_dir_all(&partial) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("remove {}", partial.display()));
-        }
-        _ => {}
-    }
+    disk::remove_all(&partial).with_context(|| format!("remove {}", partial.display()))?;
     std::fs::create_dir_all(&partial).with_context(|| format!("create {}", partial.display()))?;
     copy(&partial, spec, identity)?;
     let version = versions(sources);

@@ -23,7 +23,7 @@ use crate::fit::warn_of_workers;
 use crate::functions;
 use crate::own_paths::{own_paths, set_aside};
 use crate::{
-    Blocker, Busy, Engine, Error, Events, Fixable, Hint, Home, Jobs, Notice, QueueAddress, Queues,
+    Blocker, Busy, Engine, Error, Events, Fixable, Home, Jobs, Notice, QueueAddress, Queues,
     Remedy, Target, reuse,
 };
 
@@ -125,7 +125,7 @@ impl Engine {
             }
         }
         let job_id = spec.job_id;
-        Err(Error::TryAgain(format!(
+        Err(Error::Refused(format!(
             "a clean-up of the target removed the script of job {job_id} {SENDS_MAX} times; try again later"
         )))
     }
@@ -186,9 +186,8 @@ impl Submission {
     pub async fn warn(&self, is_followed: bool, events: &Events) {
         match full(&self.store, &self.spec).await {
             Ok((Some(full), _)) => {
-                let (job_id, target) = (self.spec.job_id.clone(), self.target.reference());
                 let blocker = Blocker::Schedule(WaitsFor::Quota(full));
-                events.notice(Notice::Waiting(Hint { job_id, target, blocker }));
+                events.notice(Notice::Waiting(self.jobs().hint(self.job_id(), blocker)));
             }
             Ok((None, _)) => {}
             Err(error) => tracing::debug!("cannot read the quotas of the target: {error:#}"),
@@ -291,7 +290,7 @@ fn check_lease(spec: &JobSpec, tasks: &dyn Queue) -> crate::Result<()> {
     let needed = spec.run_invocation_timeout_seconds + spec.task_overhead_timeout_seconds;
     match tasks.limits().lease_max {
         Some(lease_max) if Duration::from_secs(needed) + LEASE_MARGIN > lease_max => {
-            Err(Error::UnsuitableTarget(format!(
+            Err(Error::Refused(format!(
                 "a mini-batch may take {needed} s (run_invocation_timeout {} + task_overhead_timeout {}), and this queue \
              holds a message for {} s at most: lower the timeouts and make mini-batches smaller, or use RabbitMQ",
                 spec.run_invocation_timeout_seconds,
@@ -313,7 +312,7 @@ fn check_durability(spec: &JobSpec, target: &Target) -> crate::Result<()> {
         (_, true) => "its objects in a folder",
         (_, false) => return Ok(()),
     };
-    Err(Error::UnsuitableTarget(format!(
+    Err(Error::Refused(format!(
         "durability: full is not possible on target {}: it keeps {kept}, without forcing them to disk; leave the key \
          out, run the job without a target, or use one with RabbitMQ or SQS and an object store",
         target.name

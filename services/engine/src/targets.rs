@@ -6,8 +6,6 @@
 mod address;
 pub mod file;
 pub mod import;
-mod line;
-mod names;
 mod open;
 mod variables;
 
@@ -134,7 +132,7 @@ impl TargetChoice {
             target.store = Some(store_url(store, folder));
         }
         if let Some(what) = target.store.as_deref().and_then(not_kept) {
-            return Err(Error::UnsuitableTarget(format!(
+            return Err(Error::Refused(format!(
                 "target {}: its store is {what}, which every message about the store would show; put credentials where \
                  the vendor's tools find them",
                 target.name
@@ -154,7 +152,7 @@ impl TargetChoice {
             return Ok(target);
         }
         let known = self.read_file(settings, variable)?;
-        Err(Error::NeedsTarget { known: known_targets(&known), without_file: known.path.is_none() })
+        Err(without_target("a compute target other than this machine is needed", &known))
     }
 
     /// Returns the names of all targets; none if they cannot be read.
@@ -201,11 +199,9 @@ impl TargetChoice {
 
 fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
     let Some(entry) = file.targets.get(name) else {
-        let nearest_name =
-            nearest(name, file.targets.keys().map(String::as_str)).map(str::to_owned);
-        let (name, known, without_file) =
-            (name.to_owned(), known_targets(file), file.path.is_none());
-        return Err(Error::NoSuchTarget { name, nearest_name, known, without_file });
+        let nearest = nearest(name, file.targets.keys().map(String::as_str));
+        let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"));
+        return Err(without_target(&format!("there is no compute target {name:?}{hint}"), file));
     };
     if let Some(unset) = &entry.unset {
         return Err(anyhow!("{unset}").into());
@@ -232,8 +228,9 @@ fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
     })
 }
 
-fn known_targets(file: &TargetsFile) -> String {
-    match &file.path {
+/// Returns an error that names the targets of a file.
+fn without_target(problem: &str, file: &TargetsFile) -> Error {
+    let known = match &file.path {
         None => {
             format!(
                 "there is no {} in this folder, in that of the document, or above one of them",
@@ -245,7 +242,9 @@ fn known_targets(file: &TargetsFile) -> String {
             let names: Vec<&str> = file.targets.keys().map(String::as_str).collect();
             format!("{} has: {}", path.display(), names.join(", "))
         }
-    }
+    };
+    let remedy = Remedy::NameTarget { without_file: file.path.is_none() };
+    Fixable::error(format!("{problem} ({known})"), remedy).into()
 }
 
 /// Reads names of variables, separated by commas.

@@ -26,6 +26,9 @@ pub struct PythonCheck {
     answer: Receiver<std::io::Result<Output>>,
     /// Created when the check has passed, so that it need not run again.
     remember: Option<PathBuf>,
+    /// Only problems of files in this folder count, because the job runs on other machines.
+    only_below: Option<String>,
+    events: Events,
 }
 
 impl PythonCheck {
@@ -36,6 +39,7 @@ impl PythonCheck {
         default: &Path,
         search_path: Option<&[PathBuf]>,
         remembered: Option<&Path>,
+        events: &Events,
     ) -> Option<Self> {
         let (python, is_whole) = match &spec.environment {
             Environment::Interpreter { path } => (path.as_path(), true),
@@ -70,15 +74,26 @@ impl PythonCheck {
         std::thread::spawn(move || {
             let _ = sender.send(command.output());
         });
-        Some(Self { python: python.to_owned(), is_default: python == default, answer, remember })
+        // The interpreters of the nodes are unknown here, so only problems of the script count.
+        let only_below = search_path.is_none().then(|| spec.source_directory.display());
+        let (python, is_default, events) = (python.to_owned(), python == default, events.clone());
+        Some(Self { python, is_default, answer, remember, only_below, events })
     }
 
-    /// Returns the interpreter, if it is the default one of this machine.
-    pub fn default_interpreter(&self) -> Option<PathBuf> {
-        self.is_default.then(|| self.python.clone())
+    /// Waits for the end of the check, and returns the problems that count.
+    pub fn finish(self) -> Vec<Problem> {
+        let mut problems = self.found();
+        if let Some(folder) = &self.only_below {
+            problems.retain(|problem| problem.file.starts_with(folder));
+        }
+        let is_of_python = problems.iter().any(|problem| Path::new(&problem.file) == self.python);
+        if self.is_default && (is_of_python || self.only_below.is_some() && !problems.is_empty()) {
+            self.events.notice(Notice::CheckedWithDefault(self.python));
+        }
+        problems
     }
 
-    pub fn finish(self, events: &Events) -> Vec<Problem> {
+    fn found(&self) -> Vec<Problem> {
         let problem = |message: String| vec![Problem::of_file(&self.python, message)];
         let output = match self.answer.recv_timeout(PATIENCE) {
             Ok(Ok(output)) => output,
@@ -88,8 +103,8 @@ impl PythonCheck {
                 ));
             }
             Err(_) => {
-                events.notice(Notice::InterpreterSilent {
-                    python: self.python,
+                self.events.notice(Notice::InterpreterSilent {
+                    python: self.python.clone(),
                     seconds: PATIENCE.as_secs(),
                 });
                 return Vec::new();
@@ -105,8 +120,8 @@ impl PythonCheck {
             ));
         };
         let problems: Vec<Problem> = text.lines().filter_map(read).collect();
-        if let (Some(path), true) = (self.remember, problems.is_empty()) {
-            remember(&path);
+        if let (Some(path), true) = (&self.remember, problems.is_empty()) {
+            remember(path);
         }
         problems
     }

@@ -26,12 +26,8 @@ pub async fn check(target: &Target, report: &mut Report) {
                 counted(left.len() as u64, "queue pair"),
                 named.join(", ")
             );
-            report.add(
-                check,
-                CheckState::Warning,
-                message,
-                Remedy::StartReducer(target.reference()),
-            );
+            let remedy = Remedy::StartReducer(target.reference());
+            report.add(check, CheckState::Warning, message, remedy);
         }
         Err(error) => report.not_checked(check, format!("{error:#}")),
     }

@@ -93,9 +93,12 @@ impl Engine {
 }
 
 fn check_python(python: Option<PathBuf>, settings: &Settings, report: &mut Report) {
+    let refuse = |message: String, report: &mut Report| {
+        report.add("python", CheckState::Failed, message, Remedy::SetPython);
+    };
     let Some(python) = python else {
         let message = "there is no python3 on PATH; install Python 3.10 or newer";
-        return report.add("python", CheckState::Failed, message, Remedy::SetPython);
+        return refuse(message.to_owned(), report);
     };
     let links = std::env::temp_dir().join(format!("gristmill-doctor-{}", std::process::id()));
     let package = match settings.package(&links) {
@@ -105,21 +108,13 @@ fn check_python(python: Option<PathBuf>, settings: &Settings, report: &mut Repor
     let asked = ask(&python, &package);
     let _ = std::fs::remove_dir_all(&links);
     let shown = python.display();
-    let found = match asked {
+    let Python { version, is_new_enough, packages, problem } = match asked {
         Ok(found) => found,
-        Err(error) => {
-            return report.add(
-                "python",
-                CheckState::Failed,
-                format!("{shown}: {error}"),
-                Remedy::SetPython,
-            );
-        }
+        Err(error) => return refuse(format!("{shown}: {error}"), report),
     };
-    let Python { version, is_new_enough, packages, problem } = found;
     if !is_new_enough {
         let message = format!("{shown} is Python {version}, and scripts need 3.10 or newer");
-        return report.add("python", CheckState::Failed, message, Remedy::SetPython);
+        return refuse(message, report);
     }
     report.ok("python", format!("{shown}, {version}"));
     match problem {
@@ -209,12 +204,8 @@ fn check_shared_memory(report: &mut Report) {
             let message = format!("/dev/shm has {}", size(bytes));
             if bytes <= SHARED_MEMORY_BYTES_MIN {
                 let need = "scripts with PyTorch data loaders or multiprocessing may need more";
-                report.add(
-                    check,
-                    CheckState::Warning,
-                    format!("{message}; {need}"),
-                    Remedy::EnlargeSharedMemory,
-                );
+                let message = format!("{message}; {need}");
+                report.add(check, CheckState::Warning, message, Remedy::EnlargeSharedMemory);
             } else {
                 report.ok(check, message);
             }

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use protocol::JobSpec;
 
+use super::Report;
+use crate::words::duration;
+
 const LOST_DELIVERY_MAX: u32 = 10;
 /// The agent acts before the queue does.
 const MARGIN: Duration = Duration::from_secs(60);
@@ -27,5 +30,17 @@ impl Needs {
         });
         let lost = spec.map_or(LOST_DELIVERY_MAX, |spec| spec.lost_delivery_max);
         Self { held, deliveries: lost + 1, retention: job_length.max(held.unwrap_or_default()) }
+    }
+
+    /// Compares how long a broker keeps messages with the longest job.
+    pub fn judge_retention(&self, kept: Duration, broker: &str, fix: &str, report: &mut Report) {
+        let (shown, needed) =
+            (duration(kept.as_secs_f64()), duration(self.retention.as_secs_f64()));
+        let message =
+            format!("{broker} drops messages after {shown}, and a job may take {needed}; {fix}");
+        match kept < self.retention {
+            true => report.failed("tasks of a job, retention", message),
+            false => report.ok("tasks of a job, retention", shown),
+        }
     }
 }

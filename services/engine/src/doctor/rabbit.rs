@@ -114,15 +114,10 @@ fn judge(
         ),
     }
     match facts.time("message-ttl") {
-        Some(kept) if kept < needs.retention => report.failed(
-            check("retention"),
-            format!(
-                "the broker drops messages after {}, and a job may take {}; raise `message-ttl`, or remove it",
-                duration(kept.as_secs_f64()),
-                duration(needs.retention.as_secs_f64())
-            ),
-        ),
-        Some(kept) => report.ok(check("retention"), duration(kept.as_secs_f64())),
+        Some(kept) => {
+            let fix = "raise `message-ttl`, or remove it";
+            needs.judge_retention(kept, "the broker", fix, report);
+        }
         None => report.ok(check("retention"), "unlimited"),
     }
     if let Some(length) = facts.setting("max-length").or_else(|| facts.setting("max-length-bytes"))
@@ -158,27 +153,21 @@ fn judge_timeout(
             (CONSUMER_TIMEOUT_DEFAULT, "if the server has its default; its own value is unknown")
         }
     };
+    let limit = format!("{} {source}", duration(timeout.as_secs_f64()));
     if let Some(lease) = lease.filter(|lease| *lease > timeout) {
         let message = format!(
-            "{} {source}, and lease_seconds of the target is {}; lower the latter, or raise the timeout",
-            duration(timeout.as_secs_f64()),
+            "{limit}, and lease_seconds of the target is {}; lower the latter, or raise the timeout",
             lease.as_secs()
         );
         return report.failed(check, message);
     }
     let Some(held) = needs.held else {
-        let message = format!("{} {source}", duration(timeout.as_secs_f64()));
-        return report.add(check, CheckState::Ok, message, Remedy::CheckForJob);
+        return report.add(check, CheckState::Ok, limit, Remedy::CheckForJob);
     };
+    let longest = duration(held.as_secs_f64());
     if held <= timeout {
-        return report.ok(
-            check,
-            format!(
-                "{} {source}; the job holds a message for {} at most",
-                duration(timeout.as_secs_f64()),
-                duration(held.as_secs_f64())
-            ),
-        );
+        let message = format!("{limit}; the job holds a message for {longest} at most");
+        return report.ok(check, message);
     }
     let milliseconds = held.as_millis();
     let fix = match release(version) >= OWN_TIMEOUT_SINCE {
@@ -186,10 +175,8 @@ fn judge_timeout(
         false => format!("set `consumer_timeout = {milliseconds}` in the server's rabbitmq.conf"),
     };
     let message = format!(
-        "{} {source}, and the job may hold a message for {}, so the broker would close the connection and redeliver \
-         everything; {fix}",
-        duration(timeout.as_secs_f64()),
-        duration(held.as_secs_f64())
+        "{limit}, and the job may hold a message for {longest}, so the broker would close the connection and redeliver \
+         everything; {fix}"
     );
     if own.is_none() && server.is_none() {
         report.warning(check, message)

@@ -30,46 +30,26 @@ pub async fn check(
 
 /// Compares the longest lease of SQS with the needs of a job.
 pub fn judge_lease(needs: &Needs, report: &mut Report) {
-    let check = "lease";
-    match needs.held {
-        Some(held) if held > LEASE_MAX => report.failed(
-            check,
-            format!(
-                "the job may hold a message for {}, and SQS allows {}; lower run_invocation_timeout and make \
-                 mini-batches smaller, or use RabbitMQ",
-                duration(held.as_secs_f64()),
-                duration(LEASE_MAX.as_secs_f64())
-            ),
-        ),
-        Some(held) => {
-            report.ok(
-                check,
-                format!(
-                    "{}; the job holds a message for {} at most",
-                    duration(LEASE_MAX.as_secs_f64()),
-                    duration(held.as_secs_f64())
-                ),
-            );
-        }
-        None => {
-            report.add(check, CheckState::Ok, duration(LEASE_MAX.as_secs_f64()), Remedy::CheckForJob);
-        }
+    let (check, limit) = ("lease", duration(LEASE_MAX.as_secs_f64()));
+    let Some(held) = needs.held else {
+        return report.add(check, CheckState::Ok, limit, Remedy::CheckForJob);
+    };
+    let longest = duration(held.as_secs_f64());
+    if held <= LEASE_MAX {
+        let message = format!("{limit}; the job holds a message for {longest} at most");
+        return report.ok(check, message);
     }
+    let message = format!(
+        "the job may hold a message for {longest}, and SQS allows {limit}; lower run_invocation_timeout and make \
+         mini-batches smaller, or use RabbitMQ"
+    );
+    report.failed(check, message);
 }
 
 fn judge(address: &QueueAddress, attributes: &SqsAttributes, needs: &Needs, report: &mut Report) {
     let check = |what: &str| format!("tasks of a job, {what}");
-    let kept = attributes.retention;
-    if kept < needs.retention {
-        let message = format!(
-            "SQS drops messages after {}, and a job may take {}; raise MessageRetentionPeriod (14 days at most)",
-            duration(kept.as_secs_f64()),
-            duration(needs.retention.as_secs_f64())
-        );
-        report.failed(check("retention"), message);
-    } else {
-        report.ok(check("retention"), duration(kept.as_secs_f64()));
-    }
+    let fix = "raise MessageRetentionPeriod (14 days at most)";
+    needs.judge_retention(attributes.retention, "SQS", fix, report);
     let dead_letters = address.name(DEAD_LETTERS);
     match &attributes.redrive {
         None => report.warning(

@@ -168,7 +168,7 @@ async fn running_job_is_read_as_it_grows_and_its_records_are_found() {
         assert!(job.update_history(&history).await.expect("readable"));
     }
     let places: Vec<_> =
-        history.read().expect("whole").attempts().map(AttemptSummary::place).collect();
+        history.read().expect("whole").attempts().map(|attempt| attempt.place).collect();
     let records = job.recorded_attempts(Origin::Ledger, &places).await;
     for (mini_batch, record) in records.into_iter().enumerate() {
         let record = record.expect("recorded");
@@ -228,7 +228,7 @@ async fn report_stands_in_for_a_removed_ledger() {
             [None, None, Some(0.09375), None],
             "nothing measured the phases of some"
         );
-        history.attempts().map(AttemptSummary::place).collect()
+        history.attempts().map(|attempt| attempt.place).collect()
     };
     let records = job.recorded_attempts(Origin::Report, &places).await;
     let texts: Vec<_> =

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use job_file::{AzureNames, nearest};
+use protocol::ItemPath;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::address::LEASE_SECONDS_MIN;
-use super::line::{Line, unknown};
-use super::names;
 use super::variables::{VariableError, names_in, replace_variables};
-use job_file::AzureNames;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "gristmill.toml";
@@ -27,6 +26,9 @@ pub const KEYS: &[&str] = &[
     "management",
     "pass_environment",
 ];
+
+/// The tables `[azureml.…]`: the meaning of names in documents of Azure ML.
+const TABLES: &[&str] = &["datastores", "data", "models", "environments", "components"];
 
 /// A table `[targets.NAME]` as written, with variables replaced and values not yet parsed; `queue` with its line.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -106,7 +108,7 @@ pub fn parse(
         match key.get_ref().as_ref() {
             "targets" => {}
             "azureml" => {
-                file.azure = names::read(value, path, &at, &variable)?;
+                file.azure = read_names(value, path, &at, &variable)?;
                 continue;
             }
             other => return Err(unknown(&at(key.span()), other, &["targets", "azureml"])),
@@ -189,10 +191,98 @@ fn table<'t, 'i>(
     }
 }
 
+/// Reads the table `azureml`. Paths are relative to the folder of the file.
+fn read_names<'a>(
+    value: &Spanned<DeValue<'_>>,
+    path: &Path,
+    at: &impl Fn(Range<usize>) -> Line<'a>,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<AzureNames> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut names = AzureNames { file: Some(path.to_owned()), ..AzureNames::default() };
+    let DeValue::Table(tables) = value.get_ref() else {
+        let message = format!("azureml: must be a table with {}", TABLES.join(", "));
+        return Err(at(value.span()).error(message));
+    };
+    for (key, table) in tables {
+        let field = format!("azureml.{}", key.get_ref());
+        let DeValue::Table(entries) = table.get_ref() else {
+            return Err(
+                at(table.span()).error(format!("{field}: must be a table of names and paths"))
+            );
+        };
+        let mut read = BTreeMap::new();
+        for (name, value) in entries {
+            let line = at(value.span());
+            let text = match value.get_ref() {
+                DeValue::String(text) => text,
+                DeValue::Table(_) => {
+                    let message =
+                        format!("{field}.{}: a name with a dot must be in quotes", name.get_ref());
+                    return Err(line.error(message));
+                }
+                _ => {
+                    return Err(line.error(format!(
+                        "{field}.{}: must be a path or URL in quotes",
+                        name.get_ref()
+                    )));
+                }
+            };
+            let text = match replace_variables(text, variable) {
+                Ok(text) => text,
+                Err(error) => {
+                    let is_unset = matches!(error, VariableError::NotSet(_));
+                    let error = line.error(format!("{field}.{}: {error}", name.get_ref()));
+                    if !is_unset {
+                        return Err(error);
+                    }
+                    let entry = format!("{}.{}", key.get_ref(), name.get_ref());
+                    names.unset.insert(entry, error.to_string());
+                    continue;
+                }
+            };
+            // A name without a slash may be an interpreter on PATH.
+            let is_name = key.get_ref() == "environments"
+                && !text.contains('/')
+                && !folder.join(&text).exists();
+            let place = match ItemPath::from(text.as_str()).is_url() || is_name {
+                true => text,
+                false => folder.join(text).display().to_string(),
+            };
+            read.insert(name.get_ref().to_string(), place);
+        }
+        match key.get_ref().as_ref() {
+            "datastores" => names.datastores = read,
+            "data" => names.data = read,
+            "models" => names.models = read,
+            "environments" => names.environments = read,
+            "components" => names.components = read,
+            other => return Err(unknown(&at(key.span()), other, TABLES)),
+        }
+    }
+    Ok(names)
+}
+
+/// A place in the file.
+struct Line<'a> {
+    path: &'a Path,
+    number: usize,
+}
+
+impl Line<'_> {
+    fn error(&self, message: String) -> anyhow::Error {
+        anyhow!("{}:{}: {message}", self.path.display(), self.number)
+    }
+}
+
+fn unknown(line: &Line<'_>, key: &str, allowed: &[&str]) -> anyhow::Error {
+    let hint = nearest(key, allowed.iter().copied())
+        .map_or(String::new(), |nearest| format!(", did you mean {nearest:?}?"));
+    line.error(format!("unknown key {key:?}{hint} (allowed: {})", allowed.join(", ")))
+}
+
 #[cfg(test)]
 mod tests {
-    use anyhow::anyhow;
-
     use super::*;
 
     fn read_text(text: &str) -> Result<TargetsFile> {

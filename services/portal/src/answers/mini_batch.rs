@@ -191,7 +191,7 @@ pub async fn of(view: &View, number: u64, flags: &str) -> Answer<MiniBatch> {
         )));
     };
     let store = &view.snapshot.store;
-    let places: Vec<RecordAt> = known.attempts.iter().map(AttemptSummary::place).collect();
+    let places: Vec<RecordAt> = known.attempts.iter().map(|attempt| attempt.place).collect();
     let records = view.found().recorded_attempts(known.origin, &places).await;
     let descriptor = view.found().descriptor(number).await;
     let logs = store.logs().await.unwrap_or_default();

@@ -320,8 +320,8 @@ fn draft(history: &History, running: &Running, mini_batch: u64) -> Draft {
     }
     Draft {
         row,
-        shown: shown.map(AttemptSummary::place),
-        failed: failed.map(AttemptSummary::place),
+        shown: shown.map(|attempt| attempt.place),
+        failed: failed.map(|attempt| attempt.place),
     }
 }
 
