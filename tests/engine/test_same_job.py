@@ -4,6 +4,8 @@ import os
 import shutil
 import textwrap
 
+from harness import go, wait_until
+
 HOLDS = textwrap.dedent("""
     import os
     from recorder import record, wait_for
@@ -133,3 +135,27 @@ def test_side_input_that_changes_while_the_job_runs_is_reported(workplace):
     ended = job.run()
     assert "side input labels has changed while the job ran: rows may come from either version" in ended.stderr
     assert not job.run().result["reused"]
+
+
+def test_job_whose_processes_still_exit_delays_no_other(workplace):
+    """It has a result, and writes its output no more."""
+    workplace.data(1)
+    job = workplace.job("""
+        import atexit, os
+        from recorder import recorded, wait_for
+        atexit.register(wait_for, lambda: recorded("go"))
+        def run(files): return [os.path.basename(files[0])]
+    """, allow_reuse=True)  # fmt: skip
+
+    def results():
+        return len([*workplace.home.glob("jobs/*/result.json")])
+
+    running = [job.start()]
+    wait_until(lambda: results() == 1, "the first job has a result")
+    assert workplace.command("run", job.file, "--json").exit_status == 0
+    assert results() == 1, "the result is reused"
+    running.append(workplace.start("run", job.file, "--fresh"))
+    wait_until(lambda: results() == 2, "another job has written the same output")
+    assert [one.process.poll() for one in running] == [None, None]
+    go(workplace)
+    assert [one.wait().exit_status for one in running] == [0, 0]

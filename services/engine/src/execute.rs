@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use worker::{Agent, PinnedEntry, Stop, StopSender, Variables, VisibleGpus};
 
 use crate::round::{begin_round, delete_checkpoints, forget_lost_rows};
-use crate::{Check, Engine, Event, Events, FoundJob, Notice, Unfinished, reuse, source};
+use crate::{Check, Engine, Event, Events, FoundJob, Lock, Notice, Unfinished, reuse, source};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
 const LEASE: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -91,11 +91,16 @@ pub struct StopRequest {
 
 impl Execution<'_> {
     /// Runs the job to its end, or until it is stopped. Fails with [`Error::Invalid`](crate::Error::Invalid) before anything
-    /// starts if the script does not pass its check.
-    pub async fn run(mut self, stop_request: &StopRequest, events: &Events) -> Result<JobResult> {
+    /// starts if the script does not pass its check. `output`: excludes other writers of the output until that is complete.
+    pub async fn run(
+        mut self,
+        output: Option<Lock>,
+        stop_request: &StopRequest,
+        events: &Events,
+    ) -> Result<JobResult> {
         self.job.store = self.job.store.with_durability(self.job.spec.durability)?;
         let opened = self.open(&stop_request.cancel, events).await?;
-        let result = self.run_roles(opened, stop_request, events).await?;
+        let result = self.run_roles(opened, output, stop_request, events).await?;
         let models = self.engine.settings().models();
         if result.as_ref().is_ok_and(|result| result.state == JobState::Completed)
             && !self.job.spec.fingerprint.is_empty()
@@ -171,6 +176,7 @@ impl Execution<'_> {
     async fn run_roles(
         &self,
         opened: Opened,
+        output: Option<Lock>,
         stop_request: &StopRequest,
         events: &Events,
     ) -> Result<Result<JobResult>> {
@@ -242,8 +248,10 @@ impl Execution<'_> {
         results.abandon();
         let completed = result.as_ref().is_ok_and(|result| result.state == JobState::Completed);
         stop.raise(if completed { Stop::Finish } else { Stop::Kill });
+        // Processes may take a second to exit. Who has seen the result may write that output meanwhile.
+        let output = output.filter(|_| !completed);
         end_agents(&mut agents, events).await;
-        drop(shown);
+        drop((shown, output));
         Ok(result)
     }
 

@@ -33,8 +33,8 @@ enum Earlier {
 
 /// Excludes other processes from the job and its output while the job runs.
 pub(crate) struct Locks {
-    _job: Lock,
-    _output: Option<Lock>,
+    job: Lock,
+    output: Option<Lock>,
 }
 
 impl Locks {
@@ -48,7 +48,7 @@ impl Locks {
         if let Some(output) = &mut output {
             output.name(job_id)?;
         }
-        Ok(Self { _job: job, _output: output })
+        Ok(Self { job, output })
     }
 }
 
@@ -181,35 +181,30 @@ impl Engine {
             if considered > EARLIER_MAX {
                 break;
             }
-            if other.has_finished() && !spec.allow_reuse {
-                continue;
-            }
-            let Some(lock) = home.try_lock_job(&id)? else {
-                return Err(Busy::SameOutput {
-                    job_id: Some(id),
-                    output: spec.output.path(),
-                    target: TargetRef::ThisMachine,
-                }
-                .into());
-            };
-            if fresh {
-                continue;
-            }
+            let lock = home.try_lock_job(&id)?;
             // It may have ended before it was locked.
             let Ok(Some(job)) = jobs.job(&id).await else { continue };
-            if job.has_finished() && !spec.allow_reuse {
+            let has_finished = job.has_finished();
+            // A job with a result keeps its lock until its processes have exited. The lock of its output, which the caller
+            // has, says that it writes no more.
+            let has_output = spec.output.action == OutputAction::AppendRow;
+            if lock.is_none() && !(has_finished && has_output) {
+                let target = TargetRef::ThisMachine;
+                let output = spec.output.path();
+                return Err(Busy::SameOutput { job_id: Some(id), output, target }.into());
+            }
+            if fresh || has_finished && !spec.allow_reuse {
                 continue;
             }
-            let reused = jobs.reused(parsed, &job, &mut digest).await;
-            match reused {
-                Ok(result) => return Ok(Earlier::Reused(Box::new(result))),
-                Err(None) if !job.has_finished() => {
+            match (jobs.reused(parsed, &job, &mut digest).await, lock) {
+                (Ok(result), _) => return Ok(Earlier::Reused(Box::new(result))),
+                (Err(None), Some(lock)) if !has_finished => {
                     if !inputs_have_changed(&job).await {
                         return Ok(Earlier::Unfinished(Box::new(job), lock));
                     }
                     events.notice(Notice::InputsChanged(id));
                 }
-                Err(reason) => not_reused = not_reused.or(reason.map(|reason| (id, reason))),
+                (Err(reason), _) => not_reused = not_reused.or(reason.map(|reason| (id, reason))),
             }
         }
         if not_reused.is_none() && !fresh {
@@ -223,14 +218,14 @@ impl Engine {
     pub(crate) async fn execute(
         &self,
         execution: Execution<'_>,
-        _locks: Locks,
+        Locks { job: _job, output }: Locks,
         stop: &StopRequest,
         events: &Events,
     ) -> Result<JobResult> {
         let (job_id, store) = (execution.job.spec.job_id.clone(), execution.job.store.clone());
         let requests = tokio::spawn(watch_for_cancel(store.clone(), stop.cancel.clone()));
         let started = Instant::now();
-        let result = execution.run(stop, events).await;
+        let result = execution.run(output, stop, events).await;
         requests.abort();
         self.home().mark_ended(&job_id)?;
         let error = match result {
