@@ -647,6 +647,28 @@ def test_read_csv_matches_pandas(home, tmp_path, text, encoding, options):
     pd.testing.assert_frame_equal(got, expected, check_dtype=not options.get("parse_dates"))
 
 
+@pytest.mark.parametrize("dtype", [str, object, "string", "string[python]", "string[pyarrow]", "Int64"])
+def test_function_gets_the_dtype_that_it_asks_for(home, tmp_path, dtype):
+    (tmp_path / "a.csv").write_text("t,n\n1,1\n,2\n")
+    expected = pd.read_csv("a.csv", dtype={"t": dtype})
+
+    def shown(frame):
+        return [repr((frame["t"].dtype, frame["t"].tolist(), frame["n"].dtype, frame.columns))]
+
+    found = run(shown, gristmill.read_csv("a.csv", dtype={"t": dtype}), mini_batch_size="1MB").to_pandas()
+    assert found["value"].tolist() == shown(expected)
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_texts_of_a_parquet_file_are_those_of_pandas(home, rows):
+    pd.DataFrame({"t": ["a", None], "n": [1, 2]}).iloc[:rows].to_parquet("a.parquet")
+    found = run(lambda frame: [repr((frame.dtypes.tolist(), frame.columns))], "a.parquet").to_pandas()
+    expected = pd.read_parquet("a.parquet")
+    assert rows == 0 or found["value"].tolist() == [repr((expected.dtypes.tolist(), expected.columns))]
+    kept = run(lambda frame: frame, "a.parquet").to_pandas()
+    assert kept.dtypes.tolist() == expected.dtypes.tolist()
+
+
 def test_script_gets_no_nullable_types(home, tmp_path):
     (tmp_path / "script.py").write_text("def run(frame):\n    return frame\n")
     (tmp_path / "a.csv").write_text("a\n1\n")
@@ -730,6 +752,7 @@ def len_of(paths: list[str]):
             "dtype of 'x': int32 is not one of .*int64",
         ),
         (lambda: gristmill.read_csv("a", dtype=float), TypeError, "pass a mapping of names to types"),
+        (lambda: gristmill.read_csv("a", dtype="string"), TypeError, "only if this is str"),
         (lambda: gristmill.read_csv("a", usecols=[0]), TypeError, "a list of names"),
         (lambda: gristmill.read_csv(3), TypeError, "read_csv takes a path, pattern or URL"),
         (lambda: gristmill.read_json("a", lines=False), ValueError, "write one object a line"),

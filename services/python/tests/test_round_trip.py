@@ -95,7 +95,12 @@ PYTHON_LACKS = {
     *(pyarrow.int8(), pyarrow.int16(), pyarrow.int32(), pyarrow.uint8(), pyarrow.uint16(), pyarrow.uint32()),
     *(pyarrow.uint64(), pyarrow.float16(), pyarrow.float32(), pyarrow.large_string(), pyarrow.large_binary()),
     *(pyarrow.binary(3), pyarrow.decimal128(12, 2), pyarrow.decimal128(38, 10), pyarrow.time32("ms")),
-    *(pyarrow.decimal256(60, 3), pyarrow.timestamp("ms"), pyarrow.timestamp("ns"), pyarrow.timestamp("ms", "Europe/Berlin")),
+    *(
+        pyarrow.decimal256(60, 3),
+        pyarrow.timestamp("ms"),
+        pyarrow.timestamp("ns"),
+        pyarrow.timestamp("ms", "Europe/Berlin"),
+    ),
     *(pyarrow.timestamp("us", "-03:30"), pyarrow.duration("ms"), pyarrow.duration("ns")),
 }
 

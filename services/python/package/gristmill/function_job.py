@@ -168,9 +168,12 @@ def _parsed(table, about):
 
 def _pandas(frame, about):
     """Returns a DataFrame with the types of pandas that its author asked for."""
-    if not len(frame):
-        # As pandas reads a file with only a header: no value decides the type of a column.
-        frame = frame.astype({name: object for name, dtype in frame.dtypes.items() if str(dtype) in ("str", "string")})
+    if not about.get("of_parquet"):
+        # As pandas reads text: labels have its type, and without a row, no value decides the type of a column.
+        frame.columns = list(frame.columns)
+        if not len(frame):
+            texts = {name: object for name, dtype in frame.dtypes.items() if str(dtype) in ("str", "string")}
+            frame = frame.astype(texts)
     dtypes = {name: dtype for name, dtype in about.get("dtypes", {}).items() if name in frame.columns}
     return frame.astype(dtypes) if dtypes else frame
 

@@ -26,7 +26,7 @@ TYPES = {
     "timestamp": ("datetime64[ns]", "datetime64", "datetime", "timestamp[ns]"),
 }
 """Types of columns of a job file, and their names in pandas, NumPy, Polars and Arrow, in lower case."""
-OF_PANDAS = ("Int64", "UInt64", "Float64", "boolean", "string")
+OF_PANDAS = ("Int64", "UInt64", "Float64", "boolean", "string", "string[python]", "object")
 """Types of pandas that hold missing values. A DataFrame gets them, and those that end in ``[pyarrow]``, unchanged."""
 WITHOUT = "; for what the engine lacks, read the column as str, and convert it in the function"
 
@@ -59,7 +59,7 @@ def read_csv(
     :param names: the columns of files without a header.
     :param usecols: the names of the columns to read, in this order.
     :param dtype: the types of some columns by name (``{"zip": str}``), or ``str`` for all. A DataFrame has the nullable
-        types of pandas (``"Int64"``, ``"boolean"``, ``"string"``) that are named here.
+        types of pandas (``"Int64"``, ``"boolean"``, ``"string"``) and ``object`` where they are named here.
     :param skiprows: the number of lines before the header.
     :param nrows: the number of rows to read, counted over all files.
     :param encoding: the encoding of the files, such as ``"latin-1"``; by default UTF-8.
@@ -215,17 +215,21 @@ def _types(dtype: Any, owner: str) -> Any:
         return {}, {}
     if isinstance(dtype, Mapping):
         types = {str(column): _type(given, f"{owner}: dtype of {column!r}") for column, given in dtype.items()}
-        texts = {str(column): str(given) for column, given in dtype.items()}
+        texts = {str(column): _word(given) for column, given in dtype.items()}
         return types, {
             column: text for column, text in texts.items() if text in OF_PANDAS or text.endswith("[pyarrow]")
         }
-    if (kind := _type(dtype, f"{owner}: dtype")) == "string":
-        return kind, {}
+    if _word(dtype) == "str":
+        return "string", {}
     raise TypeError(f"{owner}: dtype is one type for all columns only if this is str; pass a mapping of names to types")
 
 
+def _word(given: Any) -> str:
+    return given.__name__ if isinstance(given, type) else str(given)
+
+
 def _type(given: Any, owner: str) -> str:
-    text = str(getattr(given, "__name__", given) if isinstance(given, type) else given).lower()
+    text = _word(given).lower()
     # `string[pyarrow]`, `int64[pyarrow]`
     word = text if text.startswith(("datetime64", "timestamp")) else text.partition("[")[0]
     for kind, known in TYPES.items():

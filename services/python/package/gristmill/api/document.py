@@ -91,11 +91,14 @@ def document_of(
     if paths is not None:
         form["dtypes"] = _dtypes_of(paths)
         document["inputs"], is_table = _of_paths(what, paths, wanted, is_script)
-        if is_script and form["dtypes"]:
-            name, dtype = next(iter(form["dtypes"].items()))
-            raise TypeError(f"dtype of {name!r}: an entry script gets no {dtype}: pass the type without missing values")
+        for name, dtype in form["dtypes"].items() if is_script else ():
+            if dtype != "object":  # Of its texts, each is an object.
+                raise TypeError(
+                    f"dtype of {name!r}: an entry script gets no {dtype}: pass the type without missing values"
+                )
         form["argument"] = (wanted or "pandas") if is_table else "list"
-        form["of_lines"] = is_table and given.are_json_lines(paths)
+        form["of_lines"] = is_table and given.are_of("jsonl", paths)
+        form["of_parquet"] = is_table and given.are_of("parquet", paths)
         if each and is_table:
             form["argument"] = "lines" if form["of_lines"] else "records"
         if mini_batch_size is not None:

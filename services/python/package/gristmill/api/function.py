@@ -52,7 +52,10 @@ TAKES_PANDAS = {"pandas": "files", "frame": "memory", "series": "memory", "frame
 TAKES_ITEMS = ("items", "lines")
 CONTINUED = "continued"
 """Marks a folder whose job has continued after another content of a file: its result is that of no call."""
-FORM = ("argument", "each", "concurrency", "is_named", "dtype", "dtypes", "shape", "of_lines", "working_folder")
+FORM = (
+    *("argument", "each", "concurrency", "is_named", "dtype", "dtypes", "shape", "of_lines", "of_parquet"),
+    "working_folder",
+)
 """Settings of the form of the argument."""
 SPECIAL = ("state", "context")
 """Names of parameters that do not get the mini-batch."""

@@ -18,7 +18,10 @@ from gristmill.api.same import by_value, dumps_alike
 LIKE_URL = re.compile(r"[a-z][a-z0-9+.-]*://|(s3a?|gs|az|adl|azure|abfss?|https?|file)(:|//)", re.IGNORECASE)
 # Not `.txt` and `.json`, which are more often documents than tables: the type of the function's argument decides.
 TABLE_NAMES = re.compile(r"\.(csv|tsv|jsonl|ndjson)(\.gz|\.zst)?$|\.(parquet|pq)$", re.IGNORECASE)
-LINES = re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE)
+NAMES = {
+    "jsonl": re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE),
+    "parquet": re.compile(r"\.(parquet|pq)$", re.IGNORECASE),
+}
 UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30}
 PICKLED = "item"
 """Name of the key, or of the column of an array, that holds objects of a list."""
@@ -108,10 +111,12 @@ def looks_tabular(inputs: list[dict[str, Any]]) -> bool:
     )
 
 
-def are_json_lines(inputs: list[dict[str, Any]]) -> bool:
-    """Returns whether the inputs are JSON lines: as described, or by their names."""
+def are_of(form: str, inputs: list[dict[str, Any]]) -> bool:
+    """Returns whether the inputs have this format, ``jsonl`` or ``parquet``: as described, or by their names."""
     return all(
-        one["format"] == "jsonl" if "format" in one else all(LINES.search(_first_name(path)) for path in one["paths"])
+        one["format"] == form
+        if "format" in one
+        else all(NAMES[form].search(_first_name(path)) for path in one["paths"])
         for one in inputs
     )
 
