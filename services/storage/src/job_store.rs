@@ -231,7 +231,7 @@ impl JobStore {
 
     /// Stores the properties that distinguish the job from others.
     pub async fn put_identity(&self, identity: Bytes) -> Result<()> {
-        self.objects.put("plan/identity.json", identity).await
+        self.commits.put("plan/identity.json", identity).await
     }
 
     /// Returns the properties that distinguish the job from others, if they are stored.
