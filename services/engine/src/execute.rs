@@ -248,7 +248,7 @@ impl Execution<'_> {
         results.abandon();
         let completed = result.as_ref().is_ok_and(|result| result.state == JobState::Completed);
         stop.raise(if completed { Stop::Finish } else { Stop::Kill });
-        // Processes may take a second to exit. Who has seen the result may write that output meanwhile.
+        // The output is complete, so another job may write it while the processes of this one exit.
         let output = output.filter(|_| !completed);
         end_agents(&mut agents, events).await;
         drop((shown, output));

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use job_file::nearest;
+use job_file::did_you_mean;
 use protocol::{Allocation, Counts, JobResult, JobSpec, JobState, Progress, WaitsFor, is_job_id};
 use reducer::Reducer;
 use storage::{JobStore, NOT_A_STORE, SeenWorker, TargetStore};
@@ -240,8 +240,7 @@ impl Jobs {
             true => self.place(),
             false => format!("{}, which {NOT_A_STORE}", self.place()),
         };
-        let nearest = nearest(wanted, ids.iter().map(|id| name_of(id)));
-        let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"));
+        let hint = did_you_mean(wanted, ids.iter().map(|id| name_of(id)));
         let problem = format!("there is no job {wanted:?} in {place}{hint}");
         Error::NoSuchJob { problem, target: self.target().clone() }
     }

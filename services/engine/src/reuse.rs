@@ -121,8 +121,8 @@ impl Engine {
 
 impl Jobs {
     /// Returns the result of an earlier job, if a new one would compute the same, and records that it is reused; otherwise
-    /// the reason, if people should know it. There is none if the same job has not ended. `digest`: that of the inputs,
-    /// once it is known.
+    /// the reason, if people should know it. `Err(None)`: it may also be the same job, which has not ended. `digest`: that
+    /// of the inputs, once it is known.
     pub(crate) async fn reused(
         &self,
         parsed: &Parsed,

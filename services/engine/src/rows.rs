@@ -49,7 +49,7 @@ impl Jobs {
             schema: schema.as_ref(),
             with_lines: false,
         });
-        // After they were read.
+        // Only now, because another program may change a file while it is read.
         check_input(&descriptor, &job_id, true)?;
         let decoded = decoded.map_err(anyhow::Error::from)?;
         let write = || format!("write {}", to.display());

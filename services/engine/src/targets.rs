@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use job_file::{nearest, not_kept};
+use job_file::{did_you_mean, not_kept};
 use protocol::ItemPath;
 use storage::TargetStore;
 
@@ -199,8 +199,7 @@ impl TargetChoice {
 
 fn from_file(name: &str, file: &TargetsFile) -> crate::Result<Target> {
     let Some(entry) = file.targets.get(name) else {
-        let nearest = nearest(name, file.targets.keys().map(String::as_str));
-        let hint = nearest.map_or(String::new(), |nearest| format!("; did you mean {nearest:?}?"));
+        let hint = did_you_mean(name, file.targets.keys().map(String::as_str));
         return Err(without_target(&format!("there is no compute target {name:?}{hint}"), file));
     };
     if let Some(unset) = &entry.unset {

@@ -69,7 +69,7 @@ pub use identity::{Difference, Identity, JobPart, RunPeriod};
 pub use keys::settable;
 pub use load::{Parsed, load, renew_script, script_has_changed};
 pub use paths::not_kept;
-pub use problem::{Problem, STDIN, nearest, shown};
+pub use problem::{Problem, STDIN, did_you_mean, nearest, shown};
 pub use reference::with_tables;
 pub use snapshot::{Incomplete, pack_script};
 

@@ -91,7 +91,7 @@ impl Fault {
         Self::of(NOTHING, allowed)
     }
 
-    /// Creates the fault of a name that is none of `known`. The message suggests a similar one.
+    /// Creates the fault of an unknown name. Its message suggests the nearest of the known ones.
     pub fn unknown<'n>(
         name: &str,
         known: impl IntoIterator<Item = &'n str>,

@@ -120,7 +120,7 @@ impl Error {
             | object_store::Error::Unauthenticated { .. }) => {
                 Self::Denied { object, source: Answer(error).into() }
             }
-            // S3 answers so with status 400.
+            // S3 sends these codes with status 400.
             error
                 if EXPIRED.iter().any(|code| deepest_cause(&error).to_string().contains(code)) =>
             {

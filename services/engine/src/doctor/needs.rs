@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use protocol::JobSpec;
 
-use super::Report;
+use super::{CheckState, Report};
+use crate::Remedy;
 use crate::words::duration;
 
 const LOST_DELIVERY_MAX: u32 = 10;
@@ -30,6 +31,27 @@ impl Needs {
         });
         let lost = spec.map_or(LOST_DELIVERY_MAX, |spec| spec.lost_delivery_max);
         Self { held, deliveries: lost + 1, retention: job_length.max(held.unwrap_or_default()) }
+    }
+
+    /// Compares how long a job holds a message with what a broker allows; `limit`: the same, for people. Returns that time
+    /// if it is too long.
+    pub fn judge_hold(
+        &self,
+        allowed: Duration,
+        limit: &str,
+        check: &str,
+        report: &mut Report,
+    ) -> Option<Duration> {
+        let Some(held) = self.held else {
+            report.add(check, CheckState::Ok, limit, Remedy::CheckForJob);
+            return None;
+        };
+        if held > allowed {
+            return Some(held);
+        }
+        let longest = duration(held.as_secs_f64());
+        report.ok(check, format!("{limit}; the job holds a message for {longest} at most"));
+        None
     }
 
     /// Compares how long a broker keeps messages with the longest job.

@@ -6,11 +6,11 @@ use queue::DEAD_LETTERS;
 use serde_json::Value;
 use url::Url;
 
+use super::Report;
 use super::management::{Management, QueueFacts, ServerTimeout, consumer_timeout_by_ctl};
 use super::needs::Needs;
-use super::{CheckState, Report};
 use crate::words::duration;
-use crate::{QueueAddress, Remedy, Target};
+use crate::{QueueAddress, Target};
 
 const CONSUMER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
 /// The first release in which a queue can have a consumer timeout of its own.
@@ -161,15 +161,8 @@ fn judge_timeout(
         );
         return report.failed(check, message);
     }
-    let Some(held) = needs.held else {
-        return report.add(check, CheckState::Ok, limit, Remedy::CheckForJob);
-    };
-    let longest = duration(held.as_secs_f64());
-    if held <= timeout {
-        let message = format!("{limit}; the job holds a message for {longest} at most");
-        return report.ok(check, message);
-    }
-    let milliseconds = held.as_millis();
+    let Some(held) = needs.judge_hold(timeout, &limit, check, report) else { return };
+    let (longest, milliseconds) = (duration(held.as_secs_f64()), held.as_millis());
     let fix = match release(version) >= OWN_TIMEOUT_SINCE {
         true => format!("set a policy `consumer-timeout` of {milliseconds} on the task queue"),
         false => format!("set `consumer_timeout = {milliseconds}` in the server's rabbitmq.conf"),
@@ -195,7 +188,7 @@ fn release(version: &str) -> (u32, u32) {
 mod tests {
     use std::path::Path;
 
-    use super::super::Check;
+    use super::super::{Check, CheckState};
     use super::*;
 
     fn facts(json: &str) -> QueueFacts {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use queue::{DEAD_LETTERS, SqsAttributes, SqsQueue};
 
+use super::Report;
 use super::needs::Needs;
-use super::{CheckState, Report};
 use crate::words::duration;
-use crate::{QueueAddress, Remedy, Target};
+use crate::{QueueAddress, Target};
 
 /// SQS ends a lease after this time, even if it is extended.
 const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
@@ -31,14 +31,8 @@ pub async fn check(
 /// Compares the longest lease of SQS with the needs of a job.
 pub fn judge_lease(needs: &Needs, report: &mut Report) {
     let (check, limit) = ("lease", duration(LEASE_MAX.as_secs_f64()));
-    let Some(held) = needs.held else {
-        return report.add(check, CheckState::Ok, limit, Remedy::CheckForJob);
-    };
+    let Some(held) = needs.judge_hold(LEASE_MAX, &limit, check, report) else { return };
     let longest = duration(held.as_secs_f64());
-    if held <= LEASE_MAX {
-        let message = format!("{limit}; the job holds a message for {longest} at most");
-        return report.ok(check, message);
-    }
     let message = format!(
         "the job may hold a message for {longest}, and SQS allows {limit}; lower run_invocation_timeout and make \
          mini-batches smaller, or use RabbitMQ"
@@ -85,6 +79,7 @@ mod tests {
 
     use queue::Redrive;
 
+    use super::super::CheckState;
     use super::*;
 
     fn judged(attributes: SqsAttributes) -> Vec<CheckState> {

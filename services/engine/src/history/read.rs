@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use protocol::{Attempt, RecordError, ResultEvent, decode_records};
+use protocol::{Attempt, ResultEvent, decode_records};
 use storage::JobStore;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -58,10 +58,10 @@ impl FoundJob {
             let mut reads = reads.buffered(segments_ahead());
             while let Some(read) = reads.next().await {
                 let segment = match read.context("read a segment of the ledger")?? {
-                    Some(Ok(segment)) => segment,
-                    None => break,
+                    Decoded::Whole(segment) => segment,
+                    Decoded::Missing => break,
                     // A machine that stopped may have left the last segment incomplete; `retry` replaces it.
-                    Some(Err(_)) => {
+                    Decoded::Damaged => {
                         unreadable = Some(next);
                         break;
                     }
@@ -145,20 +145,31 @@ fn segments_ahead() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(SEGMENTS_AHEAD_MAX)
 }
 
-/// Reads and decodes a segment, which may be damaged. `None`: it was never committed.
-async fn decoded(store: &JobStore, segment: u32) -> Result<Option<Result<Segment, RecordError>>> {
+/// A segment that was never committed, or one that may be damaged.
+enum Decoded {
+    Missing,
+    Damaged,
+    Whole(Segment),
+}
+
+impl Decoded {
+    fn of(bytes: &Bytes) -> Self {
+        Segment::decode(bytes).map_or(Self::Damaged, Self::Whole)
+    }
+}
+
+/// Reads and decodes a segment.
+async fn decoded(store: &JobStore, segment: u32) -> Result<Decoded> {
     let bytes = match store.segment(u64::from(segment)).await {
-        Err(storage::Error::Damaged { .. }) => {
-            return Ok(Some(Err(RecordError::Truncated { offset: 0 })));
-        }
+        Err(storage::Error::Damaged { .. }) => return Ok(Decoded::Damaged),
         read => read.context("read the ledger")?,
     };
-    let Some(bytes) = bytes else { return Ok(None) };
+    let Some(bytes) = bytes else { return Ok(Decoded::Missing) };
     if bytes.len() < SMALL_SEGMENT_BYTES {
-        return Ok(Some(Segment::decode(&bytes)));
+        return Ok(Decoded::of(&bytes));
     }
-    let decoding = tokio::task::spawn_blocking(move || Segment::decode(&bytes));
-    decoding.await.context("decode a segment of the ledger").map(Some)
+    let decoding = tokio::task::spawn_blocking(move || Decoded::of(&bytes));
+    decoding.await.context("decode a segment of the ledger")
 }
 
 async fn recorded_attempt(

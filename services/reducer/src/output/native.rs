@@ -1,7 +1,7 @@
 //! The final file in a native format: the rows of all mini-batches, in their order.
 //!
-//! Formatting takes longer than reading and writing. So this thread reads batches of rows, several others format them, each in
-//! its turn, and one writes the texts in the same turns, which are the order of the file.
+//! Formatting takes longer than reading and writing. So one thread reads the rows and hands them out in turn, several threads
+//! format them, and another one takes their texts in the same turn, which keeps the order, and writes them.
 
 use std::io::Write;
 use std::num::NonZero;
@@ -84,7 +84,7 @@ fn write_lines(
             let (formatted, text) = mpsc::sync_channel(1);
             formatting.push(scope.spawn(move || {
                 let mut texts = pieces.iter().map(|piece| format(lines, &piece));
-                // Nobody receives them any more if they cannot be written.
+                // Fails once the writer has failed, and receives no more.
                 let _ = texts.try_for_each(|text| formatted.send(text));
             }));
             formatters.push(formatter);
@@ -94,7 +94,7 @@ fn write_lines(
             let mut beginning = Vec::new();
             lines.begin(&mut beginning);
             into.write_all(&beginning)?;
-            // The first formatter without a text was to have the piece after the last one.
+            // The pieces have ended when the formatter whose turn it is has none.
             for text in texts.iter().cycle().map_while(|text| text.recv().ok()) {
                 into.write_all(&text?)?;
             }
@@ -107,7 +107,7 @@ fn write_lines(
         for formatting in formatting {
             formatting.join().unwrap_or_else(|panic| resume_unwind(panic));
         }
-        // If it fails, reading stops for want of a receiver.
+        // Its error comes first: without a writer, reading fails as well.
         writing.join().unwrap_or_else(|panic| resume_unwind(panic))?;
         read
     })
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(found, b"header\n");
     }
 
-    /// A file in a file system that has room for so many bytes.
+    /// A file on a disk with room for this many bytes.
     struct Full(usize);
 
     impl Write for Full {

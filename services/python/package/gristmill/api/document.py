@@ -92,13 +92,13 @@ def document_of(
         form["dtypes"] = _dtypes_of(paths)
         document["inputs"], is_table = _of_paths(what, paths, wanted, is_script)
         for name, dtype in form["dtypes"].items() if is_script else ():
-            if dtype != "object":  # Of its texts, each is an object.
+            if dtype != "object":  # A script gets text as objects anyway.
                 raise TypeError(
                     f"dtype of {name!r}: an entry script gets no {dtype}: pass the type without missing values"
                 )
         form["argument"] = (wanted or "pandas") if is_table else "list"
-        form["of_lines"] = is_table and given.are_of("jsonl", paths)
-        form["of_parquet"] = is_table and given.are_of("parquet", paths)
+        form["of_lines"] = is_table and given.have_format(paths, "jsonl")
+        form["of_parquet"] = is_table and given.have_format(paths, "parquet")
         if each and is_table:
             form["argument"] = "lines" if form["of_lines"] else "records"
         if mini_batch_size is not None:

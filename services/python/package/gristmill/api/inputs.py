@@ -18,7 +18,7 @@ from gristmill.api.same import by_value, dumps_alike
 LIKE_URL = re.compile(r"[a-z][a-z0-9+.-]*://|(s3a?|gs|az|adl|azure|abfss?|https?|file)(:|//)", re.IGNORECASE)
 # Not `.txt` and `.json`, which are more often documents than tables: the type of the function's argument decides.
 TABLE_NAMES = re.compile(r"\.(csv|tsv|jsonl|ndjson)(\.gz|\.zst)?$|\.(parquet|pq)$", re.IGNORECASE)
-NAMES = {
+NAMES_OF_FORMAT = {
     "jsonl": re.compile(r"\.(jsonl|ndjson)(\.gz|\.zst)?$", re.IGNORECASE),
     "parquet": re.compile(r"\.(parquet|pq)$", re.IGNORECASE),
 }
@@ -111,12 +111,12 @@ def looks_tabular(inputs: list[dict[str, Any]]) -> bool:
     )
 
 
-def are_of(form: str, inputs: list[dict[str, Any]]) -> bool:
+def have_format(inputs: list[dict[str, Any]], form: str) -> bool:
     """Returns whether the inputs have this format, ``jsonl`` or ``parquet``: as described, or by their names."""
     return all(
         one["format"] == form
         if "format" in one
-        else all(NAMES[form].search(_first_name(path)) for path in one["paths"])
+        else all(NAMES_OF_FORMAT[form].search(_first_name(path)) for path in one["paths"])
         for one in inputs
     )
 
