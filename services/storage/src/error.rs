@@ -12,8 +12,8 @@ use crate::Result;
 /// The cause of an error.
 pub type Source = Box<dyn StdError + Send + Sync>;
 
-/// Codes of answers to credentials that were valid once.
-const EXPIRED: [&str; 2] = ["<Code>ExpiredToken</Code>", "<Code>InvalidToken</Code>"];
+/// Codes of S3 for credentials that were valid once.
+pub(crate) const EXPIRED: [&str; 2] = ["ExpiredToken", "InvalidToken"];
 
 /// The failure of a call. Every message names the object.
 ///
@@ -122,7 +122,8 @@ impl Error {
             }
             // S3 sends these codes with status 400.
             error
-                if EXPIRED.iter().any(|code| deepest_cause(&error).to_string().contains(code)) =>
+                if element(&deepest_cause(&error).to_string(), "Code")
+                    .is_some_and(|code| EXPIRED.contains(&code)) =>
             {
                 Self::Denied { object, source: Answer(error).into() }
             }
@@ -235,15 +236,17 @@ pub fn deepest_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdErr
 /// Returns the deepest cause in one line. For an answer in XML, this is its message and code.
 pub(crate) fn short_message(error: &(dyn StdError + 'static)) -> String {
     let text = deepest_cause(error).to_string();
-    let element = |name: &str| {
-        let (_, rest) = text.split_once(&format!("<{name}>"))?;
-        rest.split_once(&format!("</{name}>")).map(|(value, _)| value)
-    };
-    let short = match (element("Code"), element("Message")) {
+    let short = match (element(&text, "Code"), element(&text, "Message")) {
         (Some(code), Some(message)) => Cow::Owned(format!("{message} ({code})")),
         _ => Cow::Borrowed(text.as_str()),
     };
     short.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the content of an element of an answer in XML.
+fn element<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    rest.split_once(&format!("</{name}>")).map(|(value, _)| value)
 }
 
 /// The failure of a request, in the words of the service or of the deepest cause.

@@ -15,7 +15,7 @@ use object_store::path::Path as ObjectPath;
 use url::Url;
 
 use super::Sending;
-use crate::error::{RequestFailure, Source, short_message};
+use crate::error::{EXPIRED, RequestFailure, Source, short_message};
 use crate::{Error, Result};
 
 /// An object on S3.
@@ -206,7 +206,7 @@ where
     });
     match (code.as_str(), status) {
         ("NoSuchUpload", _) => Error::Superseded { object },
-        (_, Some(401 | 403)) | ("ExpiredToken" | "InvalidToken", _) => {
+        (code, status) if matches!(status, Some(401 | 403)) || EXPIRED.contains(&code) => {
             Error::Denied { object, source }
         }
         _ => Error::Unavailable { object, source },
