@@ -10,6 +10,8 @@ use tracing_subscriber::fmt::time::FormatTime;
 
 /// Seeds of each run; `GRISTMILL_SEEDS` asks for more.
 const SEEDS: u64 = 400;
+/// One seed of so many is played twice.
+const PLAYED_TWICE: u64 = 8;
 /// Numbers of large jobs beside a small one.
 const LARGE_JOBS: [u64; 6] = [1, 2, 5, 9, 20, 50];
 /// Seeds of each.
@@ -22,6 +24,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Plays seeds on all cores until a rule breaks; of several broken seeds it returns the lowest, on any number of cores.
+/// Panics if a seed plays in two ways.
 fn play(seeds: u64, bug: Option<Bug>) -> (Vec<Played>, Option<(u64, Violation)>) {
     let (next, played) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let broken = Mutex::new(None::<(u64, Violation)>);
@@ -35,7 +38,13 @@ fn play(seeds: u64, bug: Option<Bug>) -> (Vec<Played>, Option<(u64, Violation)>)
                         return;
                     }
                     match run(Scenario { seed, bug }) {
-                        Ok(one) => played.lock().expect("no holder panics").push(one),
+                        Ok(one) => {
+                            if seed.is_multiple_of(PLAYED_TWICE) {
+                                let again = run(Scenario { seed, bug }).expect("no rule broke");
+                                assert_eq!(format!("{one:?}"), format!("{again:?}"), "seed {seed}");
+                            }
+                            played.lock().expect("no holder panics").push(one);
+                        }
                         Err(violation) => {
                             next.store(seeds, Ordering::SeqCst);
                             let mut broken = broken.lock().expect("no holder panics");
@@ -96,15 +105,6 @@ fn one_seed() {
         run(Scenario { seed, bug: None })
             .unwrap_or_else(|violation| panic!("seed {seed}: {violation}"))
     );
-}
-
-#[test]
-fn equal_seeds_play_equally() {
-    for seed in 0..50 {
-        let once = run(Scenario { seed, bug: None }).map(|played| format!("{played:?}"));
-        let again = run(Scenario { seed, bug: None }).map(|played| format!("{played:?}"));
-        assert_eq!(once, again, "seed {seed}");
-    }
 }
 
 /// A small job does not wait for large ones that have every node.
