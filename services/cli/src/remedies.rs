@@ -202,10 +202,9 @@ mod tests {
 
     #[test]
     fn remedy_of_an_error_has_the_flags_of_its_target() {
-        let (job_id, target) = ("a-1".to_owned(), TargetRef::Named("prod".to_owned()));
-        let error = engine::Error::NotEnded { job_id, target };
-        let text = message(&error.into());
-        assert!(text.ends_with("; continue with: gristmill retry a-1 --target prod"), "{text}");
+        let (problem, target) = ("no such job".to_owned(), TargetRef::Named("prod".to_owned()));
+        let text = message(&engine::Error::NoSuchJob { problem, target }.into());
+        assert!(text.ends_with("; list the jobs with: gristmill jobs --target prod"), "{text}");
         let busy = engine::Error::from(Busy::Running("a-1".to_owned()));
         assert_eq!(
             message(&busy.into()),

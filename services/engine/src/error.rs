@@ -6,7 +6,7 @@
 
 use job_file::Problem;
 
-use crate::{Busy, Fixable, Remedy, TargetRef};
+use crate::{Busy, Remedy, TargetRef};
 
 /// Result of a request to the engine.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -28,24 +28,13 @@ pub enum Error {
         /// The target of the jobs.
         target: TargetRef,
     },
-    /// The job has been removed.
-    #[error("job {job_id} has been removed")]
-    Removed {
-        /// The job.
-        job_id: String,
-    },
-    /// The job has not ended.
-    #[error("job {job_id} has not ended")]
-    NotEnded {
-        /// The job.
-        job_id: String,
-        /// Its target.
-        target: TargetRef,
-    },
+    /// This job has been removed.
+    #[error("job {0} has been removed")]
+    Removed(String),
     /// The job, its inputs or its target do not allow the request, for this reason.
     #[error("{0}")]
     Refused(String),
-    /// Anything else. Its chain may hold a [`Fixable`].
+    /// Anything else. Its chain may hold a [`Fixable`](crate::Fixable).
     #[error(transparent)]
     Other(anyhow::Error),
 }
@@ -55,9 +44,6 @@ impl Error {
     pub fn remedy(&self) -> Option<Remedy> {
         match self {
             Self::NoSuchJob { target, .. } => Some(Remedy::ListJobs(target.clone())),
-            Self::NotEnded { job_id, target } => {
-                Some(Remedy::Retry { job_id: job_id.clone(), target: target.clone() })
-            }
             Self::Other(error) => Remedy::of(error),
             _ => None,
         }
@@ -78,12 +64,6 @@ impl From<anyhow::Error> for Error {
     }
 }
 
-impl From<Fixable> for Error {
-    fn from(error: Fixable) -> Self {
-        Self::Other(error.into())
-    }
-}
-
 impl From<storage::Error> for Error {
     fn from(error: storage::Error) -> Self {
         Self::Other(error.into())
@@ -95,15 +75,16 @@ mod tests {
     use anyhow::Context;
 
     use super::*;
+    use crate::Fixable;
 
     fn removed() -> Error {
-        Error::Removed { job_id: "a-1".to_owned() }
+        Error::Removed("a-1".to_owned())
     }
 
     #[test]
     fn condition_survives_conversion_to_anyhow() {
         let passed = |error: anyhow::Error| Error::from(error);
-        assert!(matches!(passed(removed().into()), Error::Removed { job_id } if job_id == "a-1"));
+        assert!(matches!(passed(removed().into()), Error::Removed(job_id) if job_id == "a-1"));
         assert!(matches!(
             passed(Busy::Running("a-1".to_owned()).into()),
             Error::Busy(Busy::Running(_))
@@ -114,14 +95,13 @@ mod tests {
 
     #[test]
     fn remedy_is_found_behind_contexts() {
-        let target = || TargetRef::Named("prod".to_owned());
-        let retry = Remedy::Retry { job_id: "a-1".to_owned(), target: target() };
-        let error = || Error::NotEnded { job_id: "a-1".to_owned(), target: target() };
-        let behind = anyhow::Error::from(error()).context("retry the job");
+        let target = TargetRef::Named("prod".to_owned());
+        let retry = Remedy::Retry { job_id: "a-1".to_owned(), target };
+        let error = || Fixable::error("job a-1 has not ended", retry.clone());
+        let behind = error().context("retry the job");
         assert_eq!(Remedy::of(&behind), Some(retry.clone()));
         assert_eq!(Remedy::of(&Error::Other(behind).into()), Some(retry.clone()));
-        let fixable = Error::Other(Fixable::error("no queue", retry.clone()));
-        assert_eq!(Remedy::of(&fixable.into()), Some(retry));
+        assert_eq!(Remedy::of(&Error::Other(error()).into()), Some(retry));
         assert_eq!(Remedy::of(&removed().into()), None);
     }
 }

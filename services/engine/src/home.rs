@@ -242,7 +242,7 @@ impl Home {
         lock: fn(&File) -> Result<(), TryLockError>,
     ) -> Result<Option<Lock>> {
         let path = self.job_folder(job_id).join("lock");
-        let removed = || Error::Removed { job_id: job_id.to_owned() }.into();
+        let removed = || Error::Removed(job_id.to_owned()).into();
         let file = match File::options().create(true).truncate(false).write(true).open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(removed()),
             file => file.with_context(|| format!("write {}", path.display()))?,

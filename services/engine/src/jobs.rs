@@ -247,7 +247,7 @@ impl Jobs {
 
     /// Reads a job that existed a moment ago.
     pub(crate) async fn known_job(&self, job_id: &str) -> crate::Result<FoundJob> {
-        self.job(job_id).await?.ok_or_else(|| Error::Removed { job_id: job_id.to_owned() })
+        self.job(job_id).await?.ok_or_else(|| Error::Removed(job_id.to_owned()))
     }
 
     /// Returns the job of this name that has not ended, if it takes precedence over the newest.

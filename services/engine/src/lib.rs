@@ -69,7 +69,6 @@ mod job_id;
 mod jobs;
 mod list;
 mod logs;
-mod mini_batches;
 mod own_paths;
 mod printed;
 mod priority;

@@ -226,9 +226,7 @@ impl Engine {
         };
         if is_ending && is_served(&jobs, &found.store, &job_id).await? {
             nothing_missing(NothingMissing::Ending, None);
-            return Ok(Retry::NothingMissing(
-                submission(found.store, found.spec, store, target).await?,
-            ));
+            return Ok(Retry::NothingMissing(submission(found, store, target).await?));
         }
         // Also takes back a request to cancel that no reducer has seen yet, and an end without a result.
         let has_ended =
@@ -249,18 +247,18 @@ impl Engine {
             }
             false => None,
         };
-        let FoundJob { store: job, spec, .. } = found;
+        let job = &found.store;
         let unfinished = Unfinished::new(reducer.tally(), Default::default());
         if begun.is_none() && !options.republish && lost.is_empty() {
-            let is_planned = job.plan_complete().await?.is_some() && !plan_is_damaged(&job).await?;
+            let is_planned = job.plan_complete().await?.is_some() && !plan_is_damaged(job).await?;
             let state = match is_planned {
                 true => Some(NothingMissing::Published),
-                false if is_being_planned(&job).await? => Some(NothingMissing::BeingPlanned),
+                false if is_being_planned(job).await? => Some(NothingMissing::BeingPlanned),
                 false => None,
             };
             if let Some(state) = state {
                 nothing_missing(state, unfinished.count());
-                return Ok(Retry::NothingMissing(submission(job, spec, store, target).await?));
+                return Ok(Retry::NothingMissing(submission(found, store, target).await?));
             }
         }
         if begun.as_ref().is_some_and(|begun| begun.is_live)
@@ -268,11 +266,11 @@ impl Engine {
             && lost.is_empty()
         {
             events.notice(Notice::RoundRequested(job_id.clone()));
-            return Ok(Retry::RoundBegun(submission(job, spec, store, target).await?));
+            return Ok(Retry::RoundBegun(submission(found, store, target).await?));
         }
         job.forget_published().await?;
-        events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &spec, begun)));
-        Ok(Retry::Submission(open_job(job, spec, store, target, events).await?))
+        events.notice(Notice::Continuing(unfinished.explain(reducer.tally(), &found.spec, begun)));
+        Ok(Retry::Submission(open_job(found, store, target, events).await?))
     }
 
     /// Sends the script as it is now, if its folder is here and it has changed.
@@ -350,28 +348,26 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
 
 /// Opens a job of a target that is described. Warns if it has to wait.
 pub(crate) async fn open_job(
-    job: JobStore,
-    spec: JobSpec,
+    job: FoundJob,
     store: TargetStore,
     target: &Target,
     events: &Events,
 ) -> crate::Result<Box<Submission>> {
-    enter(&spec, &store, target).await?;
-    if store.is_being_removed(&spec.job_id).await? {
-        store.mark_ended(&spec.job_id).await?;
-        let job_id = spec.job_id;
+    let job_id = &job.spec.job_id;
+    enter(&job.spec, &store, target).await?;
+    if store.is_being_removed(job_id).await? {
+        store.mark_ended(job_id).await?;
         return Err(Error::Refused(format!(
             "job {job_id} cannot be continued, because a clean-up of the target is removing it"
         )));
     }
-    let submission = submission(job, spec, store, target).await?;
+    let submission = submission(job, store, target).await?;
     submission.warn(true, events).await;
     Ok(submission)
 }
 
 async fn submission(
-    job: JobStore,
-    spec: JobSpec,
+    FoundJob { store: job, spec, .. }: FoundJob,
     store: TargetStore,
     target: &Target,
 ) -> crate::Result<Box<Submission>> {
@@ -398,10 +394,6 @@ async fn is_being_planned(job: &JobStore) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use protocol::PlanPosition;
-    use storage::{LeftOut, PlanComplete};
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -416,36 +408,5 @@ mod tests {
             job.put_planning("2".to_owned()).await.expect("writable");
         };
         assert!(tokio::join!(is_being_planned(&job), planner).0.expect("readable"));
-    }
-
-    #[tokio::test]
-    async fn every_chunk_of_a_plan_is_checked() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let job = JobStore::local(folder.path()).expect("it is there");
-        assert!(!plan_is_damaged(&job).await.expect("readable"), "it is not complete");
-        let (chunks, of_last) = (40, 7);
-        let plan = PlanComplete {
-            mini_batches: PlanPosition::first_of(chunks - 1) + of_last,
-            items: None,
-            files: 0,
-            inputs_digest: String::new(),
-            left_out: LeftOut::default(),
-        };
-        let lines = |count: usize| Bytes::from("{}\n".repeat(count));
-        let whole = |chunk| lines(PlanPosition::numbers_of(chunk, plan.mini_batches).count());
-        for chunk in 0..chunks {
-            job.create_plan_chunk(chunk, whole(chunk)).await.expect("writable");
-        }
-        job.put_plan_complete(&plan).await.expect("writable");
-        assert!(!plan_is_damaged(&job).await.expect("readable"));
-        for chunk in [0, 1, 16, 38, 39] {
-            job.replace_plan_chunk(chunk, lines(6)).await.expect("writable");
-            assert!(plan_is_damaged(&job).await.expect("readable"), "chunk {chunk} is truncated");
-            std::fs::remove_file(folder.path().join(format!("plan/{chunk:010}")))
-                .expect("it is there");
-            assert!(plan_is_damaged(&job).await.expect("readable"), "chunk {chunk} is missing");
-            job.replace_plan_chunk(chunk, whole(chunk)).await.expect("writable");
-        }
-        assert!(!plan_is_damaged(&job).await.expect("readable"));
     }
 }

@@ -8,10 +8,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use protocol::words::counted;
 use protocol::{
-    Attempt, Descriptor, Durability, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept,
-    PlanPosition, Rerun, TableSchema, Work,
+    Attempt, Descriptor, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept, PlanPosition, Rerun,
+    Work,
 };
-use reducer::{Rejects, Tally};
+use reducer::Rejects;
 use storage::{JobStore, PlanComplete};
 use worker::replace_paths;
 
@@ -20,14 +20,11 @@ use crate::retry::open_job;
 use crate::round::{check_input, check_script_is_there, take_script};
 use crate::run::{Locks, lock_output};
 use crate::submit::send_snapshots;
-use crate::targets::Target;
 use crate::{
-    Engine, Error, Events, Fixable, FoundJob, Jobs, Lock, Notice, Purpose, Remedy, StopRequest,
-    Submission, Unfinished, name_with, new_job_id,
+    Engine, Error, Events, Fixable, FoundJob, Jobs, Purpose, Remedy, StopRequest, Submission,
+    Target, name_with, new_job_id,
 };
 
-/// Maximum number of ids to try where machines share a store.
-const IDS_MAX: usize = 5;
 /// The part of the names of the objects that list the items to run.
 const OBJECT: &str = "separate";
 /// End of the names of jobs that run rejected items.
@@ -73,18 +70,6 @@ impl PlanExcerpt {
     }
 }
 
-/// A separate job without its specification, so that no command finds it yet.
-struct SeparateJob {
-    /// The job of which it runs a part.
-    from: String,
-    spec: JobSpec,
-    store: JobStore,
-    schemas: Vec<Option<TableSchema>>,
-    excerpt: PlanExcerpt,
-    /// Held until the job is written, so that no clean-up removes it.
-    home_lock: Option<Lock>,
-}
-
 impl Engine {
     /// Runs a part of a job of this machine in a job of its own. `source_directory`: a folder that replaces that of the entry
     /// script.
@@ -100,16 +85,10 @@ impl Engine {
         let job = jobs.with_script(wanted, source_directory).await?;
         self.check_script(&job.spec, false, events)?;
         self.check_gpus(&job.spec)?;
-        let prepared = jobs.prepared(job, separate_run).await?;
-        let lock =
-            home.try_lock_job(&prepared.spec.job_id)?.context("a new job is already locked")?;
-        let output = lock_output(&prepared.spec, home)?;
-        jobs.write(&prepared).await?;
-        let SeparateJob { spec, store, home_lock, .. } = prepared;
-        let locks = Locks::new(home, lock, output, &spec.job_id)?;
-        drop(home_lock);
-        let execution = Execution::new(FoundJob::new(store, spec), self);
-        self.execute(execution, locks, stop, events).await
+        let job = jobs.describe(job, separate_run).await?;
+        let lock = home.try_lock_job(&job.spec.job_id)?.context("a new job is already locked")?;
+        let locks = Locks::new(home, lock, lock_output(&job.spec, home)?, &job.spec.job_id)?;
+        self.execute(Execution::new(job, self), locks, stop, events).await
     }
 
     /// Creates a job that runs a part of a job of a compute target, and opens it. Its script is the one that was sent with
@@ -124,20 +103,12 @@ impl Engine {
     ) -> crate::Result<Box<Submission>> {
         let store = target.open_store().await?;
         let jobs = target.jobs(store.clone());
-        let job = jobs.with_script(wanted, source_directory).await?;
+        let mut job = jobs.with_script(wanted, source_directory).await?;
         if source_directory.is_some() {
             self.check_script(&job.spec, true, events)?;
+            send_snapshots(&mut job.spec, &store, self.home(), target.queue()?, events).await?;
         }
-        let mut prepared = jobs.prepared(job, separate_run).await?;
-        if source_directory.is_some() {
-            send_snapshots(&mut prepared.spec, &store, self.home(), target.queue()?, events)
-                .await?;
-        }
-        jobs.write(&prepared).await?;
-        let SeparateJob { spec, store: job, excerpt, .. } = prepared;
-        let unfinished = Unfinished::all(Some(excerpt.plan.len() as u64));
-        events.notice(Notice::Continuing(unfinished.explain(&Tally::default(), &spec, None)));
-        open_job(job, spec, store, target, events).await
+        open_job(jobs.describe(job, separate_run).await?, store, target, events).await
     }
 }
 
@@ -183,9 +154,8 @@ impl Jobs {
         wanted: &str,
         separate_run: SeparateRun,
     ) -> crate::Result<String> {
-        let prepared = self.prepared(self.with_script(wanted, None).await?, separate_run).await?;
-        self.write(&prepared).await?;
-        Ok(prepared.spec.job_id)
+        let job = self.with_script(wanted, None).await?;
+        Ok(self.describe(job, separate_run).await?.spec.job_id)
     }
 
     /// Finds a job, with its current script, or that of another folder.
@@ -204,12 +174,8 @@ impl Jobs {
         Ok(job)
     }
 
-    /// Makes a separate job: its folder and its place in the index, but not its specification.
-    async fn prepared(
-        &self,
-        job: FoundJob,
-        separate_run: SeparateRun,
-    ) -> crate::Result<SeparateJob> {
+    /// Creates a job that runs a part of `job`, with the script of `job`. Fails if a compute target has removed that script.
+    async fn describe(&self, job: FoundJob, separate_run: SeparateRun) -> crate::Result<FoundJob> {
         let from = job.spec.job_id.clone();
         let (mut excerpt, name, description) = match separate_run {
             SeparateRun::MiniBatch(mini_batch) => {
@@ -230,7 +196,17 @@ impl Jobs {
                 (self.rejects_of(&job).await?, name, description)
             }
         };
-        let (id, store, home_lock) = self.create(&name, job.spec.durability).await?;
+        let (id, durability) = (new_job_id(&name), job.spec.durability);
+        let (store, _turn) = match self {
+            Self::Here(home) => {
+                // Until the job is described, so that no clean-up removes it.
+                let turn = home.lock()?;
+                // Without a fingerprint, no later run finds it.
+                home.index()?.add("", &name, &id, durability)?;
+                (home.create_job(&id, durability)?, Some(turn))
+            }
+            Self::There { .. } => (self.store(&id)?, None),
+        };
         excerpt.plan.iter_mut().for_each(|descriptor| descriptor.job_id.clone_from(&id));
         let schemas = job.store.schemas().await.context("read the plan")?;
         let mut spec = job.spec.clone();
@@ -246,20 +222,14 @@ impl Jobs {
             spec.thresholds = ErrorThresholds { error_threshold: 0, ..ErrorThresholds::default() };
             (spec.node_count, spec.process_count_per_node) = (Some(1), Some(1));
         }
-        Ok(SeparateJob { from, spec, store, schemas, excerpt, home_lock })
-    }
-
-    /// Writes a separate job. Fails if a compute target does not have its script any more, which is that of the other job.
-    async fn write(&self, job: &SeparateJob) -> crate::Result<()> {
-        let SeparateJob { from, spec, store: objects, schemas, excerpt, .. } = job;
         let (mini_batches, items) = (excerpt.plan.len() as u64, excerpt.items());
         let files = items.unwrap_or(mini_batches);
         let complete = PlanComplete { mini_batches, items, files, ..PlanComplete::default() };
         let written = async {
             for (number, kept) in &excerpt.kept {
-                objects.put_part(&Kept::name(*number, OBJECT), kept.encode(b"").into()).await?;
+                store.put_part(&Kept::name(*number, OBJECT), kept.encode(b"").into()).await?;
             }
-            objects.put_schemas(schemas).await?;
+            store.put_schemas(&schemas).await?;
             for (number, chunk) in PlanPosition::divide(&excerpt.plan) {
                 let mut lines = Vec::new();
                 for descriptor in chunk {
@@ -267,19 +237,19 @@ impl Jobs {
                         .expect("descriptors always serialise");
                     lines.push(b'\n');
                 }
-                objects.create_plan_chunk(number, lines.into()).await?;
+                store.create_plan_chunk(number, lines.into()).await?;
             }
-            objects.put_plan_complete(&complete).await?;
+            store.put_plan_complete(&complete).await?;
             // Last, because a job without it does not exist.
-            objects.put_spec(spec).await
+            store.put_spec(&spec).await
         };
         written.await.with_context(|| format!("write job {}", spec.job_id))?;
         match self {
-            Self::There { store, target } if !store.has_snapshots(spec).await? => {
+            Self::There { store, target } if !store.has_snapshots(&spec).await? => {
                 let problem = format!("the target has removed the script of job {from}");
                 Err(Fixable::error(problem, Remedy::RunAgain(target.clone())).into())
             }
-            _ => Ok(()),
+            _ => Ok(FoundJob::new(store, spec)),
         }
     }
 
@@ -287,7 +257,9 @@ impl Jobs {
     async fn rejects_of(&self, job: &FoundJob) -> crate::Result<PlanExcerpt> {
         let job_id = job.spec.job_id.clone();
         if job.result.is_none() {
-            return Err(Error::NotEnded { job_id, target: self.target().clone() });
+            let problem = format!("job {job_id} has not ended");
+            let remedy = Remedy::Retry { job_id, target: self.target().clone() };
+            return Err(Fixable::error(problem, remedy).into());
         }
         let read = || format!("read job {job_id}");
         let mut rejects = Rejects::find(&job.store, &job_id).await.with_context(read)?;
@@ -334,44 +306,6 @@ impl Jobs {
             vec![format!("runs {items} of job {job_id} again; that job does not change")];
         excerpt.notes.extend(left.into_iter().map(|left| format!("does not run {left}")));
         Ok(excerpt)
-    }
-
-    /// Creates the objects of a new job. Returns its id, its objects, and the lock of the home
-    /// until it is described.
-    async fn create(
-        &self,
-        name: &str,
-        durability: Durability,
-    ) -> Result<(String, JobStore, Option<Lock>)> {
-        match self {
-            Self::Here(home) => {
-                let home_lock = home.lock()?;
-                let id = new_job_id(name);
-                // Without a fingerprint, no later run finds it.
-                home.index()?.add("", name, &id, durability)?;
-                let store = home.create_job(&id, durability)?;
-                Ok((id, store, Some(home_lock)))
-            }
-            Self::There { .. } => {
-                let id = self.unused_id(name).await?;
-                let store = self.store(&id)?;
-                Ok((id, store, None))
-            }
-        }
-    }
-
-    /// Returns an id that no job of the store has. Machines that share a store do not agree on ids.
-    pub(crate) async fn unused_id(&self, name: &str) -> Result<String> {
-        for _ in 0..IDS_MAX {
-            let id = new_job_id(name);
-            match self.store(&id)?.spec().await {
-                Err(storage::Error::NotFound { .. }) => return Ok(id),
-                Err(error) => return Err(error.into()),
-                Ok(_) => {}
-            }
-        }
-        Err(Error::Refused(format!("{IDS_MAX} new ids are taken in {}; try again", self.place()))
-            .into())
     }
 }
 

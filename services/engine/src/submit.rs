@@ -24,7 +24,7 @@ use crate::functions;
 use crate::own_paths::{own_paths, set_aside};
 use crate::{
     Blocker, Busy, Engine, Error, Events, Fixable, Home, Jobs, Notice, QueueAddress, Queues,
-    Remedy, Target, reuse,
+    Remedy, Target, new_job_id, reuse,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -90,7 +90,7 @@ impl Engine {
         if let Some(full) = full.filter(|_| refuses_when_full || when_full == WhenFull::Refuse) {
             return Err(Busy::Full { target: target.reference(), full }.into());
         }
-        spec.job_id = target.jobs(store.clone()).unused_id(&spec.name).await?;
+        spec.job_id = new_job_id(&spec.name);
         own_paths(&mut spec);
         let job = store.job(&spec.job_id);
         let is_here = target.is_on_this_machine(self.settings())?;

@@ -6,13 +6,11 @@ use partitioner::Pending;
 use protocol::JobSpec;
 use reducer::{BegunRound, Tally};
 
-use crate::mini_batches::MiniBatches;
-
 /// Mini-batches that must still be published, with the tries that they have used.
 #[derive(Debug)]
 pub struct Unfinished {
-    /// Mini-batches that need no message.
-    ended: MiniBatches,
+    /// Whether a mini-batch needs no message, for those with an attempt. A byte for each is little beside the tally.
+    ended: Vec<bool>,
     /// Others that have used tries or lost deliveries, or run again.
     pending: BTreeMap<u64, Pending>,
     interrupted: u64,
@@ -24,13 +22,16 @@ pub struct Unfinished {
 impl Unfinished {
     /// Returns everything, for a new job. `planned`: the number of its mini-batches, if it is known.
     pub fn all(planned: Option<u64>) -> Self {
-        let (ended, pending) = (MiniBatches::default(), BTreeMap::new());
-        Self { ended, pending, interrupted: 0, retrying: 0, planned }
+        Self { ended: vec![], pending: BTreeMap::new(), interrupted: 0, retrying: 0, planned }
     }
 
     /// Returns the number of mini-batches that have not ended, if it is known.
     pub fn count(&self) -> Option<u64> {
-        self.planned.map(|planned| planned - self.ended.before(planned))
+        self.planned.map(|planned| planned - self.ended_before(planned))
+    }
+
+    fn ended_before(&self, end: u64) -> u64 {
+        self.ended.iter().zip(0..end).filter(|(ended, _)| **ended).count() as u64
     }
 
     /// Returns the mini-batches that have not ended by the tally. `interrupted`: those that lost nodes were running, with
@@ -38,16 +39,11 @@ impl Unfinished {
     pub fn new(tally: &Tally, interrupted: HashMap<u64, u32>) -> Self {
         let mut unfinished = Self::all(tally.planned().map(|planned| planned.mini_batches));
         let seen = tally.seen();
-        for mini_batch in 0..seen {
-            match tally.state(mini_batch).has_ended() {
-                true => unfinished.ended.insert(mini_batch),
-                false => unfinished.add(tally, mini_batch, interrupted.get(&mini_batch).copied()),
-            }
-        }
-        for (mini_batch, lost) in
-            interrupted.into_iter().filter(|(mini_batch, _)| *mini_batch >= seen)
-        {
-            unfinished.add(tally, mini_batch, Some(lost));
+        unfinished.ended = (0..seen).map(|seen| tally.state(seen).has_ended()).collect();
+        let open = (0..seen).filter(|seen| !tally.state(*seen).has_ended());
+        let unseen = interrupted.keys().copied().filter(|mini_batch| *mini_batch >= seen);
+        for mini_batch in open.chain(unseen) {
+            unfinished.add(tally, mini_batch, interrupted.get(&mini_batch).copied());
         }
         unfinished
     }
@@ -71,7 +67,8 @@ impl Unfinished {
 
     /// Returns what the message of a mini-batch adds to its plan; `None`: it needs no message.
     pub fn pending(&self, mini_batch: u64) -> Option<Pending> {
-        let needs_message = !self.ended.contains(mini_batch);
+        let has_ended = usize::try_from(mini_batch).ok().and_then(|at| self.ended.get(at));
+        let needs_message = !has_ended.copied().unwrap_or_default();
         needs_message.then(|| self.pending.get(&mini_batch).cloned().unwrap_or_default())
     }
 
@@ -83,7 +80,7 @@ impl Unfinished {
         spec: &JobSpec,
         round: Option<BegunRound>,
     ) -> Continuation {
-        let named = self.ended.len() + self.pending.len() as u64;
+        let named = self.ended_before(u64::MAX) + self.pending.len() as u64;
         let mini_batches = tally.mini_batches();
         let begun = round.as_ref().map(|_| tally.rounds());
         let of_earlier_rounds = |is_partial: bool| {

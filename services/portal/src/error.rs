@@ -58,7 +58,7 @@ impl From<anyhow::Error> for Refusal {
 impl From<engine::Error> for Refusal {
     fn from(error: engine::Error) -> Self {
         match error {
-            engine::Error::Removed { job_id } => Self::removed(&job_id),
+            engine::Error::Removed(job_id) => Self::removed(&job_id),
             engine::Error::NoSuchJob { .. } => Self::not_found(error.to_string()),
             error => anyhow::Error::from(error).into(),
         }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
-use partitioner::{Error, Partitioner, Pending, PlanProgress};
+use partitioner::{Error, Partitioner, Pending, PlanProgress, plan_is_damaged};
 use protocol::{
-    Descriptor, JobSpec, MiniBatchSize, PLAN_CHUNK_MINI_BATCHES, Planned, ResultEvent, TableFormat,
-    Work, decode_records,
+    Descriptor, JobSpec, MiniBatchSize, PLAN_CHUNK_MINI_BATCHES, PlanPosition, Planned,
+    ResultEvent, TableFormat, Work, decode_records,
 };
 use queue::{MemoryOptions, MemoryQueue, Queue, Receive};
 use storage::{JobStore, PlanComplete};
@@ -485,4 +485,29 @@ async fn job_that_cannot_be_planned_writes_nothing() {
     );
     assert_eq!(site.plan().await, BTreeMap::new());
     assert_eq!(site.published().await, []);
+}
+
+#[tokio::test]
+async fn every_chunk_of_a_plan_is_checked() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let job = JobStore::local(folder.path()).expect("it is there");
+    assert!(!plan_is_damaged(&job).await.expect("readable"), "it is not complete");
+    let (chunks, of_last) = (40, 7);
+    let mini_batches = PlanPosition::first_of(chunks - 1) + of_last;
+    let plan = PlanComplete { mini_batches, ..PlanComplete::default() };
+    let lines = |count: usize| Bytes::from("{}\n".repeat(count));
+    let whole = |chunk| lines(PlanPosition::numbers_of(chunk, mini_batches).count());
+    for chunk in 0..chunks {
+        job.create_plan_chunk(chunk, whole(chunk)).await.expect("writable");
+    }
+    job.put_plan_complete(&plan).await.expect("writable");
+    assert!(!plan_is_damaged(&job).await.expect("readable"));
+    for chunk in [0, 1, 16, 38, 39] {
+        job.replace_plan_chunk(chunk, lines(6)).await.expect("writable");
+        assert!(plan_is_damaged(&job).await.expect("readable"), "chunk {chunk} is truncated");
+        fs::remove_file(folder.path().join(format!("plan/{chunk:010}"))).expect("it is there");
+        assert!(plan_is_damaged(&job).await.expect("readable"), "chunk {chunk} is missing");
+        job.replace_plan_chunk(chunk, whole(chunk)).await.expect("writable");
+    }
+    assert!(!plan_is_damaged(&job).await.expect("readable"));
 }
