@@ -1,6 +1,7 @@
 """Kills the engine itself: committed work stays, other work runs again, and the output is the same."""
 
 import fcntl
+import json
 import os
 import re
 import signal
@@ -8,7 +9,7 @@ import subprocess
 
 import pytest
 
-from harness import file_names, is_alive, wait_until
+from harness import file_names, go, is_alive, wait_until
 
 COUNTS_RUNS = """
     import os
@@ -135,6 +136,47 @@ def test_signal_leaves_a_resumable_job(workplace, number):
     ended = job.retry(canceled.job_id, SECONDS="0")
     assert ended.lines == file_names(FILES)
     assert len(runs_of(workplace)) - before <= FILES - canceled.mini_batches[1]
+
+
+def test_second_signal_ends_the_writing_of_the_output(workplace):
+    workplace.data(2)
+    script = """
+        import os
+        from recorder import record, recorded, wait_for
+        def run(files):
+            name = os.path.basename(files[0])
+            if name == "001.txt":
+                record("held")
+                wait_for(lambda: recorded("go"))
+            return [name + " " * 300_000]
+    """
+    job = workplace.job(script)
+    running = job.start()
+    running.wait_for_record("held")
+    (job_id,) = workplace.job_ids()
+
+    def progress():
+        return json.loads(workplace.command("status", job_id, "--json").stdout)["progress"] or {}
+
+    wait_until(lambda: progress().get("mini_batches", {}).get("succeeded") == 1, "a committed mini-batch")
+    (part,) = (workplace.home / "jobs" / job_id / "parts").iterdir()
+    kept = part.rename(workplace.folder / "kept")
+    # Whoever opens it waits for somebody who writes to it.
+    os.mkfifo(part)
+    go(workplace)
+    wait_until(lambda: progress().get("step") == "writing the output", "the output is being written")
+    running.send(signal.SIGINT)
+    wait_until(lambda: b"again: stop at once" in (running.process.stderr.readline() or b""), "the first signal")
+    running.send(signal.SIGINT)
+    canceled = running.wait()
+    assert (canceled.exit_status, canceled.state) == (130, "Canceled"), str(canceled)
+    assert canceled.cause == "canceled while the output was being written; no result is lost"
+    assert not (workplace.folder / "output" / "rows.txt").exists()
+    part.unlink()
+    kept.rename(part)
+    ended = job.retry(job_id)
+    assert [line.strip() for line in ended.lines] == file_names(2)
+    assert os.listdir(workplace.folder / "output") == ["rows.txt"], "nothing temporary is left"
 
 
 def test_interrupt_ends_a_loop_of_a_shell(workplace):

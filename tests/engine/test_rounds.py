@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import file_names, go, wait_until, wait_until_ended
+from harness import FAILED, file_names, go, wait_until, wait_until_ended
 from small_tables import check_same_output, written_table
 
 FILES = """
@@ -228,11 +228,11 @@ def test_items_that_a_round_gets_nothing_for_stay_rejected(workplace, isolate, l
     assert retry(workplace, first.job_id, BAD="").lines == file_names(12)
 
 
-def kept(workplace, ended, number):
+def kept(workplace, ended, number, why="was changed after the job had written it"):
     """Checks the warning about an edited output, and returns what is kept."""
     output = Path(ended.result["output"])
     path = output.with_name(f"{output.name}.edited-{number}")
-    said = f"{output} was changed after the job had written it; the changed file is kept as {path}"
+    said = f"{output} {why}; the changed file is kept as {path}"
     assert ended.result["first_warnings"] == [said]
     assert f"  warnings: 1\n    {said}" in workplace.command("status", ended.job_id).stdout
     return path.read_text()
@@ -258,6 +258,23 @@ def test_output_that_was_changed_since_is_kept(workplace):
     output.write_text("again")
     assert kept(workplace, retry(workplace, new.job_id, BAD=""), 2) == "again", "what another job has kept stays"
     assert output.with_name(f"{output.name}.edited-1").read_text().splitlines() == edited
+
+
+def test_new_job_keeps_an_output_that_was_changed_since(workplace):
+    workplace.data(4)
+    first = workplace.job(FILES, **SETTINGS).run(BAD="")
+    output = Path(first.result["output"])
+    output.write_text("by hand")
+    second = workplace.job(FILES, **SETTINGS).run(BAD="")
+    assert second.job_id != first.job_id and second.lines == file_names(4)
+    assert kept(workplace, second, 1) == "by hand"
+    third = workplace.job(FILES, **SETTINGS).run("--fresh", BAD="")
+    assert not third.result["warnings"], "what the last job has written is replaced"
+    output.write_text("again")
+    workplace.job("def run(files): raise ValueError('no')", **SETTINGS).run(expect=FAILED)
+    assert output.read_text() == "again"
+    last = workplace.job(FILES, **SETTINGS).run("--fresh", BAD="")
+    assert kept(workplace, last, 2) == "again", "a job that has written nothing changes nothing"
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGKILL])
@@ -461,6 +478,15 @@ def test_script_of_another_folder(workplace):
     again = job.run(BAD="002.txt 006.txt")
     said = f"job {first.job_id} has completed, and this is a new job, because it has run more than one version"
     assert said in again.stderr, again.stderr
+    mended = kept(workplace, again, 1, "was completed by a retry with another script")
+    assert mended.splitlines() == file_names(8)
+    assert again.lines == file_names(8, without=[2, 6])
+
+
+def test_setting_that_a_retry_cannot_change_is_refused_with_a_remedy(workplace):
+    refused = workplace.command("retry", "job", "--separate", "--set", "environment_variables.BAD=1")
+    assert refused.exit_status == 2, str(refused)
+    assert "to change another key, start a new job: gristmill run JOB_FILE --set KEY=VALUE" in refused.stderr
 
 
 @pytest.mark.parametrize(

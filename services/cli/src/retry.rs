@@ -83,7 +83,10 @@ fn output_format(text: &str) -> Result<OutputFormat, &'static str> {
         "output_format=csv" => Ok(OutputFormat::Csv),
         "output_format=jsonl" => Ok(OutputFormat::Jsonl),
         "output_format=parquet" => Ok(OutputFormat::Parquet),
-        _ => Err("a retry can set output_format=csv, output_format=jsonl or output_format=parquet"),
+        _ => Err(
+            "a retry keeps the settings of its job, and can set only output_format=csv, output_format=jsonl or \
+             output_format=parquet; to change another key, start a new job: gristmill run JOB_FILE --set KEY=VALUE",
+        ),
     }
 }
 

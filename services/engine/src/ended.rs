@@ -1,10 +1,10 @@
-//! Whether the output of a job that has ended is still its own.
+//! Whether the output of a job that has ended is still its own, and what the next job with this output may replace.
 
 use std::path::Path;
 
-use protocol::OutputAction;
+use protocol::{FileVersion, OutputAction};
 
-use crate::FoundJob;
+use crate::{FoundJob, Jobs};
 
 /// Whether the output is unchanged since the job wrote it, as far as this machine can see.
 pub(crate) async fn is_untouched(output: &str, job: &FoundJob) -> bool {
@@ -14,6 +14,17 @@ pub(crate) async fn is_untouched(output: &str, job: &FoundJob) -> bool {
     }
     let written = job.result.as_ref().and_then(|result| result.output_version.as_ref());
     written.is_some() && job.store.stores().version(output).await.ok().as_ref() == written
+}
+
+/// Returns the version of an output that a new job may replace: the one that the last job with this output has written, or
+/// found. `last`: the id of that job, if it is known.
+pub(crate) async fn replaceable(jobs: &Jobs, last: Option<String>) -> Option<FileVersion> {
+    let job = jobs.job(&last?).await.ok()??;
+    let result = job.result.filter(|result| result.output_version.is_some());
+    let Some(result) = result else { return job.spec.output.earlier };
+    // A new job has the rows of one script.
+    let is_mended = result.rounds.iter().any(|round| round.has_other_script);
+    if is_mended { Some(FileVersion::NONE) } else { result.output_version }
 }
 
 /// Returns the file that a job has written on this machine, whether or not it still exists.

@@ -3,7 +3,8 @@
 //! The roles do not depend on each other. They share two queues and a store, as they would across
 //! machines. This file starts them, and stops them in an order that loses nothing: agents first, so
 //! that they announce their results, then the reducer, which commits them. When all work is done,
-//! agents end while the reducer writes the final file.
+//! agents end while the reducer writes the final file. A kill ends that, too, and leaves a canceled
+//! job whose output the next run or retry writes.
 //!
 //! If the whole process tree is killed, the next run or retry locks the job and publishes every
 //! mini-batch that the ledger does not record as ended: also those whose outcomes the reducer had
@@ -99,7 +100,7 @@ impl Execution<'_> {
         events: &Events,
     ) -> Result<JobResult> {
         self.job.store = self.job.store.with_durability(self.job.spec.durability)?;
-        let opened = self.open(&stop_request.cancel, events).await?;
+        let opened = self.open(stop_request, events).await?;
         let result = self.run_roles(opened, output, stop_request, events).await?;
         let models = self.engine.settings().models();
         if result.as_ref().is_ok_and(|result| result.state == JobState::Completed)
@@ -118,7 +119,7 @@ impl Execution<'_> {
 
     /// Opens queues and reducer during the check of the script, and takes over the state of an
     /// earlier run.
-    async fn open(&mut self, cancel: &CancellationToken, events: &Events) -> Result<Opened> {
+    async fn open(&mut self, stop_request: &StopRequest, events: &Events) -> Result<Opened> {
         let settings = self.engine.settings();
         let models = settings.models();
         // First, because the writes below change the time at which the job last ran.
@@ -142,6 +143,7 @@ impl Execution<'_> {
             process_count_per_node: Some(process_count),
             tasks: Some(tasks.clone()),
             workers: workers(&activities),
+            kill: stop_request.kill.clone(),
             crash: Arc::new(crate::crash::at),
             ..reducer::Options::default()
         };
@@ -156,7 +158,7 @@ impl Execution<'_> {
                 checked = tokio::task::spawn_blocking(|| check.finish()) => {
                     checked.context("the check panicked")??;
                 }
-                () = cancel.cancelled() => {}
+                () = stop_request.cancel.cancelled() => {}
             }
         }
         let unfinished = if self.resumed {

@@ -5,7 +5,7 @@
 //! ```text
 //! jobs/<job_id>/                one folder for each job, with its objects and logs
 //! open/, index/                 the index of the jobs: `Index`
-//! outputs/<digest>              names the job that writes this output file, and is locked by it
+//! outputs/<digest>              names the last job that writes this output file, and is locked by it
 //! removed/                      folders that are being removed
 //! assets/                       what jobs have registered: `job_file::Register`
 //! environments/, side-inputs/   caches
@@ -53,12 +53,19 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Names the job that writes an output, for processes that find the output locked.
+    /// Names the job that writes an output, for processes that find it locked and for the next job that writes it.
     pub fn name(&mut self, job_id: &str) -> Result<()> {
         let named = self.file.set_len(0).and_then(|()| self.file.rewind());
         named
             .and_then(|()| self.file.write_all(job_id.as_bytes()))
             .context("name the job that writes the output")
+    }
+
+    /// Returns the job that was named last, if there was one.
+    pub fn named(&mut self) -> Option<String> {
+        let mut job_id = String::new();
+        self.file.rewind().and_then(|()| self.file.read_to_string(&mut job_id)).ok()?;
+        (!job_id.is_empty()).then_some(job_id)
     }
 }
 
@@ -284,14 +291,15 @@ impl Home {
         Ok(entries.flatten().map(|entry| entry.path()).collect())
     }
 
-    /// Removes the lock files of outputs that no job writes now.
+    /// Removes the lock files of outputs that no job writes now, and whose last job has been removed.
     pub(crate) fn remove_free_outputs(&self) {
         for entry in std::fs::read_dir(self.folder.join("outputs")).into_iter().flatten().flatten()
         {
             let path = entry.path();
-            if let Ok(file) = File::open(&path)
-                && file.try_lock().is_ok()
-            {
+            let Ok(file) = File::open(&path) else { continue };
+            let is_free = file.try_lock().is_ok();
+            let mut lock = Lock { file };
+            if is_free && lock.named().is_none_or(|job_id| !self.job_folder(&job_id).exists()) {
                 let _ = std::fs::remove_file(&path);
             }
         }
@@ -377,6 +385,20 @@ mod tests {
         assert!(lock(Path::new("s3://bucket")).is_ok());
         drop(held);
         assert!(lock(&real).is_ok());
+    }
+
+    #[test]
+    fn output_names_its_last_job_until_that_is_removed() {
+        let (folder, home) = home_with_job();
+        let output = folder.path().join("rows.txt");
+        let lock = || home.try_lock_output(&output).expect("writable").expect("free");
+        assert_eq!(lock().named(), None);
+        lock().name(JOB).expect("writable");
+        home.remove_free_outputs();
+        assert_eq!(lock().named().as_deref(), Some(JOB));
+        std::fs::remove_dir_all(home.job_folder(JOB)).expect("writable");
+        home.remove_free_outputs();
+        assert_eq!(lock().named(), None);
     }
 
     #[test]

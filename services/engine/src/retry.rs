@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use partitioner::{Inputs, plan_is_damaged};
-use protocol::{JobResult, JobSpec, JobState, OutputAction, OutputFormat};
+use protocol::{JobResult, JobState, OutputAction, OutputFormat};
 use reducer::{Reducer, RoundScript};
 use storage::{JobStore, RoundRequest, TargetStore};
 use tokio::time::sleep;
@@ -343,6 +343,8 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
         output.file_name.rsplit_once('.').map_or(output.file_name.as_str(), |(stem, _)| stem);
     output.file_name = format!("{stem}.{extension}");
     output.format = format;
+    // Of the file with the name before.
+    output.earlier = None;
     Ok(())
 }
 

@@ -117,7 +117,8 @@ impl Engine {
         while nodes.join_next().await.is_some() {}
         stop_reducer.cancel();
         if !reducing.is_finished() {
-            let _ = reducing.await;
+            // It may write an output, which another reducer writes from the beginning.
+            let _ = kill.run_until_cancelled(&mut reducing).await;
         }
         let _ = kill.run_until_cancelled(queues.close()).await;
         let remedy = submission.remedy();

@@ -8,6 +8,7 @@ use job_file::Parsed;
 use protocol::words::clause;
 use protocol::{JobResult, JobSpec, JobState, OutputAction};
 
+use crate::ended::replaceable;
 use crate::execute::{Execution, watch_for_cancel};
 use crate::own_paths::{own_paths, set_aside};
 use crate::reuse::{self, EARLIER_MAX};
@@ -131,7 +132,7 @@ impl Engine {
     ) -> Result<RunDecision<'_>> {
         let home = self.home();
         let index = home.index()?;
-        let output = lock_output(&parsed.spec, home)?;
+        let mut output = lock_output(&parsed.spec, home)?;
         let new_job = match self.earlier(&parsed, &index, fresh, events).await? {
             Earlier::Reused(result) => return Ok(RunDecision::Reuse(result)),
             Earlier::Unfinished(job, lock) => {
@@ -142,6 +143,8 @@ impl Engine {
         };
         let Parsed { mut spec, identity, listings, own_folders, .. } = parsed;
         spec.job_id = new_job_id(&spec.name);
+        let last = output.as_mut().and_then(Lock::named);
+        spec.output.earlier = replaceable(&self.jobs(), last).await;
         own_paths(&mut spec);
         set_aside(&own_folders, events)?;
         index.add(&spec.fingerprint, &spec.name, &spec.job_id, spec.durability)?;

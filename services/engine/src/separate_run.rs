@@ -368,6 +368,7 @@ fn move_outputs(spec: &mut JobSpec, store: &JobStore) -> Result<()> {
         moved.push((from.trim_end_matches('/').to_owned(), to));
         Ok(())
     };
+    spec.output.earlier = None;
     move_to(&mut spec.output.folder, store.shown("output"))?;
     for (key, folder) in &mut spec.outputs {
         move_to(folder, store.shown(&format!("outputs/{key}")))?;

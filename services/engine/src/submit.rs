@@ -4,7 +4,7 @@
 //! plan. A retry continues after an interruption at any of these steps once the job is described. Reducers publish the plan,
 //! chunk by chunk, once the schedule has admitted the job.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -18,13 +18,14 @@ use queue::{Message, Queue};
 use storage::{JobStore, PlanComplete, Source, TargetStore};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::ended::replaceable;
 use crate::execute::make_output_folder;
 use crate::fit::warn_of_workers;
 use crate::functions;
 use crate::own_paths::{own_paths, set_aside};
 use crate::{
     Blocker, Busy, Engine, Error, Events, Fixable, Home, Jobs, Notice, QueueAddress, Queues,
-    Remedy, Target, new_job_id, reuse,
+    Remedy, Target, new_job_id, newest_first, reuse,
 };
 
 /// A node's own deadline comes this long before that of its lease.
@@ -109,6 +110,8 @@ impl Engine {
         }
         make_output_folder(&spec)?;
         check_writers(&spec, &store, target).await?;
+        let last = newest_first(store.other_writers(&spec).await?).into_iter().next();
+        spec.output.earlier = replaceable(&target.jobs(store.clone()), last).await;
         set_aside(&parsed.own_folders, events)?;
         for _ in 0..SENDS_MAX {
             send_snapshots(&mut spec, &store, self.home(), address, events).await?;
@@ -327,21 +330,9 @@ pub(crate) async fn send_snapshots(
     address: &QueueAddress,
     events: &Events,
 ) -> Result<()> {
-    let folder = std::env::temp_dir().join(format!("gristmill-{}", spec.job_id));
-    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    let sent = send_from(folder.join("archive"), spec, store, home, address, events).await;
-    let _ = std::fs::remove_dir_all(&folder);
-    sent
-}
-
-async fn send_from(
-    archive: PathBuf,
-    spec: &mut JobSpec,
-    store: &TargetStore,
-    home: &Home,
-    address: &QueueAddress,
-    events: &Events,
-) -> Result<()> {
+    let folder = tempfile::Builder::new().prefix("gristmill-").tempdir();
+    let folder = folder.context("create a temporary folder")?;
+    let archive = folder.path().join("archive");
     let packing = (spec.clone(), archive.clone());
     let doubts = events.clone();
     let source = send(store, &archive, move || {

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::table::TableOptions;
 use crate::{
-    ItemPath, NameError, Priority, RateLimits, Requirements, ResultSchema, check_job_id,
-    is_default, is_file_name,
+    FileVersion, ItemPath, NameError, Priority, RateLimits, Requirements, ResultSchema,
+    check_job_id, is_default, is_file_name,
 };
 
 /// The format of what builds write for each other: the objects of a job, messages, and schedules. It grows with each change
@@ -425,6 +425,11 @@ pub struct Output {
     /// The schema of each row; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_schema: Option<ResultSchema>,
+    /// The version of the final file that earlier jobs wrote, and that this job may replace. Another one is kept beside the
+    /// new file: somebody has edited it, or, with [`FileVersion::NONE`], a retry with another script has completed it.
+    /// `None`: earlier jobs are not known, and whatever is there is replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<FileVersion>,
 }
 
 impl Output {

@@ -29,6 +29,8 @@ use crate::{CrashPoint, Effort, Peers, Reducer};
 
 /// Time in which the writer of an abandoned final file should stop: one request to the store.
 const ABANDON_TIME: Duration = Duration::from_secs(20);
+/// The same after a kill. The process then ends without waiting for a writer that is still in a long write.
+const KILL_TIME: Duration = Duration::from_secs(1);
 /// A completed job keeps a smaller ledger.
 const HISTORY_BYTES_KEPT: u64 = 1 << 20;
 /// Failed mini-batches in the result.
@@ -259,7 +261,12 @@ impl Reducer {
         let mut pauses = UNTIL_IT_ANSWERS.build();
         loop {
             let error = match self.write_output(stop).await {
-                Ok(written) => return Ok(written.map_or(Output::Abandoned, Output::Written)),
+                Ok(Some(written)) => return Ok(Output::Written(written)),
+                Ok(None) if self.options.kill.is_cancelled() => {
+                    let cause = "canceled while the output was being written; no result is lost";
+                    return Ok(Output::Unwritable(JobState::Canceled, cause.to_owned()));
+                }
+                Ok(None) => return Ok(Output::Abandoned),
                 Err(error) => error,
             };
             // Another reducer may have finished first and removed the parts.
@@ -298,7 +305,7 @@ impl Reducer {
         }
     }
 
-    /// Writes the final file. Returns `None` if a reducer that was asked to stop has no time left for it.
+    /// Writes the final file. Returns `None` if a reducer that was asked to stop has no time left for it, or was killed.
     async fn write_output(&mut self, stop: &CancellationToken) -> anyhow::Result<Option<Written>> {
         (self.options.crash)(CrashPoint::BeforeOutput);
         if self.spec.output.action == OutputAction::SummaryOnly {
@@ -309,10 +316,11 @@ impl Reducer {
         let index = self.ledger.index.clone();
         let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
         let options = self.options.clone();
-        let earlier = self.tally.written().cloned();
+        let earlier = self.tally.written().or(self.spec.output.earlier.as_ref()).cloned();
         let runtime = Handle::current();
         let abandon = Abandon {
             stop: stop.clone(),
+            kill: options.kill.clone(),
             grace: options.output_grace,
             stopped_at: OnceLock::new(),
         };
@@ -336,14 +344,8 @@ impl Reducer {
         let mut out_of_time = std::pin::pin!(out_of_time);
         let written = loop {
             tokio::select! {
-                written = &mut written => break written,
-                () = &mut out_of_time => {
-                    tracing::warn!(
-                        job.id = self.spec.job_id,
-                        "the store does not answer; another reducer will write the final file"
-                    );
-                    return Ok(None);
-                }
+                written = &mut written => break Some(written),
+                () = &mut out_of_time => break None,
                 _ = looks.tick() => {
                     self.show_progress();
                     self.write_progress().await;
@@ -351,6 +353,15 @@ impl Reducer {
             }
         };
         self.progress.send_modify(|progress| progress.step = None);
+        let Some(written) = written else {
+            if stop.is_cancelled() {
+                tracing::warn!(
+                    job.id = self.spec.job_id,
+                    "the store does not answer; another reducer will write the final file"
+                );
+            }
+            return Ok(None);
+        };
         joined(written)?
     }
 }
@@ -377,6 +388,7 @@ fn canceled_before_the_output(reason: Option<&str>, cause: &str) -> String {
 /// Decides when a reducer abandons a final file.
 struct Abandon {
     stop: CancellationToken,
+    kill: CancellationToken,
     grace: Duration,
     stopped_at: OnceLock<Instant>,
 }
@@ -384,16 +396,20 @@ struct Abandon {
 impl Abandon {
     /// Whether the writer should stop. It asks between mini-batches.
     fn is_due(&self) -> bool {
-        self.stop.is_cancelled()
-            && self.stopped_at.get_or_init(Instant::now).elapsed() >= self.grace
+        self.kill.is_cancelled()
+            || self.stop.is_cancelled()
+                && self.stopped_at.get_or_init(Instant::now).elapsed() >= self.grace
     }
 
     /// Waits until the writer should have stopped.
     fn out_of_time(&self) -> impl Future<Output = ()> + use<> {
-        let (stop, grace) = (self.stop.clone(), self.grace);
+        let (stop, kill, grace) = (self.stop.clone(), self.kill.clone(), self.grace);
         async move {
-            stop.cancelled_owned().await;
-            sleep(grace + ABANDON_TIME).await;
+            let time = tokio::select! {
+                () = kill.cancelled() => KILL_TIME,
+                () = stop.cancelled() => grace + ABANDON_TIME,
+            };
+            sleep(time).await;
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use protocol::Running;
 use queue::Queue;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::Peers;
 use crate::job_liveness::Timestamp;
@@ -66,6 +67,9 @@ pub struct Options {
     /// How long this reducer continues to write the final file after it was asked to stop. The next reducer then writes
     /// the file from the beginning.
     pub output_grace: Duration,
+    /// When it is cancelled, this reducer gives up the final file, and the job ends as canceled. Only after `cancel` of
+    /// [`Reducer::run`](crate::Reducer::run).
+    pub kill: CancellationToken,
     /// Destination of unreadable messages; `None`: only the logs.
     pub dead_letters: Option<Arc<dyn Queue>>,
     /// Task queue, for copies of mini-batches; `None`: the job does not speculate.
@@ -97,6 +101,7 @@ impl Default for Options {
             visibility: Duration::from_secs(60),
             receive_wait: Duration::from_secs(1),
             output_grace: Duration::from_secs(30),
+            kill: CancellationToken::new(),
             dead_letters: None,
             tasks: None,
             backlog: watch::Sender::default(),

@@ -57,7 +57,7 @@ pub(crate) struct Assembly<'a> {
     pub output: &'a Output,
     pub job_id: &'a str,
     pub writer: &'a str,
-    /// The version of the file that an earlier round of the job wrote.
+    /// The version of the file that an earlier round or an earlier job wrote.
     pub earlier: Option<&'a FileVersion>,
     pub runtime: Handle,
     pub crash: &'a dyn Fn(CrashPoint),

@@ -1,4 +1,5 @@
-//! A file that somebody has edited since an earlier round of the job wrote it. The next round keeps it beside the new one.
+//! A file that somebody has edited since an earlier round of the job, or an earlier job, wrote it; or that has rows of a
+//! retry with another script, which a new job does not have. It is kept beside the new one.
 //!
 //! A reducer that dies after it has written the new file leaves a file that the next reducer takes for an edited one. It has
 //! the same bytes as the file of the next reducer, so the two are compared afterwards.
@@ -22,7 +23,7 @@ pub(super) struct EditedFile {
 }
 
 impl Assembly<'_> {
-    /// Keeps the file at `path`, a path or URL, if it is not the one that an earlier round wrote.
+    /// Keeps the file at `path`, a path or URL, if it is not the one that may be replaced.
     pub(super) fn keep_edited(&self, path: &str) -> anyhow::Result<Option<EditedFile>> {
         let Some(earlier) = self.earlier else { return Ok(None) };
         let Some(version) = self.version(path)?.filter(|found| found != earlier) else {
@@ -43,9 +44,7 @@ impl Assembly<'_> {
                 .or_else(|_| fs::rename(path, &name))
                 .map_err(anyhow::Error::from),
         };
-        kept.with_context(|| {
-            format!("keep {path}, which was changed since the job wrote it, as {name}")
-        })?;
+        kept.with_context(|| format!("keep {path}, which {}, as {name}", self.why_kept()))?;
         Ok(Some(EditedFile { version, number }))
     }
 
@@ -66,7 +65,16 @@ impl Assembly<'_> {
         let name = kept_name(path, if is_own { number - 1 } else { number });
         let is_kept = !is_own || number > 1;
         Ok(is_kept
-            .then(|| format!("{path} was changed after the job had written it; the changed file is kept as {name}")))
+            .then(|| format!("{path} {}; the changed file is kept as {name}", self.why_kept())))
+    }
+
+    fn why_kept(&self) -> &'static str {
+        match self.earlier {
+            Some(earlier) if *earlier == FileVersion::NONE => {
+                "was completed by a retry with another script"
+            }
+            _ => "was changed after the job had written it",
+        }
     }
 
     fn version(&self, path: &str) -> storage::Result<Option<FileVersion>> {

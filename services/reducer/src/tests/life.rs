@@ -274,6 +274,36 @@ async fn canceled_job_keeps_announced_results() {
 }
 
 #[tokio::test]
+async fn killed_job_gives_up_its_output_and_a_later_round_writes_it() {
+    let mut job = Job::new();
+    let kill = job.options.kill.clone();
+    job.options.crash = Arc::new(move |point| {
+        if point == CrashPoint::DuringOutput {
+            kill.cancel();
+        }
+    });
+    job.send_rows(0, "zero\n").await;
+    job.planned(1).await;
+    let result = job.run().await;
+    assert_eq!(
+        (result.state, result.cause.as_deref()),
+        (
+            JobState::Canceled,
+            Some("canceled while the output was being written; no result is lost")
+        )
+    );
+    let left = fs::read_dir(job.folder.path().join("out")).expect("created").count();
+    assert_eq!(left, 0, "neither a part of the file nor the file");
+
+    job.options.kill = CancellationToken::new();
+    job.options.crash = Arc::new(|_| {});
+    let mut reducer = job.open().await;
+    reopen(&mut reducer).await;
+    let result = reducer.run(CancellationToken::new()).await.expect("the job ends");
+    assert_eq!((result.state, job.output().as_str()), (JobState::Completed, "zero\n"));
+}
+
+#[tokio::test]
 async fn other_roles_can_fail_the_job() {
     let job = Job::new();
     let reducer = job.open().await;

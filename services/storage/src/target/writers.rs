@@ -22,17 +22,25 @@ impl TargetStore {
 
     /// Returns another job that writes the same output and has not ended.
     pub async fn other_writer(&self, spec: &JobSpec) -> Result<Option<String>> {
-        for folder in folders_of(spec) {
-            let listed = self.objects.list(&folder).await?;
-            let ids = listed.iter().filter_map(|meta| meta.location.filename());
-            for id in ids.filter(|id| is_job_id(id) && **id != *spec.job_id) {
-                // A reducer writes the result before it removes the marker.
-                if self.is_open(id).await? && self.job(id).result().await?.is_none() {
-                    return Ok(Some(id.to_owned()));
-                }
+        for id in self.other_writers(spec).await? {
+            // A reducer writes the result before it removes the marker.
+            if self.is_open(&id).await? && self.job(&id).result().await?.is_none() {
+                return Ok(Some(id));
             }
         }
         Ok(None)
+    }
+
+    /// Returns the other jobs that write the same output or have written it, in no order.
+    pub async fn other_writers(&self, spec: &JobSpec) -> Result<Vec<String>> {
+        let mut others = Vec::new();
+        for folder in folders_of(spec) {
+            let listed = self.objects.list(&folder).await?;
+            let ids = listed.iter().filter_map(|meta| meta.location.filename());
+            let of_others = ids.filter(|id| is_job_id(id) && **id != *spec.job_id);
+            others.extend(of_others.map(str::to_owned));
+        }
+        Ok(others)
     }
 
     /// Removes the record of a job that is being removed. On a machine where links lead elsewhere, one may remain, and
@@ -84,6 +92,7 @@ mod tests {
                 assert_eq!(target.other_writer(spec).await.expect("readable"), None);
                 target.put_writer(spec).await.expect("writable");
             }
+            assert_eq!(target.other_writers(&same).await.expect("readable"), ["one"]);
             target.mark_open("one").await.expect("writable");
             assert_eq!(target.other_writer(&same).await.expect("readable").as_deref(), Some("one"));
             for spec in [&one, &other] {
