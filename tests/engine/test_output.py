@@ -142,8 +142,18 @@ def test_output_that_could_not_be_written_is_written_in_another_format(workplace
     assert "rows.parquet" in failed.cause, failed.cause
     refused = workplace.command("retry", failed.job_id, "--set", "output_format=text")
     assert refused.exit_status == 2 and "output_format=jsonl" in refused.stderr, str(refused)
+    code = workplace.folder / "code"
+    code.rename(workplace.folder / "elsewhere")
+    refused = workplace.command("retry", failed.job_id, "--set", "output_format=csv")
+    assert "code has no file entry.py" in refused.stderr, str(refused)
+    (workplace.folder / "elsewhere").rename(code)
+    again = workplace.command("retry", failed.job_id, "--json")
+    assert again.exit_status == 42 and "rows.parquet" in again.cause, "a refused retry changes no format"
     ended = workplace.command("retry", failed.job_id, "--set", "output_format=jsonl")
     assert ended.exit_status == 0, str(ended)
+    told = workplace.command("status", failed.job_id).stdout
+    assert "  round 2 had only the output to write, and failed: 4 of 4 items succeeded\n" in told, told
+    assert "  round 3 wrote the output: 4 of 4 items succeeded\n" in told, told
     lines = (workplace.folder / "output" / "rows.jsonl").read_text().splitlines()
     assert lines[3] == '{"file": "003.txt", "id": 1152921504606846977}' and len(lines) == 4
     assert len(workplace.recorded("ran")) == 4

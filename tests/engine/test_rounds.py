@@ -104,6 +104,21 @@ def test_only_what_is_asked_for_runs(workplace):
     assert retry(workplace, rejects.job_id, "--only", "rejects", BAD="").items == (8, 8, 0)
 
 
+def test_mended_rejects_are_no_cause_beside_a_failed_mini_batch(workplace):
+    workplace.data(8)
+    script = FILES.replace("raise ValueError(", "raise (KeyError if names[0] < '004.txt' else ValueError)(")
+    job = workplace.job(script, **SETTINGS, process_count_per_node=1)
+    failed = " ".join(file_names(8)[4:])
+    first = job.run(BAD=f"001.txt {failed}")
+    assert first.mini_batches == (2, 1, 1) and "and 1 other cause" in first.result["headline"], str(first)
+    second = retry(workplace, first.job_id, "--only", "rejects", BAD=failed)
+    assert (second.items, second.mini_batches) == ((8, 4, 4), (2, 1, 1))
+    assert [failure["mini_batches"] for failure in second.result["failures"]] == [[1]]
+    told = [second.result["headline"], json.dumps(second.result["failures"]), second.log("job_error.txt")]
+    told.append(workplace.command("status", first.job_id).stdout)
+    assert ["ValueError" in text and "KeyError" not in text for text in told] == [True] * 4, told
+
+
 def test_unfinished_mini_batches_run_without_the_failed_ones(workplace):
     workplace.data(6)
     job = workplace.job(FILES, mini_batch_size=1, isolate="off", run_max_try=1, process_count_per_node=1)
@@ -313,6 +328,9 @@ def test_status_lists_the_rounds_of_a_job_that_runs(workplace):
     now = wait_until(rounds, "the round is shown")
     assert [line.startswith(told) for line, told in zip(now, listed, strict=True)] == [True, True], now
     running.kill(pid)
+    interrupted = workplace.command("status", first.job_id).stdout
+    assert "  round 2 ran 2 rejected items again, and was interrupted: " in interrupted, interrupted
+    assert f"continue with: gristmill retry {first.job_id}" in interrupted
     last = retry(workplace, first.job_id, BAD="")
     told = [told | dict.fromkeys(COUNTS) for told in last.result["rounds"]]
     nothing = dict.fromkeys(("failed", "rejected", "unfinished"), 0)
@@ -588,6 +606,7 @@ def test_impossible_rounds_are_refused(workplace):
     pid = running.wait_for_record("run", len(workplace.recorded("run")) + 1)[-1]["pid"]
     (running_id,) = set(workplace.job_ids()) - {first.job_id}
     assert f"job {running_id} is running" in refused(workplace, "retry", running_id)
+    assert f"job {running_id} is running" in refused(workplace, "retry", running_id, "--separate")
     running.kill(pid)
     line = refused(workplace, "retry", running_id, "--separate")
     assert "has not ended; continue with: gristmill retry" in line

@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use worker::{Agent, PinnedEntry, Stop, StopSender, Variables, VisibleGpus};
 
-use crate::round::{begin_round, delete_checkpoints, forget_lost_rows};
+use crate::round::{begin_round, forget_lost_rows, forget_script};
 use crate::{Check, Engine, Event, Events, FoundJob, Lock, Notice, Unfinished, reuse, source};
 
 /// Lease of a delivery of a local job. The next process that locks the job releases all deliveries.
@@ -108,7 +108,7 @@ impl Execution<'_> {
             && let Some(notice) = reuse::changed(&self.job, &models, true).await
         {
             events.notice(notice);
-            self.forget_fingerprint().await?;
+            forget_script(&mut self.job).await?;
         }
         result
     }
@@ -150,8 +150,7 @@ impl Execution<'_> {
         let mut reducer = Reducer::open(self.job.store.clone(), results.clone(), options).await?;
         if let Some(notice) = changed {
             events.notice(notice);
-            self.forget_fingerprint().await?;
-            delete_checkpoints(&self.job.store).await?;
+            forget_script(&mut self.job).await?;
         }
         if let Some(check) = self.check.take() {
             tokio::select! {
@@ -340,13 +339,6 @@ impl Execution<'_> {
         let mut now = self.job.spec.clone();
         job_file::renew_script(&mut now);
         RoundScript { digest: now.snapshot_digest, has_other_script: self.has_other_script }
-    }
-
-    /// Prevents a later run from continuing or reusing a job that has mixed two versions of its
-    /// script.
-    async fn forget_fingerprint(&mut self) -> Result<()> {
-        self.job.spec.fingerprint.clear();
-        self.job.store.put_spec(&self.job.spec).await.context("write the job")
     }
 
     /// Returns the unfinished work of an earlier run.

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use crate::ended::written_here;
 use crate::execute::Execution;
 use crate::round::{
-    begin_round, check_script_is_there, delete_checkpoints, forget_lost_rows, take_script,
+    begin_round, check_script_is_there, forget_lost_rows, forget_script, take_script,
 };
 use crate::run::{Locks, lock_output};
 use crate::submit::{HEARTBEAT_EVERY, check_writers, enter, send_snapshots};
@@ -131,9 +131,6 @@ impl Engine {
             return Ok(result);
         }
         check_script_is_there(&job.spec)?;
-        if options.source_directory.is_some() {
-            forget_script(&mut job).await?;
-        }
         if job_file::script_has_changed(&job.spec) {
             let mut now = job.spec.clone();
             job_file::renew_script(&mut now);
@@ -141,7 +138,12 @@ impl Engine {
         }
         self.check_gpus(&job.spec)?;
         let output = lock_output(&job.spec, home)?;
-        job.store.put_spec(&job.spec).await.context("write the job")?;
+        // Now only the ledger can refuse the retry. A round that begins needs the new script and format, so they come first;
+        // a job whose round is refused has them for the next one.
+        match options.source_directory.is_some() {
+            true => forget_script(&mut job).await?,
+            false => job.store.put_spec(&job.spec).await.context("write the job")?,
+        }
         let locks = Locks::new(home, lock, output, &job.spec.job_id)?;
         drop(home_lock);
         let (round, has_other_script) = (Some(options.round), options.source_directory.is_some());
@@ -249,7 +251,8 @@ impl Engine {
         };
         let job = &found.store;
         let unfinished = Unfinished::new(reducer.tally(), Default::default());
-        if begun.is_none() && !options.republish && lost.is_empty() {
+        let is_published = !options.republish && lost.is_empty();
+        if begun.is_none() && is_published {
             let is_planned = job.plan_complete().await?.is_some() && !plan_is_damaged(job).await?;
             let state = match is_planned {
                 true => Some(NothingMissing::Published),
@@ -261,10 +264,7 @@ impl Engine {
                 return Ok(Retry::NothingMissing(submission(found, store, target).await?));
             }
         }
-        if begun.as_ref().is_some_and(|begun| begun.is_live)
-            && !options.republish
-            && lost.is_empty()
-        {
+        if is_published && begun.as_ref().is_some_and(|begun| begun.is_live) {
             events.notice(Notice::RoundRequested(job_id.clone()));
             return Ok(Retry::RoundBegun(submission(found, store, target).await?));
         }
@@ -301,13 +301,6 @@ impl Engine {
     }
 }
 
-/// Forgets the state that belongs to the previous script of a job.
-async fn forget_script(job: &mut FoundJob) -> Result<()> {
-    // No later job reuses the rows of two scripts.
-    job.spec.fingerprint.clear();
-    delete_checkpoints(&job.store).await
-}
-
 /// Returns why a retry cannot change a job.
 fn has_not_ended(job_id: &str) -> anyhow::Error {
     anyhow!(
@@ -316,7 +309,7 @@ fn has_not_ended(job_id: &str) -> anyhow::Error {
 }
 
 /// Lets an ended job write its output in another format; the file gets the extension of the format. The rows of the native
-/// formats are tables until the file is written, so none runs again.
+/// formats are tables until the file is written, so none runs again. A note names a file with the name before, which stays.
 fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()> {
     let Some(format) = format else { return Ok(()) };
     let job_id = &job.spec.job_id;
@@ -341,10 +334,14 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
     }
     let stem =
         output.file_name.rsplit_once('.').map_or(output.file_name.as_str(), |(stem, _)| stem);
+    let earlier = output.path();
     output.file_name = format!("{stem}.{extension}");
     output.format = format;
     // Of the file with the name before.
     output.earlier = None;
+    if earlier.is_file() && earlier != output.path() {
+        job.spec.notes.push(format!("a file in the format before stays: {}", earlier.display()));
+    }
     Ok(())
 }
 
@@ -396,6 +393,8 @@ async fn is_being_planned(job: &JobStore) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use protocol::JobSpec;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -410,5 +409,22 @@ mod tests {
             job.put_planning("2".to_owned()).await.expect("writable");
         };
         assert!(tokio::join!(is_being_planned(&job), planner).0.expect("readable"));
+    }
+    #[test]
+    fn file_in_the_format_before_is_named() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let store = JobStore::local(folder.path()).expect("it is there");
+        let mut spec = JobSpec::example();
+        spec.output.folder = folder.path().into();
+        (spec.output.action, spec.output.format) = (OutputAction::AppendRow, OutputFormat::Csv);
+        spec.output.file_name = "rows.csv".to_owned();
+        let earlier = spec.output.path();
+        let result = Some(JobResult::new("a-1".to_owned(), JobState::Failed, String::new()));
+        let mut job = FoundJob { result, ..FoundJob::new(store, spec) };
+        std::fs::write(&earlier, "a\n").expect("writable");
+        change_format(&mut job, Some(OutputFormat::Jsonl)).expect("its rows have columns");
+        assert_eq!(job.spec.output.file_name, "rows.jsonl");
+        let named = format!("a file in the format before stays: {}", earlier.display());
+        assert_eq!(job.spec.notes, [named]);
     }
 }

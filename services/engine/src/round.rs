@@ -7,9 +7,9 @@ use anyhow::Context;
 use protocol::words::counted;
 use protocol::{Descriptor, FileVersion, JobSpec, Work};
 use reducer::{BegunRound, Reducer, RoundScript};
-use storage::{JobStore, RoundRequest};
+use storage::RoundRequest;
 
-use crate::{Error, Events, Notice};
+use crate::{Error, Events, FoundJob, Notice};
 
 /// What follows if a file cannot be read as it was planned.
 const UNREADABLE: &str = "cannot be read: restore the file, or run the whole job again";
@@ -40,9 +40,12 @@ pub(crate) fn check_script_is_there(spec: &JobSpec) -> crate::Result<()> {
     )))
 }
 
-/// Removes what the script of a job has handed back: another script would have handed back other results.
-pub(crate) async fn delete_checkpoints(job: &JobStore) -> anyhow::Result<()> {
-    job.delete_checkpoints().await.context("remove results of the earlier script")
+/// Writes a job whose rows are of two scripts from now on: no later job continues or reuses it, and what the earlier script
+/// has handed back does not count.
+pub(crate) async fn forget_script(job: &mut FoundJob) -> anyhow::Result<()> {
+    job.spec.fingerprint.clear();
+    job.store.put_spec(&job.spec).await.context("write the job")?;
+    job.store.delete_checkpoints().await.context("remove results of the earlier script")
 }
 
 /// Lets the successes of a job whose rows are lost run again, with a notice. Returns them.
@@ -114,22 +117,19 @@ mod tests {
 
     use super::*;
 
+    fn rows(path: &Path, version: Option<FileVersion>) -> Descriptor {
+        let (range, path_columns) = (BlockRange::WholeText, vec![]);
+        let blocks = vec![Block { path: path.into(), version, range, path_columns }];
+        let work = Work::Rows { input: 0, blocks, rows_before: None, key: vec![] };
+        Descriptor::new("first", 0, work)
+    }
+
     #[test]
     fn tables_that_only_nodes_see_are_left_to_them() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("t.csv");
-        let rows = |version| {
-            let block = Block {
-                path: file.as_path().into(),
-                version,
-                range: BlockRange::WholeText,
-                path_columns: vec![],
-            };
-            Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] }
-        };
         let other = FileVersion { bytes: 7, etag: None, modified: Some(7) };
-        for work in [rows(None), rows(Some(other.clone()))] {
-            let planned = Descriptor::new("first", 0, work);
+        for planned in [rows(&file, None), rows(&file, Some(other.clone()))] {
             check_input(&planned, "first", false).expect("it may be on the nodes");
             let refused = check_input(&planned, "first", true).expect_err("it is nowhere");
             assert!(
@@ -137,24 +137,16 @@ mod tests {
             );
         }
         std::fs::write(&file, "id\n").expect("writable");
-        let planned = Descriptor::new("first", 0, rows(Some(other)));
-        let refused =
-            check_input(&planned, "first", false).expect_err("it is here, and has changed");
+        let planned = rows(&file, Some(other));
+        let refused = check_input(&planned, "first", false).expect_err("it has changed");
         assert!(refused.to_string().contains("t.csv has changed since job first was planned"));
     }
 
     #[test]
     fn table_that_has_become_a_folder_is_refused() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let block = Block {
-            path: folder.path().into(),
-            version: None,
-            range: BlockRange::WholeText,
-            path_columns: vec![],
-        };
-        let rows = Work::Rows { input: 0, blocks: vec![block], rows_before: None, key: vec![] };
-        let refused =
-            check_input(&Descriptor::new("first", 0, rows), "first", true).expect_err("no file");
+        let planned = rows(folder.path(), None);
+        let refused = check_input(&planned, "first", true).expect_err("no file");
         assert!(refused.to_string().contains("has become a folder since job first"), "{refused:#}");
     }
 }

@@ -7,6 +7,7 @@ use anyhow::{Context, anyhow};
 use job_file::Parsed;
 use protocol::words::clause;
 use protocol::{JobResult, JobSpec, JobState, OutputAction};
+use reducer::Reducer;
 
 use crate::ended::replaceable;
 use crate::execute::{Execution, watch_for_cancel};
@@ -241,17 +242,15 @@ impl Engine {
             },
         };
         // The engine failed, on a full disk for example. In the job's folder the job stays unfinished.
-        let progress = store.progress().await.ok().flatten();
+        let progress = store.progress().await.ok().flatten().unwrap_or_else(Reducer::no_progress);
         let cause = format!(
             "the engine stopped: {}; committed results are kept",
             clause(&format!("{error:#}"))
         );
-        let counts = progress.map(|progress| (progress.mini_batches, progress.items));
-        let (mini_batches, items) = counts.unwrap_or_default();
         Ok(JobResult {
             cause: Some(cause),
-            mini_batches,
-            items,
+            mini_batches: progress.mini_batches,
+            items: progress.items,
             elapsed_seconds: started.elapsed().as_secs_f64(),
             ..JobResult::new(job_id, JobState::Failed, store.shown("logs"))
         })

@@ -21,7 +21,7 @@ use crate::round::{check_input, check_script_is_there, take_script};
 use crate::run::{Locks, lock_output};
 use crate::submit::send_snapshots;
 use crate::{
-    Engine, Error, Events, Fixable, FoundJob, Jobs, Purpose, Remedy, StopRequest, Submission,
+    Busy, Engine, Error, Events, Fixable, FoundJob, Jobs, Purpose, Remedy, StopRequest, Submission,
     Target, name_with, new_job_id,
 };
 
@@ -257,6 +257,9 @@ impl Jobs {
     async fn rejects_of(&self, job: &FoundJob) -> crate::Result<PlanExcerpt> {
         let job_id = job.spec.job_id.clone();
         if job.result.is_none() {
+            if !self.is_abandoned(&job_id)? {
+                return Err(Busy::Running(job_id).into());
+            }
             let problem = format!("job {job_id} has not ended");
             let remedy = Remedy::Retry { job_id, target: self.target().clone() };
             return Err(Fixable::error(problem, remedy).into());

@@ -177,7 +177,7 @@ impl StatusReader {
             owner: self.job.owner(),
             priority,
             result: self.job.result.clone(),
-            progress: progress.map(|progress| without_ended_processes(progress, diagnosis.state)),
+            progress: progress.map(|progress| as_of_state(progress, diagnosis.state)),
             output_changed: is_output_changed(&self.job).await,
             source_directory: self.job.spec.source_directory.display(),
             logs: self.job.store.shown("logs"),
@@ -186,8 +186,14 @@ impl StatusReader {
     }
 }
 
-/// Clears the processes of a job that has none: its progress was written before they ended.
-fn without_ended_processes(mut progress: Progress, state: State) -> Progress {
+/// Clears the processes of a job that has none, whose progress was written before they ended, and says of an
+/// interrupted job that its last round is.
+fn as_of_state(mut progress: Progress, state: State) -> Progress {
+    if state == State::Interrupted
+        && let Some(last) = progress.rounds.last_mut()
+    {
+        last.state = None;
+    }
     if !state.has_processes(&progress) {
         (progress.processes, progress.nodes_at_work) = (0, 0);
         (progress.rate, progress.remaining_seconds) = (None, None);

@@ -353,6 +353,9 @@ pub struct RoundResult {
     pub rejected: u64,
     /// Mini-batches that had not ended before it, as far as they were planned.
     pub unfinished: u64,
+    /// Whether all mini-batches had ended before it, so that only the output was left to write.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub only_output: bool,
     /// Whether it ran another script than the round before.
     pub has_other_script: bool,
     /// The mini-batches of the job at its end, or until now.
@@ -364,8 +367,8 @@ pub struct RoundResult {
 impl RoundResult {
     /// Returns its work and its result, in one line.
     pub fn sentence(&self) -> String {
-        let Self { state, failed, rejected, unfinished, goes_on, has_other_script, items, .. } =
-            self;
+        let Self { state, failed, rejected, unfinished, goes_on, .. } = self;
+        let Self { only_output, has_other_script, items, .. } = self;
         let what = [(*failed, "failed mini-batch"), (*rejected, "rejected item")];
         let what: Vec<_> = what
             .iter()
@@ -381,6 +384,10 @@ impl RoundResult {
             (_, Some(again), None) => again,
             (_, None, Some(rest)) => format!("ran {rest}"),
             (_, None, None) if *goes_on => "went on after an interruption".to_owned(),
+            (_, None, None) if *only_output => match state {
+                Some(JobState::Completed) => "wrote the output".to_owned(),
+                _ => "had only the output to write".to_owned(),
+            },
             (_, None, None) => "went on with what had not ended".to_owned(),
         };
         let script = if *has_other_script { ", with another script" } else { "" };
@@ -451,6 +458,20 @@ mod tests {
         ] {
             let items = Counts { total, succeeded, failed: 0 };
             assert_eq!(RoundResult { items, ..RoundResult::default() }.sentence(), expected);
+        }
+    }
+
+    #[test]
+    fn sentence_of_a_round_with_nothing_but_the_output_names_the_output() {
+        for (state, expected) in [
+            (Some(JobState::Completed), "wrote the output"),
+            (Some(JobState::Failed), "had only the output to write, and failed"),
+            (None, "had only the output to write, and was interrupted"),
+        ] {
+            let (at, items) = (Some(7), Counts { total: 4, succeeded: 4, failed: 0 });
+            let round =
+                RoundResult { at, state, only_output: true, items, ..RoundResult::default() };
+            assert_eq!(round.sentence(), format!("{expected}: 4 of 4 items succeeded"));
         }
     }
 

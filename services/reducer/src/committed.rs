@@ -24,9 +24,11 @@ pub async fn committed(store: &JobStore, job_id: &str, progress: Progress) -> Pr
     committed_in(&tally, progress)
 }
 
-/// Returns the progress of a job that no reducer serves, updated with the tally of its ledger if that is newer.
+/// Returns the progress of a job that no reducer serves, updated with the tally of its ledger if that is newer: what
+/// had ended may be pending again since another round began.
 pub fn committed_in(tally: &Tally, mut progress: Progress) -> Progress {
-    if tally.ended() >= progress.mini_batches.ended() {
+    let shown = (progress.rounds.len().saturating_sub(1) as u64, progress.mini_batches.ended());
+    if (tally.rounds(), tally.ended()) >= shown {
         tally.write_counts(&mut progress);
     }
     progress
@@ -35,11 +37,23 @@ pub fn committed_in(tally: &Tally, mut progress: Progress) -> Progress {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use protocol::Counts;
+    use protocol::{Counts, ResultEvent, Round};
 
     use super::*;
     use crate::Reducer;
-    use crate::fixtures::message;
+    use crate::fixtures::{event, failed, fold, message, succeeded};
+
+    #[test]
+    fn round_that_a_killed_reducer_has_begun_is_newer_than_its_last_progress() {
+        let mut tally = fold(&[event(succeeded(0, 1, 2, 2)), event(failed(1, 3, true, 2))]);
+        let before = committed_in(&tally, Reducer::no_progress());
+        assert_eq!((before.mini_batches.ended(), before.rounds.len()), (2, 0));
+        tally.apply(&ResultEvent::Round(Round { failed: true, ..Round::default() }));
+        let after = committed_in(&tally, before.clone());
+        assert_eq!((after.mini_batches.ended(), after.rounds.len()), (1, 2));
+        let damaged = fold(&[event(succeeded(0, 1, 2, 2))]);
+        assert_eq!(committed_in(&damaged, before.clone()), before, "the progress is newer");
+    }
 
     #[tokio::test]
     async fn ledger_completes_the_progress_of_a_killed_reducer() {

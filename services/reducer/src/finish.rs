@@ -67,15 +67,17 @@ impl Reducer {
             let mini_batches = counted(unimproved.count, "mini-batch");
             format!("{mini_batches} got no better result, so the earlier one stays; the first is {mini_batch}: {error}")
         });
-        let has_earlier = state != JobState::Completed && self.tally.written().is_some();
-        let earlier = has_earlier.then(|| {
-            let output = &self.spec.output;
-            format!(
-                "the output of an earlier round stays: {}/{}",
-                output.folder.display(),
-                output.file_name
-            )
-        });
+        let output = &self.spec.output;
+        let output = format!("{}/{}", output.folder.display(), output.file_name);
+        let has_earlier = state != JobState::Completed
+            && self.tally.written().is_some()
+            // A retry may have changed the format, and with it the name of the file.
+            && !matches!(
+                self.store.stores().version(&output).await,
+                Err(storage::Error::NotFound { .. })
+            );
+        let earlier =
+            has_earlier.then(|| format!("the output of an earlier round stays: {output}"));
         self.spec.notes.iter().cloned().chain(left_out).chain(unimproved).chain(earlier).collect()
     }
 
@@ -132,6 +134,11 @@ impl Reducer {
         // The last progress and the result have the same times.
         self.show_progress();
         let Progress { elapsed_seconds, worked_seconds, .. } = *self.progress.borrow();
+        // The tally does not know whether the output could be written.
+        let mut rounds = self.tally.round_results();
+        if let Some(last) = rounds.last_mut() {
+            last.state = Some(state);
+        }
         let result = JobResult {
             job_id: self.spec.job_id.clone(),
             state,
@@ -176,7 +183,7 @@ impl Reducer {
                 .take(FAILED_NAMED_MAX)
                 .map(named)
                 .collect(),
-            rounds: self.tally.round_results(),
+            rounds,
             reused: false,
             command: self.spec.is_command(),
         };

@@ -122,6 +122,8 @@ pub struct Tally {
     /// How often rows were lost, so that successes were reverted.
     times_rows_lost: u64,
     failures: Failures,
+    /// Of these, the last attempts of failed mini-batches: all that is left when only rejected items run again.
+    last_failures: Failures,
     nodes: Nodes,
 }
 
@@ -346,6 +348,7 @@ impl Tally {
                 self.failed -= 1;
                 self.items_failed -= u64::from(entry.total);
                 self.failures.forgive(index as u64);
+                self.last_failures.forgive(index as u64);
             }
             MiniBatchState::Retrying => {
                 self.retrying -= 1;
@@ -405,6 +408,8 @@ impl Tally {
         self.failed += 1;
         self.items_failed += u64::from(total);
         self.failures.given_up(attempt);
+        self.last_failures.attempt_failed(attempt);
+        self.last_failures.given_up(attempt);
         self.warnings.given_up(attempt);
         Effect::Counted
     }

@@ -205,6 +205,13 @@ impl Job {
         };
         let sentence = sentence(&status, &numbers);
         let failures = tally.failures();
+        let mut rounds =
+            result.map_or_else(|| tally.round_results(), |result| result.rounds.clone());
+        if state == JobState::Interrupted
+            && let Some(last) = rounds.last_mut()
+        {
+            last.state = None;
+        }
         let started_at = engine::started_at(&spec.job_id)
             .and_then(|at| u64::try_from(at.timestamp_millis()).ok());
         let has_failures = numbers.mini_batches.failed > 0;
@@ -260,7 +267,7 @@ impl Job {
             script: spec.source_directory.as_path().join(&spec.entry_script).display().to_string(),
             job_file: job_file(spec).map(str::to_owned),
             lineage: Lineage {
-                rounds: tally.round_results().iter().map(Round::from).collect(),
+                rounds: rounds.iter().map(Round::from).collect(),
                 before: snapshot.same.before.clone(),
                 same,
                 reused: Reuses::clone(&snapshot.reuses),

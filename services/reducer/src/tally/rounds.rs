@@ -49,7 +49,12 @@ impl Tally {
         if self.rounds.is_empty() {
             self.rounds.push(JobRound::default());
         }
-        let last = self.last_result(round.is_live.then_some(JobState::Running));
+        let mut last = self.last_result(round.is_live.then_some(JobState::Running));
+        let is_unwritten = last.only_output && round.output.is_none();
+        if is_unwritten && last.state == Some(JobState::Completed) {
+            // No event says that an output could not be written.
+            last.state = (!round.goes_on).then_some(JobState::Failed);
+        }
         self.rounds.last_mut().expect("it has one").result = last;
         let failed = self.failed;
         let has_begun_anew = !(round.goes_on || round.is_live);
@@ -71,6 +76,7 @@ impl Tally {
             failed: failed - self.failed,
             rejected: round.items + self.lacking(number),
             unfinished,
+            only_output: has_begun_anew && self.is_complete(),
             has_other_script: round.has_other_script,
             ..RoundResult::default()
         };
@@ -131,8 +137,12 @@ impl Tally {
     }
 
     fn run_anew(&mut self, round: &Round, number: u32) {
+        let runs_rejects = !(round.rejects.is_empty() && round.whole.is_empty());
         if round.failed || self.failed == 0 {
+            self.last_failures = Failures::default();
             self.failures = Failures::default();
+        } else if runs_rejects {
+            self.failures = self.last_failures.clone();
         }
         for (mini_batch, entry) in (0..).zip(&mut self.entries) {
             match entry.state {

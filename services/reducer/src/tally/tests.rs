@@ -263,6 +263,23 @@ fn rounds_tell_what_they_ran_and_what_came_of_it() {
 }
 
 #[test]
+fn round_with_nothing_to_run_had_only_the_output_to_write() {
+    let planned = ResultEvent::Planned(Planned { mini_batches: 1, items: None });
+    let mut tally = fold(&[planned, event(succeeded(0, 1, 5, 5)), round(true, &[], &[])]);
+    let told = |tally: &Tally| {
+        tally.round_results().iter().skip(1).map(RoundResult::sentence).collect::<Vec<_>>()
+    };
+    assert!(tally.round_results()[1].only_output);
+    tally.apply(&ResultEvent::Round(Round { at: 3, failed: true, ..Round::default() }));
+    let failed = "had only the output to write, and failed: 5 of 5 items succeeded";
+    assert_eq!(told(&tally), [failed, "wrote the output: 5 of 5 items succeeded"]);
+    tally.apply(&ResultEvent::Round(Round { at: 4, goes_on: true, ..Round::default() }));
+    let interrupted = "had only the output to write, and was interrupted: 5 of 5 items succeeded";
+    let goes_on = "went on after an interruption: 5 of 5 items succeeded";
+    assert_eq!(told(&tally), [failed, interrupted, goes_on]);
+}
+
+#[test]
 fn round_that_begins_while_the_job_runs_leaves_what_runs_alone() {
     let mut tally = fold(&[
         event(failed(0, 1, false, 5)),
@@ -373,6 +390,43 @@ fn failed_mini_batches_stay_if_a_round_does_not_run_them() {
     assert_eq!((tally.state(0), tally.mini_batches().failed), (MiniBatchState::Failed, 1));
     tally.apply(&of_round(1, succeeded(1, 1, 5, 5)));
     assert_eq!(tally.items(), Counts { total: 10, succeeded: 5, failed: 5 });
+}
+
+#[test]
+fn causes_of_rejects_that_run_again_are_forgotten_and_those_of_failed_mini_batches_stay() {
+    let cause = |mini_batch, is_final, message: &str| {
+        let mut attempt = failed(mini_batch, 1 + u32::from(is_final), is_final, 5);
+        attempt.error.as_mut().expect("failed").message = message.into();
+        attempt
+    };
+    let isolated = |of: Attempt| {
+        let error = *of.error.expect("failed");
+        let rejected = vec![Rejected { error, ..rejected(3) }];
+        Attempt { rejected, ..succeeded(of.mini_batch, 2, 5, 4) }
+    };
+    let errors = |tally: &Tally| {
+        let causes = tally.failures().causes().into_iter();
+        causes.map(|cause| (cause.error, cause.mini_batches)).collect::<Vec<_>>()
+    };
+    let stays = || ("ValueError: it stays".to_owned(), vec![0]);
+    let mut tally = fold(&[
+        event(cause(0, false, "it has passed")),
+        event(cause(0, true, "it stays")),
+        event(cause(1, false, "no total")),
+        event(isolated(cause(1, false, "no total"))),
+        round(false, &[1], &[]),
+    ]);
+    assert_eq!(errors(&tally), [stays()], "also the failed try of the success is forgotten");
+    assert_eq!(tally.failures().kinds(), ["ValueError: it stays"]);
+    assert_eq!(tally.failures().first().map(|first| first.mini_batch), Some(0));
+    tally.apply(&of_round(1, isolated(cause(1, false, "no price"))));
+    assert_eq!(errors(&tally), [stays(), ("ValueError: no price".to_owned(), vec![1])]);
+    tally.apply(&round(false, &[1], &[]));
+    tally.apply(&of_round(2, succeeded(1, 1, 5, 5)));
+    assert_eq!(errors(&tally), [stays()], "a second retry forgets what the first has found");
+    tally.apply(&round(true, &[], &[]));
+    tally.apply(&of_round(3, succeeded(0, 1, 5, 5)));
+    assert!(errors(&tally).is_empty());
 }
 
 #[test]
