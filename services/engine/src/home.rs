@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use protocol::Durability;
-use storage::{JobStore, disk, snapshot};
+use storage::{JobStore, disk, real_path, snapshot};
 use tokio_util::sync::CancellationToken;
 use worker::{Cache, CacheLimits};
 
@@ -199,7 +199,9 @@ impl Home {
     ) -> Result<std::result::Result<Lock, Option<String>>> {
         let folder = self.folder.join("outputs");
         std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-        let digest = blake3::hash(resolved(output).as_os_str().as_bytes()).to_hex();
+        // A URL looks like a relative path.
+        let output = if output.is_absolute() { real_path(output) } else { output.to_owned() };
+        let digest = blake3::hash(output.as_os_str().as_bytes()).to_hex();
         let path = folder.join(&digest[..32]);
         loop {
             let mut file =
@@ -335,17 +337,6 @@ fn is_at(file: &File, path: &Path) -> bool {
     matches!((open, found), (Ok(open), Ok(found)) if open == found)
 }
 
-/// Returns the path without symbolic links, as far as it exists.
-fn resolved(path: &Path) -> PathBuf {
-    let resolve = |ancestor: &Path| {
-        let rest = path.strip_prefix(ancestor).expect("an ancestor is a prefix");
-        ancestor.canonicalize().ok().map(|found| found.join(rest))
-    };
-    // A URL looks like a relative path.
-    let ancestors = path.ancestors().filter(|ancestor| ancestor.is_absolute());
-    ancestors.into_iter().find_map(resolve).unwrap_or_else(|| path.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -394,6 +385,7 @@ mod tests {
         let lock = || home.try_lock_output(&output).expect("writable").expect("free");
         assert_eq!(lock().named(), None);
         lock().name(JOB).expect("writable");
+        std::fs::write(&output, "row").expect("writable");
         home.remove_free_outputs();
         assert_eq!(lock().named().as_deref(), Some(JOB));
         std::fs::remove_dir_all(home.job_folder(JOB)).expect("writable");
