@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::follow::FollowMode;
+use crate::follow::Followed;
 use crate::outcome::{report, say_reused};
 use crate::steps::StepsDocument;
 use crate::{Exit, JobFileArguments, Settings, Show, TargetFlags, refuse, watch_for_stop};
@@ -75,9 +75,9 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
             }
             Ok(Exit::Done)
         }
-        Ok(Submitted::New(submission, target, _signals)) => {
-            let mode = FollowMode { wait: arguments.wait, json: arguments.json, stopped };
-            mode.plan_and_follow(&submission, &target, events, show).await
+        Ok(Submitted::New(submission, _signals)) => {
+            let (submission, wait, json) = (&*submission, arguments.wait, arguments.json);
+            Followed { submission, wait, json, stopped, events, show }.plan_and_follow().await
         }
         Err(error) => {
             show.finish(events).await;
@@ -89,7 +89,7 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
 /// The result of submitting a job file.
 enum Submitted {
     Reused(Box<JobResult>, Target),
-    New(Box<Submission>, Target, AbortOnDropHandle<()>),
+    New(Box<Submission>, AbortOnDropHandle<()>),
 }
 
 async fn submit(
@@ -112,7 +112,7 @@ async fn submit(
         }
         let full = arguments.refuse_when_full;
         let submission = engine.submit(parsed, &target, false, full, events).await?;
-        Ok(Submitted::New(Box::new(submission), target.clone(), signals))
+        Ok(Submitted::New(Box::new(submission), signals))
     };
     let submitted: engine::Result<_> = tokio::select! {
         submitted = submitting => submitted,

@@ -1,7 +1,6 @@
 //! Plans a job of a compute target, and follows it: `enqueue`, and `retry` there.
 
 use anyhow::Result;
-use engine::targets::Target;
 use engine::words::counted;
 use engine::{Event, Events, FollowEnd, PlannedJob, Submission, follow};
 use serde_json::json;
@@ -11,90 +10,79 @@ use tokio_util::sync::CancellationToken;
 use crate::outcome::report;
 use crate::{Exit, Show, remedies};
 
-/// The way in which a command follows a job.
-pub struct FollowMode {
+/// A job of a target that a command follows.
+pub struct Followed<'a> {
+    pub submission: &'a Submission,
     pub wait: bool,
     pub json: bool,
     pub stopped: CancellationToken,
+    pub events: Events,
+    pub show: Show,
 }
 
-impl FollowMode {
-    /// Prints the id of a job, plans the job, and follows it if requested.
-    pub async fn plan_and_follow(
-        &self,
-        submission: &Submission,
-        target: &Target,
-        events: Events,
-        show: Show,
-    ) -> Result<Exit> {
-        self.print_id(submission, target, &events);
-        let job_id = submission.job_id();
+impl Followed<'_> {
+    /// Prints the id of the job, plans the job, and follows it if requested.
+    pub async fn plan_and_follow(self) -> Result<Exit> {
+        self.print_id();
+        let job_id = self.submission.job_id();
         let planned = tokio::select! {
-            planned = submission.plan() => planned?,
+            planned = self.submission.plan() => planned?,
             () = self.stopped.cancelled() => {
-                let message = remedies::after(&format!("job {job_id} is partly planned"), Some(&submission.remedy()));
+                let (planned, remedy) =
+                    (format!("job {job_id} is partly planned"), self.submission.remedy());
+                let message = remedies::after(&planned, Some(&remedy));
                 return Ok(Exit::NotEnded.because(&message, self.json));
             }
         };
-        submission.queues.close().await;
+        self.submission.queues.close().await;
         match planned {
             PlannedJob::All(plan) if !self.wait => {
                 let (mini_batches, files) =
                     (counted(plan.mini_batches, "mini-batch"), counted(plan.files, "file"));
-                show.finish(events).await;
+                self.show.finish(self.events).await;
                 say!(note, "planned: {mini_batches} of {files}");
-                return Ok(Exit::Done);
+                Ok(Exit::Done)
             }
             PlannedJob::Never(cause) if !self.wait => {
-                show.finish(events).await;
-                return Ok(Exit::Failed.because(&format!("job {job_id} fails: {cause}"), self.json));
+                self.show.finish(self.events).await;
+                Ok(Exit::Failed.because(&format!("job {job_id} fails: {cause}"), self.json))
             }
             // The reducer reports the same.
-            PlannedJob::All(_) | PlannedJob::Never(_) => {}
+            PlannedJob::All(_) | PlannedJob::Never(_) => self.follow_to_end().await,
         }
-        self.follow_to_end(submission, target, events, show).await
     }
 
-    /// Prints the id of a job that is planned, and follows it if requested.
-    pub async fn follow(
-        &self,
-        submission: &Submission,
-        target: &Target,
-        events: Events,
-        show: Show,
-    ) -> Result<Exit> {
-        self.print_id(submission, target, &events);
-        if !self.wait {
-            show.finish(events).await;
-            return Ok(Exit::Done);
+    /// Prints the id of the job, which is planned, and follows it if requested.
+    pub async fn follow(self) -> Result<Exit> {
+        self.print_id();
+        if self.wait {
+            return self.follow_to_end().await;
         }
-        self.follow_to_end(submission, target, events, show).await
+        self.show.finish(self.events).await;
+        Ok(Exit::Done)
     }
 
-    fn print_id(&self, submission: &Submission, target: &Target, events: &Events) {
-        let job_id = submission.job_id();
+    fn print_id(&self) {
+        let job_id = self.submission.job_id();
         match (self.wait, self.json) {
-            (true, _) => events.send(Event::Job(job_id.to_owned())),
-            (false, true) => say!(out, "{}", json!({ "job_id": job_id, "target": target.name })),
+            (true, _) => self.events.send(Event::Job(job_id.to_owned())),
+            (false, true) => {
+                let target = &self.submission.target.name;
+                say!(out, "{}", json!({ "job_id": job_id, "target": target }));
+            }
             (false, false) => say!(out, "{job_id}"),
         }
     }
 
-    async fn follow_to_end(
-        &self,
-        submission: &Submission,
-        target: &Target,
-        events: Events,
-        show: Show,
-    ) -> Result<Exit> {
-        let job_id = submission.job_id();
-        let followed =
-            follow(&submission.jobs(), job_id, &Notify::new(), &self.stopped, &events).await;
-        show.finish(events).await;
+    async fn follow_to_end(self) -> Result<Exit> {
+        let (job_id, target) = (self.submission.job_id(), self.submission.target.reference());
+        let (jobs, never) = (self.submission.jobs(), Notify::new());
+        let followed = follow(&jobs, job_id, &never, &self.stopped, &self.events).await;
+        self.show.finish(self.events).await;
         match followed? {
-            FollowEnd::Ended(result) => Ok(report(&result, self.json, &target.reference())),
+            FollowEnd::Ended(result) => Ok(report(&result, self.json, &target)),
             FollowEnd::Stopped | FollowEnd::Interrupted => {
-                let flags = remedies::flags(&target.reference());
+                let flags = remedies::flags(&target);
                 let message = format!(
                     "job {job_id} continues; `gristmill status {job_id}{flags}` shows its progress, `gristmill cancel` \
                      stops it"

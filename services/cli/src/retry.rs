@@ -9,7 +9,7 @@ use engine::{Events, Retry, RetryOptions, RoundRequest, SeparateRun};
 use protocol::{JobState, OutputFormat};
 use tokio_util::sync::CancellationToken;
 
-use crate::follow::FollowMode;
+use crate::follow::Followed;
 use crate::outcome::report;
 use crate::{Exit, Settings, Show, TargetFlags, complete, refuse, stop_on_signals, watch_for_stop};
 
@@ -156,10 +156,10 @@ async fn carry_out(
     };
     let stopped = CancellationToken::new();
     let _signals = watch_for_stop(stopped.clone());
-    let mode = FollowMode { wait, json, stopped };
+    let job = Followed { submission: &submission, wait, json, stopped, events, show };
     match is_planned {
-        true => mode.follow(&submission, target, events, show).await,
-        false => mode.plan_and_follow(&submission, target, events, show).await,
+        true => job.follow().await,
+        false => job.plan_and_follow().await,
     }
 }
 

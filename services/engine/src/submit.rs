@@ -47,7 +47,8 @@ pub struct Submission {
     pub spec: JobSpec,
     /// The queues of the target.
     pub queues: Queues,
-    pub(crate) target: Target,
+    /// The target itself.
+    pub target: Target,
     pub(crate) listings: Inputs,
 }
 

@@ -20,12 +20,6 @@ use url::Url;
 /// Objects in one step of a listing: one page of S3.
 const PAGE_OBJECTS: usize = 1000;
 
-/// Bytes read first from the end of a Parquet file: most footers fit.
-const FOOTER_BYTES_GUESS: u64 = 256 * 1024;
-
-/// The last eight bytes of a Parquet file: length of the footer, and `PAR1`.
-const FOOTER_TAIL_BYTES: usize = 8;
-
 /// The result of a call. Callers name the URL.
 type Result<T> = std::result::Result<T, ErrorSource>;
 
@@ -298,17 +292,19 @@ async fn head_bytes(store: &dyn ObjectStore, path: &ObjectPath, bytes_max: u64) 
 /// Reads the footer. Returns its offset, too.
 async fn footer(store: &dyn ObjectStore, path: &ObjectPath) -> Result<(u64, Bytes)> {
     let size = store.head(path).await.map_err(Answer)?.size;
-    let from = |start: u64| get(store, path, GetRange::Bounded(start..size));
-    if size < FOOTER_TAIL_BYTES as u64 {
-        return if size == 0 { Ok((0, Bytes::new())) } else { Ok((0, from(0).await?)) };
+    if size == 0 {
+        return Ok((0, Bytes::new()));
     }
-    let guess = size.saturating_sub(FOOTER_BYTES_GUESS);
+    let from = |start: u64| get(store, path, GetRange::Bounded(start..size));
+    let guess = size.saturating_sub(tables::FOOTER_BYTES_GUESS);
     let end = from(guess).await?;
-    let tail =
-        end.len().checked_sub(FOOTER_TAIL_BYTES).ok_or("the object changed while it was read")?;
-    let length = u32::from_le_bytes(end[tail..tail + 4].try_into().expect("four bytes"));
-    let start = size.saturating_sub(u64::from(length) + FOOTER_TAIL_BYTES as u64);
-    if start >= guess { Ok((guess, end)) } else { Ok((start, from(start).await?)) }
+    if end.len() as u64 != size - guess {
+        return Err("the object changed while it was read".into());
+    }
+    match tables::footer_start(size, &end) {
+        Some(start) if start < guess => Ok((start, from(start).await?)),
+        _ => Ok((guess, end)),
+    }
 }
 
 async fn get(store: &dyn ObjectStore, path: &ObjectPath, range: GetRange) -> Result<Bytes> {
@@ -471,7 +467,7 @@ mod tests {
     fn footer_larger_than_the_guess_is_read_completely() {
         let remote = Remote::default();
         let (store, path) = (InMemory::new(), ObjectPath::from("a"));
-        let length = u32::try_from(FOOTER_BYTES_GUESS * 2).expect("small");
+        let length = u32::try_from(tables::FOOTER_BYTES_GUESS * 2).expect("small");
         let mut object = vec![7; 100];
         object.extend(vec![8; length as usize]);
         object.extend(length.to_le_bytes());

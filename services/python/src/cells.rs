@@ -69,10 +69,13 @@ pub fn borrow_columns<'a>(columns: &'a [PyColumn<'_>], rows: usize) -> PyResult<
     let mut borrowed = Vec::with_capacity(columns.len());
     for (kind, array) in columns {
         let cells = borrow_cells(kind, array)?;
-        if cells.len() != rows {
+        let length = match &cells {
+            Cells::Utf8(cells) => cells.length,
+            _ => array.len()?,
+        };
+        if length != rows {
             return Err(PyValueError::new_err(format!(
-                "a column has {} cells in a frame of {rows} rows",
-                cells.len()
+                "a column has {length} cells in a frame of {rows} rows"
             )));
         }
         borrowed.push(cells);
@@ -164,24 +167,6 @@ fn borrow_utf8<'a>(addresses: &'a Bound<'_, PyAny>) -> PyResult<Utf8<'a>> {
 }
 
 impl Cells<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Int8(cells) => cells.len(),
-            Self::Int16(cells) => cells.len(),
-            Self::Int32(cells) => cells.len(),
-            Self::Int64(cells) => cells.len(),
-            Self::UInt8(cells) | Self::Bool(cells) => cells.len(),
-            Self::UInt16(cells) => cells.len(),
-            Self::UInt32(cells) => cells.len(),
-            Self::UInt64(cells) => cells.len(),
-            Self::Float32(cells) => cells.len(),
-            Self::Float64(cells) => cells.len(),
-            Self::Timestamp(cells, _) => cells.len(),
-            Self::Object(cells) => cells.len(),
-            Self::Utf8(cells) => cells.length,
-        }
-    }
-
     /// Returns whether reading a cell needs the interpreter.
     pub fn is_object(&self) -> bool {
         matches!(self, Self::Object(_))

@@ -71,24 +71,6 @@ pub struct JobQueues {
     pub results: Arc<dyn Queue>,
 }
 
-/// The role of a queue of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QueueRole {
-    Tasks,
-    Results,
-}
-
-impl QueueRole {
-    pub(crate) const BOTH: [Self; 2] = [Self::Tasks, Self::Results];
-
-    fn suffix(self) -> &'static str {
-        match self {
-            Self::Tasks => "tasks",
-            Self::Results => "results",
-        }
-    }
-}
-
 /// The names that a service allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Naming {
@@ -99,21 +81,22 @@ pub(crate) struct Naming {
 }
 
 impl Naming {
-    /// Returns `NAME-tasks` or `NAME-results`. If the name is too long or has other characters, its beginning and a
+    /// Returns `NAME-tasks` and `NAME-results`. If the name is too long or has other characters, its beginning and a
     /// digest replace it in both.
-    pub(crate) fn name(self, name: &str, role: QueueRole) -> String {
+    pub(crate) fn names(self, name: &str) -> [String; 2] {
         let is_allowed =
             |character: char| character.is_ascii_alphanumeric() || self.marks.contains(character);
         let room = self.characters_max - "-results".len();
-        let suffix = role.suffix();
-        if name.len() <= room && name.chars().all(is_allowed) {
-            return format!("{name}-{suffix}");
-        }
-        let digest = &blake3::hash(name.as_bytes()).to_hex()[..DIGEST_DIGITS];
-        let allowed =
-            name.chars().map(|character| if is_allowed(character) { character } else { '-' });
-        let beginning: String = allowed.take(room - DIGEST_DIGITS - 1).collect();
-        format!("{beginning}-{digest}-{suffix}")
+        let name = if name.len() <= room && name.chars().all(is_allowed) {
+            name.to_owned()
+        } else {
+            let digest = &blake3::hash(name.as_bytes()).to_hex()[..DIGEST_DIGITS];
+            let allowed =
+                name.chars().map(|character| if is_allowed(character) { character } else { '-' });
+            let beginning: String = allowed.take(room - DIGEST_DIGITS - 1).collect();
+            format!("{beginning}-{digest}")
+        };
+        ["tasks", "results"].map(|suffix| format!("{name}-{suffix}"))
     }
 }
 
@@ -128,19 +111,18 @@ mod tests {
 
     #[test]
     fn allowed_name_is_kept() {
-        assert_eq!(NAMING.name("demo-job_1", QueueRole::Tasks), "demo-job_1-tasks");
+        assert_eq!(NAMING.names("demo-job_1"), ["demo-job_1-tasks", "demo-job_1-results"]);
         let longest = "x".repeat(72);
-        assert_eq!(NAMING.name(&longest, QueueRole::Results), format!("{longest}-results"));
+        assert_eq!(NAMING.names(&longest)[1], format!("{longest}-results"));
     }
 
     #[test]
     fn replaced_names_keep_their_beginning_and_differ() {
-        let dotted = NAMING.name("demo-a.b", QueueRole::Tasks);
+        let [dotted, _] = NAMING.names("demo-a.b");
         assert_eq!(dotted, format!("demo-a-b-{}-tasks", &blake3::hash(b"demo-a.b").to_hex()[..16]));
-        assert_ne!(dotted, NAMING.name("demo-a-b", QueueRole::Tasks));
-        let long =
-            |last: &str| NAMING.name(&format!("{}{last}", "ü".repeat(200)), QueueRole::Results);
-        assert_eq!((long("1").len(), long("1")), (80, long("1")));
-        assert_ne!(long("1"), long("2"));
+        assert_ne!(dotted, NAMING.names("demo-a-b")[0]);
+        let long = |last: &str| NAMING.names(&format!("{}{last}", "ü".repeat(200)));
+        assert_eq!((long("1")[1].len(), long("1")), (80, long("1")));
+        assert_ne!(long("1")[1], long("2")[1]);
     }
 }

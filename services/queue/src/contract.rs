@@ -36,7 +36,9 @@ pub trait Harness: Send + Sync {
     fn capabilities(&self) -> Capabilities;
 
     /// Lets this much time pass for leases and delays: advances the queue's clock, or sleeps.
-    async fn pass(&self, time: Duration);
+    async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
 }
 
 /// The legitimate differences between backends, because their services differ.
@@ -213,7 +215,8 @@ impl<'a> Tester<'a> {
     }
 }
 
-fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
+/// Returns the receipts of deliveries.
+pub fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
     deliveries.iter().map(|delivery| delivery.receipt.clone()).collect()
 }
 

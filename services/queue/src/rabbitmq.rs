@@ -205,13 +205,15 @@ impl RabbitQueue {
     }
 
     /// Waits for an answer of the broker, up to the limit.
+    async fn in_time<T>(&self, answer: impl Future<Output = T>) -> Result<T, Error> {
+        let answered = timeout(self.access.options.answer_wait_max, answer).await;
+        answered.map_err(|_| self.no_answer())
+    }
+
+    /// Works like [`in_time`](Self::in_time), and explains the error of an answer.
     async fn answer<T>(&self, answer: impl Future<Output = lapin::Result<T>>) -> Result<T, Error> {
-        match timeout(self.access.options.answer_wait_max, answer).await {
-            Ok(result) => {
-                result.map_err(|error| explain(&self.access.address, Operation::Working, error))
-            }
-            Err(_) => Err(self.no_answer()),
-        }
+        let answer = self.in_time(answer).await?;
+        answer.map_err(|error| explain(&self.access.address, Operation::Working, error))
     }
 
     fn no_answer(&self) -> Error {
@@ -274,42 +276,29 @@ impl RabbitQueue {
 #[async_trait]
 impl Queue for RabbitQueue {
     async fn send(&self, messages: Vec<Message>) -> Result<(), Error> {
-        check_sizes(
-            &messages,
-            self.access.options.message_bytes_max,
-            &self.access.address.to_string(),
-        )?;
+        let Access { address, options, .. } = &self.access;
+        check_sizes(&messages, options.message_bytes_max, &address.to_string())?;
         let mut messages: Vec<Bytes> = messages.into_iter().map(|message| message.body).collect();
         for tries in 1.. {
             if messages.is_empty() {
                 break;
             }
             let session = self.session().await?;
-            let sending = session.send(messages);
-            match timeout(self.access.options.answer_wait_max, sending).await {
-                Ok(Ok(())) => break,
-                Ok(Err(Unsent::Broken(unconfirmed, _))) if tries < TRIES_MAX => {
-                    messages = unconfirmed
+            let error = match self.in_time(session.send(messages)).await? {
+                Ok(()) => break,
+                Err(Unsent::Broken(unconfirmed, _)) if tries < TRIES_MAX => {
+                    messages = unconfirmed;
+                    continue;
                 }
-                Ok(Err(Unsent::Broken(_, error))) => {
-                    return Err(explain(&self.access.address, Operation::Working, error));
+                Err(Unsent::Broken(_, error)) => explain(address, Operation::Working, error),
+                Err(Unsent::Refused(reason)) => address.misconfigured(reason),
+                Err(Unsent::Absent) => {
+                    address.absent("it does not exist; restart this command to create it")
                 }
-                Ok(Err(Unsent::Refused(reason))) => {
-                    return Err(self.access.address.misconfigured(reason));
-                }
-                Ok(Err(Unsent::Absent)) => {
-                    return Err(self
-                        .access
-                        .address
-                        .absent("it does not exist; restart this command to create it"));
-                }
-                Ok(Err(Unsent::NotNow)) => {
-                    return Err(self.access.address.unavailable(
-                        "the broker rejected a message; check that most of its nodes run",
-                    ));
-                }
-                Err(_) => return Err(self.no_answer()),
-            }
+                Err(Unsent::NotNow) => address
+                    .unavailable("the broker rejected a message; check that most of its nodes run"),
+            };
+            return Err(error);
         }
         Ok(())
     }
@@ -318,11 +307,10 @@ impl Queue for RabbitQueue {
         if request.messages_max == 0 {
             let session = self.current().clone();
             session.leases.stop();
-            let _ =
-                timeout(self.access.options.answer_wait_max, session.subscription.stopped()).await;
+            let _ = self.in_time(session.subscription.stopped()).await;
             return Ok(Vec::new());
         }
-        let until = deadline(request.wait);
+        let (until, address) = (deadline(request.wait), &self.access.address);
         let mut ended = None;
         for _ in 0..TRIES_MAX {
             let session = self.session().await?;
@@ -332,15 +320,12 @@ impl Queue for RabbitQueue {
             }
             ended = session.leases.ended();
             if let Some(ended) = ended.as_ref().filter(|ended| ended.refused) {
-                return Err(self
-                    .access
-                    .address
-                    .misconfigured(no_permission(&self.access.address, &ended.reason)));
+                return Err(address.misconfigured(no_permission(address, &ended.reason)));
             }
         }
         let reason = ended
             .map_or_else(|| "the connection broke at every try".to_owned(), |ended| ended.reason);
-        Err(self.access.address.unavailable(reason))
+        Err(address.unavailable(reason))
     }
 
     async fn extend(&self, leases: &[(Receipt, Duration)]) -> Result<Vec<Receipt>, Error> {
@@ -353,28 +338,15 @@ impl Queue for RabbitQueue {
 
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
         let Some(session) = self.live_session() else { return Ok(receipts.to_vec()) };
-        match timeout(
-            self.access.options.answer_wait_max,
-            session.subscription.acknowledge(receipts),
-        )
-        .await
-        {
-            Ok(Ok(lost)) => Ok(lost),
-            // The connection broke, which ended all leases.
-            Ok(Err(_)) => Ok(receipts.to_vec()),
-            Err(_) => Err(self.no_answer()),
-        }
+        let lost = self.in_time(session.subscription.acknowledge(receipts)).await?;
+        // A broken connection has ended all leases.
+        Ok(lost.unwrap_or_else(|_| receipts.to_vec()))
     }
 
     async fn release(&self, receipts: &[Receipt]) -> Result<(), Error> {
         let Some(session) = self.live_session() else { return Ok(()) };
-        match timeout(self.access.options.answer_wait_max, session.subscription.release(receipts))
-            .await
-        {
-            // A broken connection releases everything.
-            Ok(_) => Ok(()),
-            Err(_) => Err(self.no_answer()),
-        }
+        // A broken connection releases everything.
+        self.in_time(session.subscription.release(receipts)).await.map(drop)
     }
 
     async fn depth(&self) -> Result<Depth, Error> {

@@ -65,13 +65,18 @@ pub use infer::{PLACES_MAX, SchemaInference, infer_schema};
 pub use ipc::IpcStream;
 pub use peek::{Peek, peek, shown as delimiter_shown};
 pub use problems::{WARNINGS_MAX, Warnings};
-pub use row_groups::{parquet_columns, parquet_row_groups, parquet_shape, row_group_bytes};
+pub use row_groups::{
+    footer_start, parquet_columns, parquet_row_groups, parquet_shape, row_group_bytes,
+};
 pub use row_texts::row_texts;
 pub use sketch::{
     Sketch, from_path, parquet_sketches, path_column, schema_sketches, text_sketches,
 };
 pub use source::{LINE_BYTES_MAX, is_read_from_front, must_be_read};
 pub use write::write_parquet;
+
+/// Bytes of a remote Parquet file that are read first, from its end: most footers fit.
+pub const FOOTER_BYTES_GUESS: u64 = 256 * 1024;
 
 /// Number of data rows that determine the types of columns, counted over the files of an input in order.
 pub const WINDOW_ROWS: usize = 200;

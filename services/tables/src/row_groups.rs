@@ -125,6 +125,15 @@ pub fn row_group_bytes(path: &Path, name: &str, row_group: u32) -> Result<Range<
     range.ok_or_else(|| Error::plan(name, format!("it has no row group {row_group}")))
 }
 
+/// Returns where the footer of a Parquet file of `size` bytes begins; `None`: `end`, the last bytes of the file, is too
+/// short to tell.
+pub fn footer_start(size: u64, end: &[u8]) -> Option<u64> {
+    // The last eight bytes are the length of the footer, and `PAR1`.
+    let tail = end.last_chunk::<8>()?;
+    let length = u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
+    Some(size.saturating_sub(u64::from(length) + tail.len() as u64))
+}
+
 fn footer(path: &Path, name: &str) -> Result<ArrowReaderMetadata> {
     let file = File::open(path).map_err(unreadable(name))?;
     footer_of(&file, name)

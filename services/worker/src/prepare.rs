@@ -164,26 +164,17 @@ impl Preparer {
     ) -> Vec<Option<String>> {
         let unknown = vec![None; rows.len()];
         let Work::Rows { input, blocks, .. } = &descriptor.work else { return unknown };
-        let Some(options) = self.spec.inputs.get(*input as usize).map(|input| input.table.clone())
-        else {
-            return unknown;
-        };
+        let Some(known) = self.spec.inputs.get(*input as usize) else { return unknown };
         let is_at_hand = |block: &Block| {
-            !block.path.is_url() || tables::is_read_from_front(block.path.as_bytes(), &options)
+            !block.path.is_url() || tables::is_read_from_front(block.path.as_bytes(), &known.table)
         };
         if rows.is_empty() || !blocks.iter().all(is_at_hand) {
             return unknown;
         }
-        let Ok(schemas) = self.schemas.get_or_try_init(|| self.store.schemas()).await else {
-            return unknown;
-        };
-        let Ok(files) = self.remote.tables(blocks, &options).await else { return unknown };
-        let (blocks, schema) = (blocks.clone(), schemas.get(*input as usize).cloned().flatten());
+        let Ok(table) = self.local_table(*input, blocks).await else { return unknown };
         let places = self.with_decoder(move |decoder| {
             let with_lines = takes == TableForm::Items;
-            with_request(&files, &blocks, &options, schema.as_ref(), with_lines, |request| {
-                decoder.row_places(request, &rows)
-            })
+            table.request(with_lines, |request| decoder.row_places(request, &rows))
         });
         places.await.ok().and_then(std::result::Result::ok).unwrap_or(unknown)
     }
@@ -241,16 +232,17 @@ impl Preparer {
     }
 
     async fn table(&self, input: u32, blocks: &[Block]) -> Result<Prepared> {
+        let (table, files) = (self.local_table(input, blocks).await?, self.files.clone());
+        self.with_decoder(move |decoder| table.decode(decoder, &files)).await?
+    }
+
+    async fn local_table(&self, input: u32, blocks: &[Block]) -> Result<LocalTable> {
         let schemas = self.schemas.get_or_try_init(|| self.store.schemas()).await?;
         let schema = schemas.get(input as usize).cloned().flatten();
         let known = self.spec.inputs.get(input as usize);
         let options = known.with_context(|| format!("the job has no input {input}"))?.table.clone();
-        let local = self.remote.tables(blocks, &options).await?;
-        let (blocks, files) = (blocks.to_vec(), self.files.clone());
-        self.with_decoder(move |decoder| {
-            decode(decoder, &local, &blocks, &options, schema.as_ref(), &files)
-        })
-        .await?
+        let files = self.remote.tables(blocks, &options).await?;
+        Ok(LocalTable { files, blocks: blocks.to_vec(), options, schema })
     }
 }
 
@@ -299,50 +291,46 @@ fn is_unreachable(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Calls a function with the request to decode blocks whose files are local.
-fn with_request<T>(
-    local: &[TableFile],
-    blocks: &[Block],
-    options: &TableOptions,
-    schema: Option<&TableSchema>,
-    with_lines: bool,
-    function: impl FnOnce(&DecodeRequest) -> T,
-) -> T {
-    let paths: Vec<PathBuf> = local.iter().map(TableFile::path).collect();
-    let local_blocks = blocks.iter().zip(local.iter().zip(&paths));
-    let local_blocks: Vec<LocalBlock> = local_blocks
-        .map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() })
-        .collect();
-    function(&DecodeRequest { blocks: &local_blocks, options, schema, with_lines })
+/// Blocks whose files are local, one for each.
+struct LocalTable {
+    files: Vec<TableFile>,
+    blocks: Vec<Block>,
+    options: TableOptions,
+    schema: Option<TableSchema>,
 }
 
-fn decode(
-    decoder: &mut Decoder,
-    local: &[TableFile],
-    blocks: &[Block],
-    options: &TableOptions,
-    schema: Option<&TableSchema>,
-    files: &MemoryFiles,
-) -> Result<Prepared> {
-    let decoded =
-        with_request(local, blocks, options, schema, true, |request| decoder.decode(request));
-    // After the file was read, and before an error that a change may have caused.
-    local::check_blocks(blocks)?;
-    let decoded = decoded?;
-    let stream = IpcStream::new(&decoded.batch)?;
-    let (rows, total, bytes) =
-        (decoded.rows, decoded.rows + decoded.failed_records, stream.bytes());
-    let is_declared = !options.format.is_text();
-    Ok(Prepared {
-        file: Some(files.fill(stream.pieces())?),
-        bytes,
-        passed: rows,
-        unread: decoded.unread,
-        warnings: decoded.warnings,
-        warnings_of_pandas: decoded.warnings_of_pandas,
-        as_items: decoded.as_items,
-        ..Prepared::new(Payload::Table { rows, total, bytes, is_declared }, total)
-    })
+impl LocalTable {
+    /// Calls a function with the request to decode the blocks.
+    fn request<T>(&self, with_lines: bool, function: impl FnOnce(&DecodeRequest) -> T) -> T {
+        let Self { files, blocks, options, schema } = self;
+        let paths: Vec<PathBuf> = files.iter().map(TableFile::path).collect();
+        let blocks = blocks.iter().zip(files.iter().zip(&paths));
+        let blocks: Vec<LocalBlock> = blocks
+            .map(|(block, (file, path))| LocalBlock { block, path, has_holes: file.has_holes() })
+            .collect();
+        function(&DecodeRequest { blocks: &blocks, options, schema: schema.as_ref(), with_lines })
+    }
+
+    fn decode(&self, decoder: &mut Decoder, files: &MemoryFiles) -> Result<Prepared> {
+        let decoded = self.request(true, |request| decoder.decode(request));
+        // After the file was read, and before an error that a change may have caused.
+        local::check_blocks(&self.blocks)?;
+        let decoded = decoded?;
+        let stream = IpcStream::new(&decoded.batch)?;
+        let (rows, total, bytes) =
+            (decoded.rows, decoded.rows + decoded.failed_records, stream.bytes());
+        let is_declared = !self.options.format.is_text();
+        Ok(Prepared {
+            file: Some(files.fill(stream.pieces())?),
+            bytes,
+            passed: rows,
+            unread: decoded.unread,
+            warnings: decoded.warnings,
+            warnings_of_pandas: decoded.warnings_of_pandas,
+            as_items: decoded.as_items,
+            ..Prepared::new(Payload::Table { rows, total, bytes, is_declared }, total)
+        })
+    }
 }
 
 #[cfg(test)]

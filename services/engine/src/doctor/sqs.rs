@@ -94,7 +94,6 @@ mod tests {
         SqsAttributes {
             arn: "arn:aws:sqs:us-east-1:0:p-tasks".into(),
             retention: Duration::from_secs(retention_hours * 3600),
-            visibility: Duration::from_secs(30),
             message_bytes_max: 256 * 1024,
             redrive: redrive.map(|(queue, receive_count_max)| Redrive {
                 dead_letters_arn: format!("arn:aws:sqs:us-east-1:0:{queue}"),

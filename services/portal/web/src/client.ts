@@ -55,15 +55,26 @@ export interface Known<T> {
   loading: boolean;
 }
 
+/** Requests the data of a path. `before` is what is shown: of the same path, unless it was kept. */
+type Ask<T> = (path: string, stop: AbortSignal, before: T | null) => Promise<T>;
+
+export interface DataOptions<T> {
+  every?: number;
+  keep?: boolean;
+  paused?: boolean;
+  ask?: Ask<T>;
+}
+
 const MIN_BETWEEN_MS = 1500;
 
 /**
  * Fetches `path`, again whenever `version` changes, and every `every` milliseconds. Requests never overlap, and the pause
  * after one is a multiple of the time it took, so that a slow answer does not keep the server busy. The data of another
  * path stays while the next is fetched if `keep`. Nothing is asked for while `paused`.
+ * `ask`, of the first call, requests the data.
  */
-export function useData<T>(path: string | null, version: unknown = 0, options: { every?: number; keep?: boolean; paused?: boolean } = {}) {
-  const store = useMemo(() => new Fetcher<T>(), []);
+export function useData<T>(path: string | null, version: unknown = 0, options: DataOptions<T> = {}) {
+  const store = useMemo(() => new Fetcher<T>(options.ask ?? get), []);
   const { every = 0, keep = false, paused = false } = options;
   useEffect(() => store.show(path, keep), [path]);
   const first = useRef(version);
@@ -96,6 +107,8 @@ class Fetcher<T> {
   #again = false;
   #timer = 0;
   #notBefore = 0;
+
+  constructor(readonly ask: Ask<T>) {}
 
   show(path: string | null, keep: boolean): void {
     if (path === this.path) return;
@@ -137,7 +150,7 @@ class Fetcher<T> {
     this.#running = running;
     const began = Date.now();
     try {
-      const data = await get<T>(path, running.signal);
+      const data = await this.ask(path, running.signal, this.known.peek().data);
       if (this.#running === running) this.known.value = { data, error: null, loading: false };
     } catch (error) {
       if (this.#running === running) {

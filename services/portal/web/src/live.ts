@@ -1,7 +1,7 @@
 // What changes while the page is open: server-sent events, and polling where a proxy holds them back.
 import { computed, signal } from "@preact/signals";
 import type { Job, RunningMiniBatch } from "./api";
-import { connection, get, heardAt, useData, wakes } from "./client";
+import { connection, type DataOptions, get, heardAt, useData, wakes } from "./client";
 import { Refused } from "./refused";
 import { report } from "./report";
 
@@ -29,7 +29,7 @@ export const keyOf = (one?: RunningMiniBatch) => (one ? `${one.mini_batch} ${one
 export const runningKey = computed(() => [...running.value.values()].map(keyOf).join());
 
 /** Fetches what the server tells of a job below its address, like `useData`, as long as the job exists; `null`: nothing. */
-export function useJobData<T>(of: Job | null, path: string, version: unknown = of?.revision, options: { every?: number; keep?: boolean } = {}) {
+export function useJobData<T>(of: Job | null, path: string, version: unknown = of?.revision, options: DataOptions<T> = {}) {
   return useData<T>(of && `/jobs/${encodeURIComponent(of.job_id)}/${path}`, version, { ...options, paused: isRemoved.value });
 }
 

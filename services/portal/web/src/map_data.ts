@@ -1,15 +1,12 @@
 // One byte for each mini-batch of a job: fetched whole once, then only what has changed.
-import { signal } from "@preact/signals";
-import { useEffect, useMemo } from "preact/hooks";
-import type { MiniBatchMap } from "./api";
-import { get, wakes } from "./client";
-import { Refused } from "./refused";
+import type { Job, MiniBatchMap } from "./api";
+import { get } from "./client";
+import { useJobData } from "./live";
 
 export type Colouring = "state" | "tries" | "duration";
 
-export interface Cells { by: Colouring; bytes: Uint8Array; version: number }
-
-const MIN_BETWEEN_MS = 1500;
+/** Each answer gives new ones, which share their bytes. */
+export interface Cells { by: Colouring; bytes: Uint8Array; revision: string }
 
 function decoded(text: string): Uint8Array {
   const binary = atob(text);
@@ -18,71 +15,25 @@ function decoded(text: string): Uint8Array {
   return bytes;
 }
 
-class MapData {
-  cells = signal<Cells | null>(null);
-  error = signal<Refused | null>(null);
-  #revision = "";
-  #running = false;
-  #again = false;
-  #stopped = false;
-  #timer = 0;
-
-  constructor(readonly id: string, readonly by: Colouring) {}
-
-  stop(): void {
-    this.#stopped = true;
-    clearTimeout(this.#timer);
+/** Fetches what has changed since `before`, into the same bytes. */
+async function ask(path: string, stop: AbortSignal, before: Cells | null): Promise<Cells> {
+  const answer = await get<MiniBatchMap>(before ? `${path}&since=${encodeURIComponent(before.revision)}` : path, stop);
+  let bytes = before?.bytes ?? new Uint8Array(0);
+  if (bytes.length !== answer.total) {
+    const resized = new Uint8Array(answer.total);
+    resized.set(bytes.subarray(0, answer.total));
+    bytes = resized;
   }
-
-  async refresh(): Promise<void> {
-    if (this.#running) {
-      this.#again = true;
-      return;
-    }
-    this.#running = true;
-    const began = Date.now();
-    try {
-      const since = this.#revision ? `&since=${encodeURIComponent(this.#revision)}` : "";
-      const answer = await get<MiniBatchMap>(`/jobs/${encodeURIComponent(this.id)}/map?by=${this.by}${since}`);
-      this.#apply(answer);
-      this.error.value = null;
-    } catch (error) {
-      this.error.value = error instanceof Refused ? error : new Refused(0, (error as Error).message);
-    }
-    const pause = Math.max(MIN_BETWEEN_MS, 4 * (Date.now() - began));
-    this.#timer = window.setTimeout(() => {
-      this.#running = false;
-      if (this.#again && !this.#stopped) {
-        this.#again = false;
-        void this.refresh();
-      }
-    }, pause);
+  for (const chunk of answer.chunks) {
+    const part = decoded(chunk.bytes);
+    bytes.set(part.subarray(0, Math.max(0, bytes.length - chunk.first)), chunk.first);
   }
-
-  #apply(answer: MiniBatchMap): void {
-    if (this.#stopped) return;
-    this.#revision = answer.revision;
-    const before = this.cells.peek();
-    let bytes = before?.bytes ?? new Uint8Array(0);
-    if (bytes.length !== answer.total) {
-      const resized = new Uint8Array(answer.total);
-      resized.set(bytes.subarray(0, answer.total));
-      bytes = resized;
-    }
-    for (const chunk of answer.chunks) {
-      const part = decoded(chunk.bytes);
-      bytes.set(part.subarray(0, Math.max(0, bytes.length - chunk.first)), chunk.first);
-    }
-    this.cells.value = { by: this.by, bytes, version: (before?.version ?? 0) + 1 };
-  }
+  return { by: answer.by as Colouring, bytes, revision: answer.revision };
 }
 
 /** Returns the cells of a job, kept up to date with its revision. */
-export function useMap(id: string, by: Colouring, revision: string): { cells: Cells | null; error: Refused | null; refresh: () => void } {
-  const data = useMemo(() => new MapData(id, by), [id, by]);
-  useEffect(() => () => data.stop(), [data]);
-  useEffect(() => void data.refresh(), [data, revision, wakes.value]);
-  return { cells: data.cells.value, error: data.error.value, refresh: () => void data.refresh() };
+export function useMap(job: Job, by: Colouring) {
+  return useJobData<Cells>(job, `map?by=${by}`, job.revision, { ask });
 }
 
 /** Returns the seconds that a byte of the durations stands for. */

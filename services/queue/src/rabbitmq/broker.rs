@@ -13,7 +13,7 @@ use super::address::Address;
 use super::connections::Connections;
 use super::failure::{Operation, explain, is_gone};
 use super::{Access, RabbitOptions, RabbitQueue, TRIES_MAX};
-use crate::broker::{Naming, QueueRole};
+use crate::broker::Naming;
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
 /// How many jobs may have queues at a time. Each has two quorum queues. Even an empty one costs every node of the
@@ -53,8 +53,8 @@ impl RabbitBroker {
         self.connections.count()
     }
 
-    fn queue_name(&self, name: &str, role: QueueRole) -> String {
-        NAMING.name(&format!("{}-{name}", self.options.prefix), role)
+    fn queue_names(&self, name: &str) -> [String; 2] {
+        NAMING.names(&format!("{}-{name}", self.options.prefix))
     }
 
     async fn open_queue(
@@ -69,7 +69,7 @@ impl RabbitBroker {
     }
 
     async fn open_queues(&self, name: &str, declare: bool) -> Result<JobQueues, Error> {
-        let [tasks, results] = QueueRole::BOTH.map(|role| self.queue_name(name, role));
+        let [tasks, results] = self.queue_names(name);
         let (tasks, results) = tokio::try_join!(
             self.open_queue(&tasks, true, declare),
             self.open_queue(&results, true, declare)
@@ -130,12 +130,13 @@ impl Broker for RabbitBroker {
     }
 
     async fn delete(&self, name: &str) -> Result<(), Error> {
-        let deletions = QueueRole::BOTH.map(|role| self.delete_queue(self.queue_name(name, role)));
+        let deletions = self.queue_names(name).map(|name| self.delete_queue(name));
         try_join_all(deletions).await.map(drop)
     }
 
     fn name_of_tasks(&self, name: &str) -> String {
-        self.queue_name(name, QueueRole::Tasks)
+        let [tasks, _] = self.queue_names(name);
+        tasks
     }
 
     fn jobs_max(&self) -> u32 {

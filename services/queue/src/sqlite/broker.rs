@@ -12,7 +12,7 @@ use async_trait::async_trait;
 
 use super::failure::misconfigured;
 use super::{SqliteOptions, SqliteQueue};
-use crate::broker::{Naming, QueueRole};
+use crate::broker::Naming;
 use crate::error::Cause;
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
@@ -57,8 +57,8 @@ impl Shared {
         self.folder.join(format!("{queue}.db"))
     }
 
-    fn path_of_job(&self, name: &str, role: QueueRole) -> PathBuf {
-        self.path(&NAMING.name(name, role))
+    fn paths_of_job(&self, name: &str) -> [PathBuf; 2] {
+        NAMING.names(name).map(|queue| self.path(&queue))
     }
 
     fn create_folder(&self) -> Result<(), Error> {
@@ -82,9 +82,9 @@ impl Shared {
     }
 
     fn open(&self, name: &str, create: bool) -> Result<JobQueues, Error> {
-        let tasks = self.open_queue(self.path_of_job(name, QueueRole::Tasks), create)?;
-        let results = self.open_queue(self.path_of_job(name, QueueRole::Results), create)?;
-        Ok(JobQueues { tasks, results })
+        let [tasks, results] = self.paths_of_job(name);
+        let tasks = self.open_queue(tasks, create)?;
+        Ok(JobQueues { tasks, results: self.open_queue(results, create)? })
     }
 
     fn open_queue(&self, path: PathBuf, create: bool) -> Result<Arc<SqliteQueue>, Error> {
@@ -100,7 +100,7 @@ impl Shared {
     }
 
     fn delete(&self, name: &str) -> Result<(), Error> {
-        for path in QueueRole::BOTH.map(|role| self.path_of_job(name, role)) {
+        for path in self.paths_of_job(name) {
             for ending in ENDINGS {
                 let mut file = path.clone().into_os_string();
                 file.push(ending);
@@ -144,7 +144,8 @@ impl Broker for SqliteBroker {
     }
 
     fn name_of_tasks(&self, name: &str) -> String {
-        self.shared.path_of_job(name, QueueRole::Tasks).display().to_string()
+        let [tasks, _] = self.shared.paths_of_job(name);
+        tasks.display().to_string()
     }
 
     fn jobs_max(&self) -> u32 {

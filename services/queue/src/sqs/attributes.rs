@@ -34,8 +34,6 @@ pub struct SqsAttributes {
     pub arn: String,
     /// How long the service keeps an unacknowledged message.
     pub retention: Duration,
-    /// The lease of a receiver that does not request one.
-    pub visibility: Duration,
     /// The largest encoded body.
     pub message_bytes_max: usize,
     /// The destination of messages that are received too often.
@@ -219,7 +217,6 @@ pub(super) async fn describe(
     let attributes = SqsAttributes {
         arn: text(Name::QueueArn),
         retention: seconds(Name::MessageRetentionPeriod),
-        visibility: seconds(Name::VisibilityTimeout),
         message_bytes_max: message_bytes_max.unwrap_or(MESSAGE_BYTES_DEFAULT),
         redrive: redrive(&text(Name::RedrivePolicy)),
     };

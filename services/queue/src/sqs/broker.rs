@@ -16,7 +16,7 @@ use super::attributes::{RECEIVES_MAX, check_region, delete, find};
 use super::failure::Failure;
 use super::service::{REQUEST_TIME, connect};
 use super::{Redrive, SqsOptions, SqsQueue, WAIT_MAX, region};
-use crate::broker::{Naming, QueueRole};
+use crate::broker::Naming;
 use crate::{Broker, CONTROL, DEAD_LETTERS, Error, JobQueues, TargetQueues};
 
 /// How many jobs may have queues at a time. The service allows any number, but each waiting receiver costs a request
@@ -47,8 +47,8 @@ impl SqsBroker {
         Ok(Self { client, options, redrive: OnceCell::new(), receives: TaskTracker::new() })
     }
 
-    fn queue_name(&self, name: &str, role: QueueRole) -> String {
-        NAMING.name(&format!("{}-{name}", self.options.queue), role)
+    fn queue_names(&self, name: &str) -> [String; 2] {
+        NAMING.names(&format!("{}-{name}", self.options.queue))
     }
 
     /// Returns a queue of the target itself, and whether it was created.
@@ -69,8 +69,7 @@ impl SqsBroker {
     }
 
     async fn open_with(&self, name: &str, create: Option<&Redrive>) -> Result<JobQueues, Error> {
-        let [tasks, results] = QueueRole::BOTH.map(|role| {
-            let name = self.queue_name(name, role);
+        let [tasks, results] = self.queue_names(name).map(|name| {
             let client = self.client.clone();
             SqsQueue::open_of_job(client, name, &self.options, create, &self.receives)
         });
@@ -110,12 +109,13 @@ impl Broker for SqsBroker {
     }
 
     async fn delete(&self, name: &str) -> Result<(), Error> {
-        let deletions = QueueRole::BOTH.map(|role| self.delete_queue(self.queue_name(name, role)));
+        let deletions = self.queue_names(name).map(|name| self.delete_queue(name));
         try_join_all(deletions).await.map(drop)
     }
 
     fn name_of_tasks(&self, name: &str) -> String {
-        self.queue_name(name, QueueRole::Tasks)
+        let [tasks, _] = self.queue_names(name);
+        tasks
     }
 
     fn jobs_max(&self) -> u32 {

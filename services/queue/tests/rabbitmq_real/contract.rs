@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use queue::contract::{Capabilities, Harness, OldReceipt};
 use queue::{Broker as _, JobQueues, Queue};
 
@@ -44,7 +43,6 @@ impl Drop for Beside {
     }
 }
 
-#[async_trait]
 impl Harness for Beside {
     fn queue(&self) -> Arc<dyn Queue> {
         self.queue.clone()
@@ -62,10 +60,6 @@ impl Harness for Beside {
             dropped_receive_returns: true,
             message_bytes_max: Some(16 << 20),
         }
-    }
-
-    async fn pass(&self, time: Duration) {
-        tokio::time::sleep(time).await;
     }
 }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use lapin::options::QueueDeleteOptions;
 use queue::contract::brokers::names;
+use queue::contract::receipts;
 use queue::{
     Broker as _, CONTROL, DEAD_LETTERS, Delivery, Message, Queue, RabbitBroker, RabbitOptions,
     Receipt, Receive,
@@ -146,10 +147,6 @@ async fn wait_until_lost(queue: &Arc<dyn Queue>, receipts: &[Receipt]) {
         }
     };
     tokio::time::timeout(PATIENCE, noticed).await.expect("the leases are lost");
-}
-
-fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
-    deliveries.iter().map(|delivery| delivery.receipt.clone()).collect()
 }
 
 fn bodies(deliveries: &[Delivery]) -> BTreeSet<String> {

@@ -199,10 +199,9 @@ async fn name_of_a_recently_deleted_queue_is_unavailable() {
     let aws = Aws::new(localstack()).await;
     aws.broker.target().await.expect("creates");
     let proxy = Proxy::start(&localstack(), |request| match request.action.as_str() {
-        "CreateQueue" => Fate::Fail(Some((400, RECENT))),
+        "CreateQueue" => Fate::Fail(400, RECENT),
         _ => Fate::Pass,
-    })
-    .await;
+    });
     let broker = broker(&proxy.endpoint, &aws.prefix, false).await;
     let refused = broker.create("job").await.expect_err("AWS refuses");
     let text = format!("{refused:#}");
@@ -214,7 +213,7 @@ async fn name_of_a_recently_deleted_queue_is_unavailable() {
 async fn opening_requests_the_url_of_each_queue_once() {
     let aws = Aws::new(localstack()).await;
     aws.broker.create("job").await.expect("creates");
-    let proxy = Proxy::start(&localstack(), |_| Fate::Pass).await;
+    let proxy = Proxy::start(&localstack(), |_| Fate::Pass);
     let broker = broker(&proxy.endpoint, &aws.prefix, false).await;
     assert_eq!(proxy.requests().len(), 0);
     let queues = broker.open("job").await.expect("opens");
@@ -237,7 +236,6 @@ async fn process_that_closes_its_broker_hides_no_message() {
             }
             Fate::Pass
         })
-        .await
     };
     // A runtime stands for a process: its end closes its connections.
     let process = tokio::runtime::Runtime::new().expect("starts");

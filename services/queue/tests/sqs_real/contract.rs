@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use queue::Queue;
 use queue::contract::{Capabilities, Harness, OldReceipt};
 
@@ -14,7 +13,6 @@ struct Aws {
     queue: Deleted,
 }
 
-#[async_trait]
 impl Harness for Aws {
     fn queue(&self) -> Arc<dyn Queue> {
         Arc::new(self.queue.clone())
@@ -33,10 +31,6 @@ impl Harness for Aws {
             dropped_receive_returns: true,
             message_bytes_max: Some(self.queue.limits().message_bytes_max),
         }
-    }
-
-    async fn pass(&self, time: Duration) {
-        tokio::time::sleep(time).await;
     }
 }
 

@@ -25,7 +25,7 @@ pub async fn behind(
 ) -> (Deleted, SqsQueue, Proxy) {
     let name = unused_name();
     let direct = Deleted(open(&localstack(), &name, true).await.expect("opens"));
-    let proxy = Proxy::start(&localstack(), decide).await;
+    let proxy = Proxy::start(&localstack(), decide);
     let queue = open(&proxy.endpoint, &name, false).await.expect("opens");
     (direct, queue, proxy)
 }
@@ -118,7 +118,7 @@ async fn only_failed_entries_are_retried() {
             .collect::<Vec<_>>()
         {
             ids if ids.is_empty() => Fate::Pass,
-            ids => Fate::HoldBack(ids, "InternalError"),
+            ids => request.hold_back(&ids, "InternalError"),
         }
     };
     let (_direct, queue, proxy) = behind(decide).await;
@@ -158,7 +158,10 @@ async fn throttled_and_broken_requests_are_retried() {
             None => Fate::Pass,
             Some(fewer) => {
                 *left = fewer;
-                Fate::Fail(failures[next.fetch_add(1, Ordering::Relaxed) % failures.len()])
+                match failures[next.fetch_add(1, Ordering::Relaxed) % failures.len()] {
+                    Some((status, answer)) => Fate::Fail(status, answer),
+                    None => Fate::Close,
+                }
             }
         }
     };
@@ -188,8 +191,8 @@ async fn throttled_and_broken_requests_are_retried() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lasting_throttling_is_reported_as_unavailable() {
     let decide = |request: &Request| match request.action.as_str() {
-        "SendMessageBatch" => Fate::Fail(Some((400, THROTTLED))),
-        "ReceiveMessage" => Fate::Fail(Some((503, ""))),
+        "SendMessageBatch" => Fate::Fail(400, THROTTLED),
+        "ReceiveMessage" => Fate::Fail(503, ""),
         _ => Fate::Pass,
     };
     let (_direct, queue, proxy) = behind(decide).await;
@@ -270,7 +273,7 @@ async fn failed_request_does_not_affect_messages_of_others() {
     let decide = move |request: &Request| {
         let is_poll = request.action == "ReceiveMessage";
         if is_poll && polls.fetch_add(1, Ordering::Relaxed) % 2 == 1 {
-            return Fate::Fail(Some((503, "")));
+            return Fate::Fail(503, "");
         }
         Fate::Pass
     };

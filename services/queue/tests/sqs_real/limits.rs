@@ -111,7 +111,7 @@ async fn times_are_rounded_up_to_seconds() {
 async fn extension_ends_twelve_hours_after_the_receive() {
     let direct = unused_queue(&moto()).await;
     let name = name_of(&direct).await;
-    let proxy = Proxy::start(&moto(), |_| Fate::Pass).await;
+    let proxy = Proxy::start(&moto(), |_| Fate::Pass);
     let queue = open(&proxy.endpoint, &name, false).await.expect("opens");
     queue.send(vec![Message::new("a")]).await.expect("sends");
     let delivery = receive_one(&queue, 13 * HOUR).await;

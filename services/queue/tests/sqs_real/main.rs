@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::config::BehaviorVersion;
-use queue::{Delivery, Message, Queue, Receipt, Receive, SqsOptions, SqsQueue};
+use queue::contract::receipts;
+use queue::{Delivery, Message, Queue, Receive, SqsOptions, SqsQueue};
 
 fn localstack() -> String {
     endpoint("GRISTMILL_TEST_AWS_ENDPOINT", "LocalStack")
@@ -120,10 +121,6 @@ async fn receive(queue: &SqsQueue, messages: usize) -> Vec<Delivery> {
         deliveries.extend(more);
     }
     deliveries
-}
-
-fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
-    deliveries.iter().map(|delivery| delivery.receipt.clone()).collect()
 }
 
 fn sorted_bodies(deliveries: &[Delivery]) -> Vec<String> {

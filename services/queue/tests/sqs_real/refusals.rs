@@ -82,17 +82,17 @@ async fn denied_access_and_invalid_credentials_are_named() {
     const UNSIGNED: &str = r#"{"__type":"com.amazon.coral.service#SignatureDoesNotMatch","message":"Canonical: x-amz-security-token:abc123"}"#;
     const EXPIRED: &str = r#"{"__type":"com.amazon.coral.service#ExpiredTokenException","message":"The security token included in the request is expired"}"#;
     let answers = |request: &Request| match request.action.as_str() {
-        "SendMessageBatch" => Fate::Fail(Some((403, DENIED))),
-        "ReceiveMessage" => Fate::Fail(Some((403, UNKNOWN))),
-        "DeleteMessageBatch" => Fate::Fail(Some((403, UNSIGNED))),
-        "DeleteQueue" => Fate::Fail(Some((403, EXPIRED))),
+        "SendMessageBatch" => Fate::Fail(403, DENIED),
+        "ReceiveMessage" => Fate::Fail(403, UNKNOWN),
+        "DeleteMessageBatch" => Fate::Fail(403, UNSIGNED),
+        "DeleteQueue" => Fate::Fail(403, EXPIRED),
         _ => Fate::Pass,
     };
     let name = unused_name();
     let direct = Deleted(open(&localstack(), &name, true).await.expect("creates"));
     direct.send(messages(1)).await.expect("sends");
     let receipts = receipts(&receive(&direct, 1).await);
-    let proxy = Proxy::start(&localstack(), answers).await;
+    let proxy = Proxy::start(&localstack(), answers);
     let queue = open(&proxy.endpoint, &name, false).await.expect("opens");
     assert_error(
         queue.send(messages(1)).await,

@@ -598,7 +598,7 @@ async fn real_store_assembles_final_object_for_two_concurrent_writers() {
     );
     let requests = proxy.requests().split_off(before);
     let travelled: usize =
-        requests.iter().map(|request| request.body_bytes + request.answer_bytes).sum();
+        requests.iter().map(|request| request.body.len() + request.answer_bytes).sum();
     assert!(
         travelled < 12_000_000,
         "{travelled} bytes travelled: only the beginning of the large part should"

@@ -1,5 +1,5 @@
-//! S3 of LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`: a bucket for every test, and a proxy that counts requests and
-//! fails chosen ones.
+//! S3 of LocalStack at `GRISTMILL_TEST_AWS_ENDPOINT`: a bucket for every test, and a proxy that counts requests to a
+//! service and fails chosen ones.
 
 // Every test binary uses only some of these items.
 #![allow(dead_code, missing_docs)]
@@ -143,10 +143,16 @@ pub enum Fate {
     Pass,
     /// The request does not arrive, and the proxy answers with this status and body.
     Fail(u16, &'static str),
+    /// The request does not arrive, and the proxy closes its connection.
+    Close,
+    /// The request does not arrive, and gets no answer.
+    Stall,
     /// The request arrives, but its answer is lost.
     LoseAnswer,
     /// The request arrives without this header.
     Strip(&'static str),
+    /// The request arrives with this body, and its answer with the body that the function makes of its own.
+    Change(Vec<u8>, Box<dyn Fn(&[u8]) -> Vec<u8>>),
 }
 
 /// A request.
@@ -157,7 +163,7 @@ pub struct Request {
     pub path: String,
     /// The headers, with names in lower case.
     pub headers: Vec<(String, String)>,
-    pub body_bytes: usize,
+    pub body: Arc<Vec<u8>>,
     /// The size of the answer's body.
     pub answer_bytes: usize,
 }
@@ -175,16 +181,24 @@ impl Request {
 
 type Decide = dyn Fn(&Request, usize) -> Fate + Send + Sync;
 
-/// A proxy in front of LocalStack.
+/// A proxy in front of a service.
 pub struct Proxy {
     pub endpoint: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Proxy {
-    /// Starts a proxy. `decide` gets every request, and the number of requests before it.
+    /// Starts a proxy to LocalStack. `decide` gets every request, and the number of requests before it.
     pub fn start(decide: impl Fn(&Request, usize) -> Fate + Send + Sync + 'static) -> Self {
-        let upstream = endpoint().trim_start_matches("http://").trim_end_matches('/').to_owned();
+        Self::start_to(&endpoint(), decide)
+    }
+
+    /// Starts a proxy to `http://HOST:PORT`.
+    pub fn start_to(
+        upstream: &str,
+        decide: impl Fn(&Request, usize) -> Fate + Send + Sync + 'static,
+    ) -> Self {
+        let upstream = upstream.trim_start_matches("http://").trim_end_matches('/').to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
         let requests: Arc<Mutex<Vec<Request>>> = Arc::default();
@@ -241,7 +255,7 @@ fn serve(
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
-    let mut request = Request { method, path, headers, body_bytes: 0, answer_bytes: 0 };
+    let mut request = Request { method, path, headers, body: Arc::default(), answer_bytes: 0 };
     if request.header("expect").is_some() {
         (&*near).write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
@@ -251,7 +265,7 @@ fn serve(
             request.header("content-length").map_or(0, |length| length.parse().expect("a length"))
         ];
     reader.read_exact(&mut body)?;
-    request.body_bytes = body.len();
+    request.body = Arc::new(body);
 
     let (fate, position) = {
         let mut seen = seen.lock().expect("no holder panics");
@@ -259,15 +273,19 @@ fn serve(
         seen.push(request.clone());
         (fate, seen.len() - 1)
     };
-    if let Fate::Fail(status, answer) = fate {
-        let head = format!(
-            "HTTP/1.1 {status} Told\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-            answer.len()
-        );
-        return (&*near).write_all(format!("{head}{answer}").as_bytes());
+    match fate {
+        Fate::Fail(status, answer) => return tell(near, &status.to_string(), answer.as_bytes()),
+        Fate::Close => return Ok(()),
+        Fate::Stall => loop {
+            std::thread::park();
+        },
+        _ => {}
     }
+    let body = if let Fate::Change(body, _) = &fate { body } else { &*request.body };
+    let length = body.len().to_string();
     let mut head = format!("{}\r\n", lines[0]);
     for (name, value) in &request.headers {
+        let value = if name == "content-length" { &length } else { value };
         let dropped = matches!(name.as_str(), "connection" | "expect")
             || matches!(fate, Fate::Strip(header) if name == header);
         if !dropped {
@@ -277,13 +295,45 @@ fn serve(
     head.push_str("connection: close\r\n\r\n");
     let mut far = TcpStream::connect(upstream)?;
     far.write_all(head.as_bytes())?;
-    far.write_all(&body)?;
+    far.write_all(body)?;
     let mut answer = Vec::new();
     far.read_to_end(&mut answer)?;
     let body_bytes = answer.len() - head_end(&answer).unwrap_or(answer.len());
     seen.lock().expect("no holder panics")[position].answer_bytes = body_bytes;
-    if matches!(fate, Fate::LoseAnswer) {
-        return Ok(());
+    match fate {
+        Fate::LoseAnswer => Ok(()),
+        Fate::Change(_, change) => {
+            let status = String::from_utf8_lossy(&answer[9..12]).into_owned();
+            tell(near, &status, &change(&body_of(&answer)))
+        }
+        _ => (&*near).write_all(&answer),
     }
-    (&*near).write_all(&answer)
+}
+
+/// Answers with this status and body.
+fn tell(mut near: &TcpStream, status: &str, body: &[u8]) -> std::io::Result<()> {
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status} Told\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+    near.write_all(head.as_bytes())?;
+    near.write_all(body)
+}
+
+/// Returns the body of an answer, which may come in chunks.
+fn body_of(answer: &[u8]) -> Vec<u8> {
+    let (head, mut body) = answer.split_at(head_end(answer).expect("a whole head"));
+    if !String::from_utf8_lossy(head).to_ascii_lowercase().contains("transfer-encoding: chunked") {
+        return body.to_vec();
+    }
+    let mut whole = Vec::new();
+    loop {
+        let mut line = String::new();
+        body.read_line(&mut line).expect("a size");
+        let size = usize::from_str_radix(line.trim(), 16).expect("a size");
+        if size == 0 {
+            return whole;
+        }
+        whole.extend(&body[..size]);
+        body = &body[size + 2..];
+    }
 }

@@ -30,10 +30,6 @@ const HEAD_BYTES: u64 = 4 * 1024;
 const TAIL_BYTES: u64 = 64 * 1024;
 /// Longest line that is read to its end.
 const LINE_BYTES_MAX: u64 = tables::LINE_BYTES_MAX as u64;
-/// The end of a Parquet file that is read first: most footers fit.
-const FOOTER_BYTES_GUESS: u64 = 256 * 1024;
-/// The last eight bytes of a Parquet file: length of the footer, and `PAR1`.
-const FOOTER_TAIL_BYTES: u64 = 8;
 /// Whole objects that are kept.
 const COPIES_MAX: usize = 4;
 /// Bytes of beginnings and footers that are cached.
@@ -369,16 +365,11 @@ impl Object<'_> {
 
     /// Fetches the footer, and the columns of one row group, which are contiguous.
     async fn row_group(&self, row_group: u32) -> Result<()> {
-        let guess = self.size.saturating_sub(FOOTER_BYTES_GUESS);
+        let guess = self.size.saturating_sub(tables::FOOTER_BYTES_GUESS);
         let end = self.piece(guess..self.size).await?;
         self.put(&end, guess)?;
-        if end.len() as u64 >= FOOTER_TAIL_BYTES {
-            let tail = end.len() - FOOTER_TAIL_BYTES as usize;
-            let length = u32::from_le_bytes(end[tail..tail + 4].try_into().expect("four bytes"));
-            let start = self.size.saturating_sub(u64::from(length) + FOOTER_TAIL_BYTES);
-            if start < guess {
-                self.put(&self.piece(start..guess).await?, start)?;
-            }
+        if let Some(start) = tables::footer_start(self.size, &end).filter(|start| *start < guess) {
+            self.put(&self.piece(start..guess).await?, start)?;
         }
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let name = self.block.path.display();

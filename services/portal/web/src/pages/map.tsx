@@ -101,8 +101,8 @@ export function MapCanvas({ job, cells, running, range, select }: MapProps) {
   const anchor = useRef<number | null>(null);
   const shown = range.last - range.first + 1;
   const sizes = useMemo(() => layout(shown, Math.floor(width * scale), Math.floor(Math.max(240, innerHeight * 0.62) * scale)), [shown, width]);
-  const runs = useMemo(() => [...running.keys()].filter((number) => runsNow(cells, running, number) && number >= range.first && number <= range.last), [running, cells.version, cells.by, range.first, range.last]);
-  useDrawing((canvas) => draw(canvas, cells, runs, range, sizes), [cells.version, cells.by, runs.join(), range.first, range.last, sizes]);
+  const runs = useMemo(() => [...running.keys()].filter((number) => runsNow(cells, running, number) && number >= range.first && number <= range.last), [running, cells, range.first, range.last]);
+  useDrawing((canvas) => draw(canvas, cells, runs, range, sizes), [cells, runs.join(), range.first, range.last, sizes]);
 
   const numberAt = (event: PointerEvent): number | null => {
     const point = at(event);

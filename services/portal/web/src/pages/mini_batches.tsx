@@ -20,7 +20,7 @@ const STATES = [
 export function MiniBatchesPage({ job }: { job: Job }) {
   const { query } = route.value;
   const by = (query.get("by") ?? "state") as Colouring;
-  const { cells, error, refresh } = useMap(job.job_id, COLOURINGS.some(([key]) => key === by) ? by : "state", job.revision);
+  const { data: cells, error, refresh } = useMap(job, COLOURINGS.some(([key]) => key === by) ? by : "state");
   const total = cells?.bytes.length ?? 0;
   const selected = selection(query, total);
   const zoomed = query.get("zoom") === "1" && selected !== null;
