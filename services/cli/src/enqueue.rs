@@ -57,7 +57,8 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
     let stopped = CancellationToken::new();
     let submitted = submit(&arguments, &stopped, settings, &events).await;
     match submitted {
-        Ok(Submitted::Reused(result, target)) => {
+        Ok(Submitted::Reused(reused)) => {
+            let (result, target) = *reused;
             show.finish(events).await;
             if !arguments.json {
                 say_reused(&result);
@@ -88,7 +89,7 @@ pub async fn enqueue(arguments: EnqueueArguments, settings: &Settings) -> Result
 
 /// The result of submitting a job file.
 enum Submitted {
-    Reused(Box<JobResult>, Target),
+    Reused(Box<(JobResult, Target)>),
     New(Box<Submission>, AbortOnDropHandle<()>),
 }
 
@@ -108,7 +109,7 @@ async fn submit(
             && let Some(result) = engine.reusable(&parsed, &target, events).await?
         {
             events.send(Event::Reused(result.job_id.clone()));
-            return Ok(Submitted::Reused(Box::new(result), target.clone()));
+            return Ok(Submitted::Reused(Box::new((result, target.clone()))));
         }
         let full = arguments.refuse_when_full;
         let submission = engine.submit(parsed, &target, false, full, events).await?;

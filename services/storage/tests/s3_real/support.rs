@@ -137,6 +137,9 @@ impl Drop for Bucket {
     }
 }
 
+/// Returns the body of an answer from that of the service.
+pub type ChangeBody = Box<dyn Fn(&[u8]) -> Vec<u8>>;
+
 /// The fate of a request.
 pub enum Fate {
     /// The request and its answer arrive.
@@ -152,7 +155,7 @@ pub enum Fate {
     /// The request arrives without this header.
     Strip(&'static str),
     /// The request arrives with this body, and its answer with the body that the function makes of its own.
-    Change(Vec<u8>, Box<dyn Fn(&[u8]) -> Vec<u8>>),
+    Change(Vec<u8>, ChangeBody),
 }
 
 /// A request.
