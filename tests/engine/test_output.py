@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 
 import pytest
 from pyarrow import parquet
@@ -123,6 +124,19 @@ def test_full_output_disk_fails_the_job_by_name(workplace):
         assert wait_until(lambda: (workplace.home / "jobs" / ended.job_id / "result.json").exists(), "result.json")
     finally:
         os.system(f"umount {mount}")
+
+
+def test_schema_of_a_file_changes_with_the_file(workplace):
+    workplace.data(2)
+    settings = {"append_row_file_name": "rows.csv", "output_format": "native"}
+    workplace.job("def run(files): return [{'code': '007'} for _ in files]", **settings).run()
+    schema = workplace.folder / "output" / ".rows.csv.schema.json"
+    texts = schema.read_text()
+    job = workplace.job("def run(files): return [{'code': 7} for _ in files]", **settings)
+    assert job.start(GRISTMILL_CRASH_AT="BeforeRename").wait().exit_status == -signal.SIGKILL
+    assert schema.read_text() == texts, "rows.csv still has texts"
+    job.run()
+    assert schema.read_text() != texts
 
 
 def test_output_that_could_not_be_written_is_written_in_another_format(workplace):

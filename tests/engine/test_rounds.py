@@ -285,6 +285,15 @@ def test_new_job_keeps_an_output_that_was_changed_since(workplace):
     assert kept(workplace, second, 1) == "by hand"
     third = workplace.job(FILES, **SETTINGS).run("--fresh", BAD="")
     assert not third.result["warnings"], "what the last job has written is replaced"
+    output.touch()
+    touched = workplace.job(FILES, **SETTINGS).run("--fresh", BAD="")
+    assert not touched.result["warnings"] and len(list(output.parent.iterdir())) == 2, "the same rows need no copy"
+    output.rename(workplace.folder / "rows")
+    makes_a_folder = f"def run(files):\n    __import__('os').makedirs({str(output)!r}, exist_ok=True)\n    return files"
+    in_the_way = workplace.job(makes_a_folder, **SETTINGS).run(expect=FAILED)
+    assert "Is a directory" in in_the_way.cause and output.is_dir(), in_the_way.cause
+    output.rmdir()
+    (workplace.folder / "rows").rename(output)
     output.write_text("again")
     workplace.job("def run(files): raise ValueError('no')", **SETTINGS).run(expect=FAILED)
     assert output.read_text() == "again"

@@ -339,6 +339,9 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
     output.format = format;
     // Of the file with the name before.
     output.earlier = None;
+    if output.path().exists() && earlier != output.path() {
+        bail!("{} exists already: move it away first", output.path().display());
+    }
     if earlier.is_file() && earlier != output.path() {
         job.spec.notes.push(format!("a file in the format before stays: {}", earlier.display()));
     }
@@ -426,5 +429,10 @@ mod tests {
         assert_eq!(job.spec.output.file_name, "rows.jsonl");
         let named = format!("a file in the format before stays: {}", earlier.display());
         assert_eq!(job.spec.notes, [named]);
+        let refused = change_format(&mut job, Some(OutputFormat::Csv)).expect_err("it is there");
+        assert_eq!(
+            refused.to_string(),
+            format!("{} exists already: move it away first", earlier.display())
+        );
     }
 }

@@ -144,6 +144,20 @@ def test_interrupt_of_a_call_that_follows_a_job_says_that_it_continues(monkeypat
         followed.wait(progress=False)
 
 
+def test_interrupt_of_a_job_that_completes_says_so(monkeypatch):
+    """Its output was being written."""
+    job = gristmill.submit(lambda numbers: numbers, [1])
+
+    def interrupted(bar):
+        while not job._child.has_ended():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "_has_ended", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=rf"job {job.id} has completed; gristmill\.attach"):
+        job.wait(progress=False)
+
+
 def test_warnings_beyond_those_that_are_named_are_counted():
     def mixed(numbers):
         return pd.DataFrame({f"c{column:02}": ["x" if numbers[0] else 1] for column in range(13)})

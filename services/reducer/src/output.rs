@@ -131,7 +131,7 @@ impl Assembly<'_> {
     /// Writes the final file. Returns `None` if it was abandoned and removed. `{:#}` prints an error in one line.
     pub fn write(&self) -> anyhow::Result<Option<Written>> {
         if self.output.format == OutputFormat::Text {
-            let written = self.write_output(&|sink| self.write_rows(sink))?;
+            let written = self.write_output(None, &|sink| self.write_rows(sink))?;
             return Ok(written.map(|(path, edited)| {
                 let warnings = edited.into_iter().chain(self.warnings()).collect();
                 Written { path, columns: Vec::new(), warnings }
@@ -140,14 +140,11 @@ impl Assembly<'_> {
         let context = || format!("write {}", self.output.file_name);
         let table = Table::of(&mut self.in_order(), self.output.format, self.declared())
             .with_context(context)?;
-        if self.output.format != OutputFormat::Parquet {
-            let contents =
-                schema_file::contents(&table).context("write the schema of the output")?;
-            let name = schema_file::name(&self.output.file_name);
-            self.write_file(&name, &|sink| Ok(sink.write_all(&contents)?), &|_| Ok(()))?;
-        }
+        let has_no_types = self.output.format != OutputFormat::Parquet;
+        let schema = has_no_types.then(|| schema_file::contents(&table)).transpose();
+        let schema = schema.context("write the schema of the output")?;
         let lacking = RefCell::new(Vec::new());
-        let written = self.write_output(&|sink| {
+        let written = self.write_output(schema.as_deref(), &|sink| {
             let between = |position| self.between(position);
             *lacking.borrow_mut() =
                 native::write(&table, sink, self.output.format, &mut self.in_order(), &between)?;
@@ -161,15 +158,22 @@ impl Assembly<'_> {
         }))
     }
 
-    /// Writes the final file. Returns its path or URL, and a warning about an edited file that is kept.
+    /// Writes the final file, with its schema beside it. Returns its path or URL, and a warning about an edited file that is
+    /// kept.
     fn write_output(
         &self,
+        schema: Option<&[u8]>,
         write: &dyn Fn(&mut Sink) -> anyhow::Result<()>,
     ) -> anyhow::Result<Option<(PathBuf, Option<String>)>> {
         let kept = RefCell::new(None);
         let path = self.write_file(&self.output.file_name, write, &|path| {
             (self.crash)(CrashPoint::BeforeRename);
             kept.replace(self.keep_edited(&path.display().to_string())?);
+            // Not earlier: it would be beside a file of other columns while the rows are written.
+            if let Some(schema) = schema {
+                let name = schema_file::name(&self.output.file_name);
+                self.write_file(&name, &|sink| Ok(sink.write_all(schema)?), &|_| Ok(()))?;
+            }
             Ok(())
         })?;
         let Some(path) = path else { return Ok(None) };

@@ -122,8 +122,10 @@ pub struct Tally {
     /// How often rows were lost, so that successes were reverted.
     times_rows_lost: u64,
     failures: Failures,
-    /// Of these, the last attempts of failed mini-batches: all that is left when only rejected items run again.
+    /// Of these, the last attempts of failed mini-batches: what is left when only rejected items run again.
     last_failures: Failures,
+    /// Of these, the rejected items of successes: what is left when only failed mini-batches run again.
+    last_rejects: Failures,
     nodes: Nodes,
 }
 
@@ -302,6 +304,7 @@ impl Tally {
                     self.partly_failed.insert(attempt.mini_batch);
                 }
                 self.failures.items_rejected(attempt);
+                self.last_rejects.items_rejected(attempt);
             }
         }
         self.effort.add(attempt, effect);

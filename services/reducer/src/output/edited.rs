@@ -6,6 +6,8 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use anyhow::Context;
 use protocol::FileVersion;
@@ -29,6 +31,10 @@ impl Assembly<'_> {
         let Some(version) = self.version(path)?.filter(|found| found != earlier) else {
             return Ok(None);
         };
+        // The write fails, and names it.
+        if Path::new(path).is_dir() {
+            return Ok(None);
+        }
         let mut number = 1;
         while self.version(&kept_name(path, number))?.is_some() {
             number += 1;
@@ -54,18 +60,24 @@ impl Assembly<'_> {
         path: &str,
         EditedFile { version, number }: EditedFile,
     ) -> anyhow::Result<Option<String>> {
-        let is_own = match path.contains("://") {
+        let (is_url, mut name) = (path.contains("://"), kept_name(path, number));
+        let is_own = match is_url {
             true => self.version(path)? == Some(version),
-            false => have_same_bytes(path, &kept_name(path, number))?,
+            false => have_same_bytes(path, &name)?,
         };
-        if is_own && !path.contains("://") {
-            fs::remove_file(kept_name(path, number))?;
+        if is_own {
+            // A reducer that died after its write may have kept the file before.
+            let before = kept_name(path, number - 1);
+            let is_kept = number > 1 && (is_url || has_changed_since(&before, &name)?);
+            if !is_url {
+                fs::remove_file(&name)?;
+            }
+            if !is_kept {
+                return Ok(None);
+            }
+            name = before;
         }
-        // A reducer that died after its write may have kept the file before.
-        let name = kept_name(path, if is_own { number - 1 } else { number });
-        let is_kept = !is_own || number > 1;
-        Ok(is_kept
-            .then(|| format!("{path} {}; the changed file is kept as {name}", self.why_kept())))
+        Ok(Some(format!("{path} {}; the changed file is kept as {name}", self.why_kept())))
     }
 
     fn why_kept(&self) -> &'static str {
@@ -88,6 +100,12 @@ impl Assembly<'_> {
 
 fn kept_name(path: &str, number: u64) -> String {
     format!("{path}.edited-{number}")
+}
+
+/// Whether a file has got its name, or its content, since another one was written.
+fn has_changed_since(file: &str, written: &str) -> io::Result<bool> {
+    let (file, written) = (fs::metadata(file)?, fs::metadata(written)?);
+    Ok((file.ctime(), file.ctime_nsec()) >= (written.mtime(), written.mtime_nsec()))
 }
 
 fn have_same_bytes(one: &str, other: &str) -> io::Result<bool> {

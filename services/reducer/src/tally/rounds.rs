@@ -137,11 +137,14 @@ impl Tally {
     }
 
     fn run_anew(&mut self, round: &Round, number: u32) {
+        let forgets_failures = round.failed || self.failed == 0;
         let runs_rejects = !(round.rejects.is_empty() && round.whole.is_empty());
-        if round.failed || self.failed == 0 {
+        if forgets_failures {
             self.last_failures = Failures::default();
-            self.failures = Failures::default();
-        } else if runs_rejects {
+            self.failures = self.last_rejects.clone();
+        }
+        if runs_rejects {
+            self.last_rejects = Failures::default();
             self.failures = self.last_failures.clone();
         }
         for (mini_batch, entry) in (0..).zip(&mut self.entries) {

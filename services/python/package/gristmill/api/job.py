@@ -155,6 +155,8 @@ class Job:
             if self._child is None:
                 raise KeyboardInterrupt(f"job {self.id} continues; {attached}.cancel() stops it") from None
             self.cancel()
+            if self.state == "Completed":
+                raise KeyboardInterrupt(f"job {self.id} has completed; {attached} returns it") from None
             raise KeyboardInterrupt(
                 f"job {self.id} was canceled; its committed results stay, and {attached}.retry() continues it"
             ) from None
