@@ -449,8 +449,11 @@ WAITS = """
     import gristmill
 
     def wait(items):
-        while items[0] and not os.path.exists({gate!r}):
-            time.sleep(0.02)
+        try:
+            os.mkdir({gate!r} + ".first")
+        except FileExistsError:
+            while not os.path.exists({gate!r}):
+                time.sleep(0.02)
         return items
 
     if __name__ == "__main__":
@@ -468,14 +471,15 @@ CALL = "gristmill.{}(wait, [0, 1], mini_batch_size=1, process_count_per_node=2, 
 
 
 def test_interrupt_cancels_and_keeps_committed_results():
-    notebook = started(CALL.format("run"))
+    # The first call ends, two wait, and one has not begun.
+    notebook = started(CALL.format("run").replace("[0, 1]", "[0, 1, 2, 3]"))
     job = committed()
     notebook.send_signal(signal.SIGINT)
     threading.Timer(1, Path("gate").absolute().touch).start()
     _, said = notebook.communicate(timeout=60)
     assert notebook.returncode == -signal.SIGINT, "a loop of a shell ends, too"
     assert f"KeyboardInterrupt: job {job.id} was canceled; its committed results stay" in said
-    assert job.retry(progress=False).to_pandas()["value"].tolist() == [0, 1]
+    assert job.retry(progress=False).to_pandas()["value"].tolist() == [0, 1, 2, 3]
 
 
 def test_job_outlives_its_notebook():
