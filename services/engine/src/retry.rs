@@ -178,13 +178,8 @@ impl Engine {
         }
         events.notice(Notice::RoundRequested(job_id.clone()));
         let progress = job.store.progress().await?.unwrap_or(progress);
-        Ok(JobResult {
-            mini_batches: progress.mini_batches,
-            items: progress.items,
-            elapsed_seconds: progress.elapsed_seconds,
-            worked_seconds: progress.worked_seconds,
-            ..JobResult::new(job_id.clone(), JobState::Running, job.store.shown("logs"))
-        })
+        let (job_id, logs) = (job_id.clone(), job.store.shown("logs"));
+        Ok(JobResult::so_far(job_id, JobState::Running, &progress, logs))
     }
 
     /// Retries a job of a compute target. The script is that of this machine if the job has ended and its folder is here.

@@ -1,7 +1,6 @@
 //! Runs a job on this machine: starts it, continues an unfinished one, or reuses the result of a finished one.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use job_file::Parsed;
@@ -228,7 +227,6 @@ impl Engine {
     ) -> Result<JobResult> {
         let (job_id, store) = (execution.job.spec.job_id.clone(), execution.job.store.clone());
         let requests = tokio::spawn(watch_for_cancel(store.clone(), stop.cancel.clone()));
-        let started = Instant::now();
         let result = execution.run(output, stop, events).await;
         requests.abort();
         self.home().mark_ended(&job_id)?;
@@ -247,13 +245,8 @@ impl Engine {
             "the engine stopped: {}; committed results are kept",
             clause(&format!("{error:#}"))
         );
-        Ok(JobResult {
-            cause: Some(cause),
-            mini_batches: progress.mini_batches,
-            items: progress.items,
-            elapsed_seconds: started.elapsed().as_secs_f64(),
-            ..JobResult::new(job_id, JobState::Failed, store.shown("logs"))
-        })
+        let so_far = JobResult::so_far(job_id, JobState::Failed, &progress, store.shown("logs"));
+        Ok(JobResult { cause: Some(cause), ..so_far })
     }
 }
 

@@ -319,6 +319,17 @@ impl JobResult {
     pub fn new(job_id: String, state: JobState, logs: String) -> Self {
         Self { job_id, state, logs, ..Self::default() }
     }
+
+    /// Returns a result with the counts and times of `progress`.
+    pub fn so_far(job_id: String, state: JobState, progress: &Progress, logs: String) -> Self {
+        Self {
+            mini_batches: progress.mini_batches,
+            items: progress.items,
+            elapsed_seconds: progress.elapsed_seconds,
+            worked_seconds: progress.worked_seconds,
+            ..Self::new(job_id, state, logs)
+        }
+    }
 }
 
 /// Failed attempts with the same error.
