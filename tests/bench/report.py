@@ -151,8 +151,8 @@ peak of the engine, in which all roles run, without Python's processes. `status`
 `scripts/bench nodes` runs the code of partitioner, nodes and reducer in virtual time (`tests/simulation`): two
 processes a node, runs of 1 s, requests of 1 to 20 ms. It counts requests to SQS as the backend sends them, ten messages
 at a time; dollars follow from list prices (`services/engine/src/cost.rs`). Requests of logs and reports grow with time
-and nodes, and are left out; that each node writes its entry every two seconds and reads the schedule every second is
-in them. S3 answers 5,500 GET a second for each job; a node needs 5 in the second in which it begins
+and nodes, and are left out. The entry that each node writes every two seconds, and the schedule that it reads every
+second, are included. S3 answers 5,500 GET a second for each job; a node needs 5 in the second in which it begins
 a job. *Restart* is the memory of a reducer that reads the whole ledger.
 """,
                 tuple(f"nodes-{size}" for size in ("10000", "100000", "1000000", "10000000")),

@@ -161,7 +161,7 @@ def test_second_signal_ends_the_writing_of_the_output(workplace):
     wait_until(lambda: progress().get("mini_batches", {}).get("succeeded") == 1, "a committed mini-batch")
     (part,) = (workplace.home / "jobs" / job_id / "parts").iterdir()
     kept = part.rename(workplace.folder / "kept")
-    # Whoever opens it waits for somebody who writes to it.
+    # Opening a FIFO blocks until another process opens it for writing.
     os.mkfifo(part)
     go(workplace)
     wait_until(lambda: progress().get("step") == "writing the output", "the output is being written")

@@ -77,7 +77,7 @@ def test_changed_job_runs_and_says_why(workplace, roles):
         roles.wait_for_end(last)
         assert len(workplace.recorded("run")) == 2 * number
         next_second()
-    assert [path.read_text() for path in output.parent.glob("*.edited-*")] == ["by hand"], "what is replaced is kept"
+    assert [path.read_text() for path in output.parent.glob("*.edited-*")] == ["by hand"], "the edited output is kept"
 
 
 def test_job_that_has_not_completed_is_not_reused(workplace, roles):

@@ -16,8 +16,8 @@ pub(crate) async fn is_untouched(output: &str, job: &FoundJob) -> bool {
     written.is_some() && job.store.stores().version(output).await.ok().as_ref() == written
 }
 
-/// Returns the version of an output that a new job may replace: the one that the last job with this output has written, or
-/// found. `last`: the id of that job, if it is known.
+/// Returns the version of an output that a new job may replace: the one that the last job with this output wrote, or
+/// could replace. `last`: the id of that job, if it is known.
 pub(crate) async fn replaceable(jobs: &Jobs, last: Option<String>) -> Option<FileVersion> {
     let job = jobs.job(&last?).await.ok()??;
     let result = job.result.filter(|result| result.output_version.is_some());

@@ -304,7 +304,7 @@ fn has_not_ended(job_id: &str) -> anyhow::Error {
 }
 
 /// Lets an ended job write its output in another format; the file gets the extension of the format. The rows of the native
-/// formats are tables until the file is written, so none runs again. A note names a file with the name before, which stays.
+/// formats are tables until the file is written, so none runs again. A note names a file with the earlier name, which stays.
 fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()> {
     let Some(format) = format else { return Ok(()) };
     let job_id = &job.spec.job_id;
@@ -332,13 +332,13 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
     let earlier = output.path();
     output.file_name = format!("{stem}.{extension}");
     output.format = format;
-    // Of the file with the name before.
+    // It describes the file with the earlier name.
     output.earlier = None;
     if output.path().exists() && earlier != output.path() {
         bail!("{} exists already: move it away first", output.path().display());
     }
     if earlier.is_file() && earlier != output.path() {
-        job.spec.notes.push(format!("a file in the format before stays: {}", earlier.display()));
+        job.spec.notes.push(format!("the file in the earlier format stays: {}", earlier.display()));
     }
     Ok(())
 }
@@ -408,8 +408,9 @@ mod tests {
         };
         assert!(tokio::join!(is_being_planned(&job), planner).0.expect("readable"));
     }
+
     #[test]
-    fn file_in_the_format_before_is_named() {
+    fn file_in_the_earlier_format_is_named() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let store = JobStore::local(folder.path()).expect("it is there");
         let mut spec = JobSpec::example();
@@ -422,7 +423,7 @@ mod tests {
         std::fs::write(&earlier, "a\n").expect("writable");
         change_format(&mut job, Some(OutputFormat::Jsonl)).expect("its rows have columns");
         assert_eq!(job.spec.output.file_name, "rows.jsonl");
-        let named = format!("a file in the format before stays: {}", earlier.display());
+        let named = format!("the file in the earlier format stays: {}", earlier.display());
         assert_eq!(job.spec.notes, [named]);
         let refused = change_format(&mut job, Some(OutputFormat::Csv)).expect_err("it is there");
         assert_eq!(

@@ -117,7 +117,7 @@ impl Engine {
         while nodes.join_next().await.is_some() {}
         stop_reducer.cancel();
         if !reducing.is_finished() {
-            // It may write an output, which another reducer writes from the beginning.
+            // It may be writing an output. Another reducer then starts that from the beginning.
             let _ = kill.run_until_cancelled(&mut reducing).await;
         }
         let _ = kill.run_until_cancelled(queues.close()).await;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use protocol::{JobState, Progress};
+use protocol::{JobState, Progress, RoundResult};
 use serde::Serialize;
 
 use crate::name_of;
@@ -31,6 +31,15 @@ pub enum State {
 }
 
 impl State {
+    /// Marks the last round of an interrupted job as interrupted.
+    pub fn mark_last(self, rounds: &mut [RoundResult]) {
+        if self == Self::Interrupted
+            && let Some(last) = rounds.last_mut()
+        {
+            last.state = None;
+        }
+    }
+
     /// Every state.
     pub const ALL: [Self; 9] = [
         Self::Completed,

@@ -186,14 +186,10 @@ impl StatusReader {
     }
 }
 
-/// Clears the processes of a job that has none, whose progress was written before they ended, and says of an
-/// interrupted job that its last round is.
+/// Clears the processes of a job that has none, whose progress was written before they ended, and marks the last round of an
+/// interrupted job.
 fn as_of_state(mut progress: Progress, state: State) -> Progress {
-    if state == State::Interrupted
-        && let Some(last) = progress.rounds.last_mut()
-    {
-        last.state = None;
-    }
+    state.mark_last(&mut progress.rounds);
     if !state.has_processes(&progress) {
         (progress.processes, progress.nodes_at_work) = (0, 0);
         (progress.rate, progress.remaining_seconds) = (None, None);

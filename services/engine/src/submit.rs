@@ -110,8 +110,8 @@ impl Engine {
             spec.output.folder = ItemPath::from(job.shown("output").as_str());
         }
         make_output_folder(&spec)?;
-        check_writers(&spec, &store, target).await?;
-        let last = newest_first(store.other_writers(&spec).await?).into_iter().next();
+        let others = check_writers(&spec, &store, target).await?;
+        let last = newest_first(others).into_iter().next();
         spec.output.earlier = replaceable(&target.jobs(store.clone()), last).await;
         set_aside(&parsed.own_folders, events)?;
         for _ in 0..SENDS_MAX {
@@ -205,15 +205,16 @@ impl Submission {
     }
 }
 
-/// Rejects a job whose output another job of the target writes.
+/// Rejects a job whose output another job of the target writes. Returns the ended jobs that have written it, in no order.
 pub(crate) async fn check_writers(
     spec: &JobSpec,
     store: &TargetStore,
     target: &Target,
-) -> crate::Result<()> {
-    let Some(other) = store.other_writer(spec).await? else { return Ok(()) };
+) -> crate::Result<Vec<String>> {
+    let others = store.other_writers(spec).await?;
+    let Some(open) = store.first_open(&others).await? else { return Ok(others) };
     let (output, target) = (spec.output.path(), target.reference());
-    Err(Busy::SameOutput { job_id: Some(other), output, target }.into())
+    Err(Busy::SameOutput { job_id: Some(open.clone()), output, target }.into())
 }
 
 /// Opens a job, as one that writes its output. If another job opens at the same time and writes the same output, this job is
@@ -231,7 +232,7 @@ pub(crate) async fn enter(
         // A reducer may have seen the job already.
         store.mark_open(&spec.job_id).await?;
     }
-    checked
+    checked.map(drop)
 }
 
 /// Returns the limit of jobs at a time for which a new job has to wait, as far as the last schedule

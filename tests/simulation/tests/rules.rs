@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::time::FormatTime;
 
 /// Seeds of each run; `GRISTMILL_SEEDS` asks for more.
 const SEEDS: u64 = 400;
-/// One seed of so many is played twice.
+/// One seed in this many is played twice.
 const PLAYED_TWICE: u64 = 8;
 /// Numbers of large jobs beside a small one.
 const LARGE_JOBS: [u64; 6] = [1, 2, 5, 9, 20, 50];

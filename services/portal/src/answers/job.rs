@@ -207,11 +207,7 @@ impl Job {
         let failures = tally.failures();
         let mut rounds =
             result.map_or_else(|| tally.round_results(), |result| result.rounds.clone());
-        if state == JobState::Interrupted
-            && let Some(last) = rounds.last_mut()
-        {
-            last.state = None;
-        }
+        state.mark_last(&mut rounds);
         let started_at = engine::started_at(&spec.job_id)
             .and_then(|at| u64::try_from(at.timestamp_millis()).ok());
         let has_failures = numbers.mini_batches.failed > 0;

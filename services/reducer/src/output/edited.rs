@@ -31,7 +31,7 @@ impl Assembly<'_> {
         let Some(version) = self.version(path)?.filter(|found| found != earlier) else {
             return Ok(None);
         };
-        // The write fails, and names it.
+        // Writing the output fails, and the error names the folder.
         if Path::new(path).is_dir() {
             return Ok(None);
         }
@@ -102,7 +102,7 @@ fn kept_name(path: &str, number: u64) -> String {
     format!("{path}.edited-{number}")
 }
 
-/// Whether a file has got its name, or its content, since another one was written.
+/// Whether a file was renamed or changed after another one was written.
 fn has_changed_since(file: &str, written: &str) -> io::Result<bool> {
     let (file, written) = (fs::metadata(file)?, fs::metadata(written)?);
     Ok((file.ctime(), file.ctime_nsec()) >= (written.mtime(), written.mtime_nsec()))

@@ -20,11 +20,11 @@ impl TargetStore {
         Ok(())
     }
 
-    /// Returns another job that writes the same output and has not ended.
-    pub async fn other_writer(&self, spec: &JobSpec) -> Result<Option<String>> {
-        for id in self.other_writers(spec).await? {
+    /// Returns the first of these jobs that has not ended.
+    pub async fn first_open<'a>(&self, job_ids: &'a [String]) -> Result<Option<&'a String>> {
+        for id in job_ids {
             // A reducer writes the result before it removes the marker.
-            if self.is_open(&id).await? && self.job(&id).result().await?.is_none() {
+            if self.is_open(id).await? && self.job(id).result().await?.is_none() {
                 return Ok(Some(id));
             }
         }
@@ -76,6 +76,12 @@ mod tests {
     use super::super::tests::targets;
     use super::*;
 
+    /// Returns another job that writes the output of `spec` and has not ended.
+    async fn other_writer(target: &TargetStore, spec: &JobSpec) -> Option<String> {
+        let others = target.other_writers(spec).await.expect("readable");
+        target.first_open(&others).await.expect("readable").cloned()
+    }
+
     #[tokio::test]
     async fn open_job_with_the_same_output_is_found() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -89,27 +95,23 @@ mod tests {
             let (one, same, other) =
                 (job("one", "a.csv"), job("same", "a.csv"), job("other", "b.csv"));
             for spec in [&one, &same, &other] {
-                assert_eq!(target.other_writer(spec).await.expect("readable"), None);
+                assert_eq!(other_writer(&target, spec).await, None);
                 target.put_writer(spec).await.expect("writable");
             }
             assert_eq!(target.other_writers(&same).await.expect("readable"), ["one"]);
             target.mark_open("one").await.expect("writable");
-            assert_eq!(target.other_writer(&same).await.expect("readable").as_deref(), Some("one"));
+            assert_eq!(other_writer(&target, &same).await.as_deref(), Some("one"));
             for spec in [&one, &other] {
-                assert_eq!(target.other_writer(spec).await.expect("readable"), None);
+                assert_eq!(other_writer(&target, spec).await, None);
             }
             let result = JobResult::new("one".to_owned(), JobState::Completed, String::new());
             target.job("one").create_result(&result).await.expect("writable");
-            assert_eq!(
-                target.other_writer(&same).await.expect("readable"),
-                None,
-                "it has just ended"
-            );
+            assert_eq!(other_writer(&target, &same).await, None, "it has just ended");
             target.mark_ended("one").await.expect("writable");
-            assert_eq!(target.other_writer(&same).await.expect("readable"), None);
+            assert_eq!(other_writer(&target, &same).await, None);
             target.mark_open("one").await.expect("writable");
             target.delete_writer(&one).await.expect("writable");
-            assert_eq!(target.other_writer(&same).await.expect("readable"), None);
+            assert_eq!(other_writer(&target, &same).await, None);
         }
     }
 
@@ -128,7 +130,7 @@ mod tests {
         target.put_writer(&job("one", "real/new")).await.expect("writable");
         target.mark_open("one").await.expect("writable");
         for (output, expected) in [("link/new", Some("one")), ("real", None)] {
-            let found = target.other_writer(&job("two", output)).await.expect("readable");
+            let found = other_writer(&target, &job("two", output)).await;
             assert_eq!(found.as_deref(), expected, "{output}");
         }
     }
