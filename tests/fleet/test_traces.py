@@ -1,22 +1,14 @@
-"""One trace follows each mini-batch from the reducer that publishes it through a worker and back, up to a collector.
-
-The executable must have been built with the feature `otlp`; `GRISTMILL_OTLP` names it.
-"""
+"""One trace follows each mini-batch from the reducer that publishes it through a worker and back, up to a collector."""
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from harness import wait_until
 from http_server import Answer, HttpServer, Request
-
-EXECUTABLE = os.environ.get("GRISTMILL_OTLP")
-pytestmark = pytest.mark.skipif(not EXECUTABLE, reason="GRISTMILL_OTLP names no build with the feature `otlp`")
 
 FILES = 6
 SCRIPT = """
@@ -57,7 +49,6 @@ def collector():
 
 
 def test_one_trace_goes_from_the_reducer_through_a_worker_and_back(workplace, sqlite, collector):
-    workplace.executable = Path(EXECUTABLE)
     workplace.data(FILES)
     job = workplace.job(SCRIPT, mini_batch_size=1, run_max_try=2)
     enqueued = sqlite.command("enqueue", job.file, expect=0, **collector.variables("enqueue"))

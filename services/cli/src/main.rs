@@ -278,7 +278,6 @@ fn main() -> ExitCode {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let status = runtime.map_err(Into::into).and_then(|runtime| {
-        #[cfg(feature = "otlp")]
         let _traces = observe::start_traces(runtime.handle())?;
         let status = runtime.block_on(command(arguments.command, &settings)).and_then(|status| {
             match printed::failure() {

@@ -3,7 +3,6 @@
 
 mod cloudwatch;
 mod logs;
-#[cfg(feature = "otlp")]
 mod otlp;
 mod server;
 
@@ -24,7 +23,6 @@ use engine::targets::{Queues, Target};
 
 pub(crate) use logs::life;
 pub use logs::{LIFE, LogFormat, is_json, report_failure, start_logging};
-#[cfg(feature = "otlp")]
 pub use otlp::start as start_traces;
 use server::RoleState;
 

@@ -139,14 +139,12 @@ impl Settings {
         }
     }
 
-    #[cfg(feature = "otlp")]
     pub fn names_collector() -> bool {
         let is_off = text("OTEL_SDK_DISABLED").is_some_and(|off| off.eq_ignore_ascii_case("true"));
         let named = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
         !is_off && named.into_iter().any(|name| text(name).is_some())
     }
 
-    #[cfg(feature = "otlp")]
     pub fn names_service() -> bool {
         let attributes = text("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
         text("OTEL_SERVICE_NAME").is_some() || attributes.contains("service.name=")
