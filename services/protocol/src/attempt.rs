@@ -315,6 +315,13 @@ impl<Process, Text, Columns> AttemptCore<Process, Text, Columns> {
     }
 }
 
+impl Rows {
+    /// Returns the place of rows that one message can hold.
+    pub fn within_message(rows: &[u8]) -> Self {
+        if rows.is_empty() { Self::None } else { Self::Inline }
+    }
+}
+
 impl<Text> Rows<Text> {
     /// Replaces the reference to the name of a part.
     pub fn map<T>(self, text: impl FnOnce(Text) -> T) -> Rows<T> {

@@ -119,6 +119,11 @@ impl Attempt {
         }
     }
 
+    /// Whether there are more than `max` rejected items, or pieces between them.
+    pub fn has_long_lists(&self, max: usize) -> bool {
+        self.rejected.len() > max || self.pieces.len() > max + 1
+    }
+
     /// Moves rejected items and pieces to an object below `parts/` if there are more than `max` of them, at most
     /// [`REJECTED_MAX`]. Returns the name of the object and its content, which must be stored before the attempt is
     /// announced.
@@ -127,7 +132,7 @@ impl Attempt {
         max: usize,
         name: impl FnOnce() -> String,
     ) -> Option<(String, Vec<u8>)> {
-        if self.rejected.len() <= max && self.pieces.len() <= max + 1 {
+        if !self.has_long_lists(max) {
             return None;
         }
         let name = name();

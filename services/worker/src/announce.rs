@@ -150,7 +150,7 @@ impl Announcer {
         while receiver.recv_many(&mut batch, BATCH_MAX).await > 0 {
             let next = Instant::now() + BATCH_PERIOD;
             let is_small = batch.len() < BATCH_ENOUGH;
-            let has_parts = self.announce(batch.drain(..), &superfluous).await?;
+            let has_parts = self.announce(&mut batch, &superfluous).await?;
             // After large rows there is no pause, because the next ones occupy memory.
             if is_small && !has_parts {
                 sleep_until(next).await;
@@ -165,18 +165,20 @@ impl Announcer {
     /// no attempt needs any more.
     async fn announce(
         &self,
-        batch: impl Iterator<Item = (Announcement, BacklogEntry)>,
+        batch: &mut Vec<(Announcement, BacklogEntry)>,
         superfluous: &mpsc::UnboundedSender<u64>,
     ) -> Result<bool> {
-        let writing: Vec<_> = batch
-            .map(async |(announcement, waits)| {
-                anyhow::Ok((self.written(announcement).await?, waits))
-            })
-            .collect();
-        let written: Vec<_> = stream::iter(writing).buffered(PARTS_AT_ONCE).try_collect().await?;
-        let has_parts = written.iter().any(|(announcement, _)| {
-            matches!(announcement, Announcement::Outcome(outcome) if has_part(&outcome.attempt))
-        });
+        let mut writing = Vec::new();
+        for (announcement, _) in &mut *batch {
+            let Announcement::Outcome(outcome) = announcement else { continue };
+            match self.fits_into_a_message(outcome) {
+                true => outcome.attempt.rows = Rows::within_message(&outcome.rows),
+                false => writing.push(self.write(outcome)),
+            }
+        }
+        let written: Vec<bool> =
+            stream::iter(writing).buffered(PARTS_AT_ONCE).try_collect().await?;
+        let has_parts = written.contains(&true);
         if has_parts {
             self.store.commit_parts().await.context("write rows to disk")?;
         }
@@ -189,7 +191,7 @@ impl Announcer {
         let mut counts = Counts::default();
         // Writing may take long, so the leases are looked at only now. If one is lost, another node has the mini-batch and will
         // announce its outcome.
-        for (announcement, waits) in written {
+        for (announcement, waits) in batch.drain(..) {
             waiting.push(waits);
             match announcement {
                 Announcement::Event(event) => messages.push(&event, b""),
@@ -247,23 +249,26 @@ impl Announcer {
         Ok(has_parts)
     }
 
-    /// Returns an announcement as a message can hold it: large rows and long lists of an outcome are parts.
-    async fn written(&self, mut announcement: Announcement) -> Result<Announcement> {
-        if let Announcement::Outcome(outcome) = &mut announcement
-            && self.leases.receipt(outcome.lease).is_some()
-        {
-            let Outcome { attempt, rows, of_rows, .. } = &mut **outcome;
-            if let (Some(of_rows), Some(preparer)) = (of_rows.take(), &self.preparer) {
-                let (descriptor, takes) = *of_rows;
-                name_places(attempt, &descriptor, takes, preparer).await;
-            }
-            *rows = self.write(attempt, std::mem::take(rows)).await?;
-        }
-        Ok(announcement)
+    /// Whether an outcome can be announced as it is. Most can, and need neither a name of a part nor a task.
+    fn fits_into_a_message(&self, Outcome { attempt, rows, of_rows, .. }: &Outcome) -> bool {
+        of_rows.is_none() && self.fit(rows) && !attempt.has_long_lists(self.rejected_max)
     }
 
-    /// Writes large rows, and rejected items that one message cannot hold, as parts. Returns small rows.
-    async fn write(&self, attempt: &mut Attempt, rows: Bytes) -> Result<Bytes> {
+    fn fit(&self, rows: &Bytes) -> bool {
+        rows.len() <= inline_rows_bytes_max(self.results.limits().message_bytes_max)
+    }
+
+    /// Names the places of rejected rows, and writes large rows, and rejected items that one message cannot hold, as
+    /// parts. Returns whether there is one.
+    async fn write(&self, outcome: &mut Outcome) -> Result<bool> {
+        if self.leases.receipt(outcome.lease).is_none() {
+            return Ok(false);
+        }
+        let Outcome { attempt, rows, of_rows, .. } = outcome;
+        if let (Some(of_rows), Some(preparer)) = (of_rows.take(), &self.preparer) {
+            let (descriptor, takes) = *of_rows;
+            name_places(attempt, &descriptor, takes, preparer).await;
+        }
         // The name contains the attempt, so another attempt of the mini-batch writes another part.
         let name = format!(
             "{:010}-{}-{}-{}-{}",
@@ -280,20 +285,16 @@ impl Announcer {
             let what = || format!("write the rejected items of mini-batch {mini_batch}");
             self.write_part(&name, list.into()).await.with_context(what)?;
         }
-        if rows.is_empty() {
-            attempt.rows = Rows::None;
-            return Ok(rows);
-        }
-        if rows.len() <= inline_rows_bytes_max(self.results.limits().message_bytes_max) {
-            attempt.rows = Rows::Inline;
-            return Ok(rows);
+        if self.fit(rows) {
+            attempt.rows = Rows::within_message(rows);
+            return Ok(attempt.rejected_part.is_some());
         }
         let bytes = rows.len() as u64;
-        self.write_part(&name, rows)
+        self.write_part(&name, std::mem::take(rows))
             .await
             .with_context(|| format!("write the rows of mini-batch {mini_batch}"))?;
         attempt.rows = Rows::Part { name, bytes };
-        Ok(Bytes::new())
+        Ok(true)
     }
 
     async fn write_part(&self, name: &str, content: Bytes) -> storage::Result<()> {
@@ -304,10 +305,6 @@ impl Announcer {
         (self.crash)(CrashPoint::AfterPart);
         Ok(())
     }
-}
-
-fn has_part(attempt: &Attempt) -> bool {
-    matches!(attempt.rows, Rows::Part { .. }) || attempt.rejected_part.is_some()
 }
 
 /// Replaces the details of rejected rows with their places in files, as far as they are known.

@@ -22,26 +22,27 @@ pub fn inline_rows_bytes_max(message_bytes_max: usize) -> usize {
     INLINE_ROWS_BYTES_MAX.min(message_bytes_max / 4)
 }
 
-pub struct Messages<'a> {
-    job_id: &'a str,
+pub struct Messages {
+    /// The first record of each message.
+    begin: Vec<u8>,
     bytes_max: usize,
     full: Vec<Bytes>,
     current: Vec<u8>,
     record: Vec<u8>,
 }
 
-impl<'a> Messages<'a> {
+impl Messages {
     /// Creates an empty list. `bytes_max` is the largest message of the queue.
-    pub fn new(job_id: &'a str, bytes_max: usize) -> Self {
-        Self { job_id, bytes_max, full: Vec::new(), current: Vec::new(), record: Vec::new() }
+    pub fn new(job_id: &str, bytes_max: usize) -> Self {
+        let begin = begin_message(job_id);
+        Self { begin, bytes_max, full: Vec::new(), current: Vec::new(), record: Vec::new() }
     }
 
     /// Adds an event. Cuts its texts if it would not fit into a message of its own.
     pub fn push(&mut self, event: &ResultEvent, rows: &[u8]) {
         self.record.clear();
         encode_record(event, rows, &mut self.record);
-        let begin = begin_message(self.job_id);
-        if begin.len() + self.record.len() > self.bytes_max {
+        if self.begin.len() + self.record.len() > self.bytes_max {
             self.record.clear();
             encode_record(&cut(event.clone()), rows, &mut self.record);
         }
@@ -49,7 +50,7 @@ impl<'a> Messages<'a> {
             self.close();
         }
         if self.current.is_empty() {
-            self.current = begin;
+            self.current.extend_from_slice(&self.begin);
         }
         self.current.extend_from_slice(&self.record);
         if self.current.len() >= MESSAGE_BYTES_FULL {
