@@ -7,6 +7,7 @@ itself only if the script cannot start or the agent has ended; otherwise the age
 
 import atexit
 import binascii
+import gc
 import importlib.util
 import json
 import os
@@ -159,6 +160,8 @@ class Process:
 
     def serve(self):
         """Runs until the process is to exit. The caller then leaves the exit to the interpreter."""
+        # Collections skip what was imported so far.
+        gc.freeze()
         self._functions = self._start()
         self._status.set(0, IDLE)
         while True:
