@@ -66,10 +66,7 @@ class SoakError(Exception):
 def main() -> None:
     about, _, details = __doc__.partition("\n")
     parser = argparse.ArgumentParser(
-        prog="scripts/soak",
-        description=about,
-        epilog=details,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="scripts/soak", description=about, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("brokers", nargs="*", metavar="BROKER", help="sqs, rabbitmq (default: both, at the same time)")
     parser.add_argument("--minutes", type=float, default=60)

@@ -46,6 +46,19 @@ class Target:
         checks = report["checks"]
         return {check["check"].replace(f"{self.prefix}-", ""): (check["state"], check["message"]) for check in checks}
 
+    def doctor_of_a_slow_job(self, expect: int) -> dict[str, tuple[str, str]]:
+        """Compares the deadlines of a job with the limits of the queues, too."""
+        job = {
+            "name": "demo",
+            "entry_script": "score.py",
+            "arguments": ["--rank_mini_batch_count", "3"],
+            "output_action": "summary_only",
+            "run_invocation_timeout": 25_000,
+        }
+        script = "def run(mini_batch):\n    return mini_batch\n"
+        self.workplace.write({"score.py": script, "job.yaml": json.dumps(job)})
+        return self.doctor("--job", "job.yaml", expect=expect)
+
     def queue_url(self, queue: str) -> str:
         return self.components.client("sqs").get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
 
@@ -70,7 +83,7 @@ def all_ok(checks: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
     return {} if not_ok(checks) else checks
 
 
-def test_doctor_creates_missing_queues(target: Target):
+def test_doctor_creates_missing_queues_compares_deadlines_and_leaves_waiting_messages_unchanged(target: Target):
     checks = target.doctor(expect=1)
     assert "bucket" in checks["store"][1] and checks["store"][0] == "failed", checks
     assert (
@@ -91,11 +104,24 @@ def test_doctor_creates_missing_queues(target: Target):
     assert target.queues() == OWN, "those of a job were deleted again"
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
     letters = target.queue_url("dead-letters")
-    counts = target.components.client("sqs").get_queue_attributes(QueueUrl=letters, AttributeNames=names)["Attributes"]
-    assert set(counts.values()) == {"0"}
+    sqs = target.components.client("sqs")
+    assert set(sqs.get_queue_attributes(QueueUrl=letters, AttributeNames=names)["Attributes"].values()) == {"0"}
+
+    checks = target.doctor_of_a_slow_job(expect=1)
+    assert list(not_ok(checks)) == ["lease"] and "SQS allows 12 h" in checks["lease"][1], checks
+
+    sqs.send_message(QueueUrl=letters, MessageBody="somebody's")
+    checks = target.doctor(expect=0)
+    assert checks["queue dead-letters"][1] == "1 messages", checks
+    received = []
+    asked = {"QueueUrl": letters, "AttributeNames": ["ApproximateReceiveCount"], "MaxNumberOfMessages": 10}
+    while not any(message["Body"] == "somebody's" for message in received):
+        received += sqs.receive_message(WaitTimeSeconds=5, **asked).get("Messages", [])
+    theirs = next(message for message in received if message["Body"] == "somebody's")
+    assert theirs["Attributes"]["ApproximateReceiveCount"] == "1"
 
 
-def test_created_rabbitmq_queues_pass_all_checks(target: Target):
+def test_rabbitmq_queues_are_checked_with_deadlines_without_management_and_for_a_classic_one(target: Target):
     target.rabbitmq()
     for _ in range(2):
         # The first must not create what the second looks for: the prefix may be mistyped.
@@ -109,39 +135,24 @@ def test_created_rabbitmq_queues_pass_all_checks(target: Target):
     assert checks["queues of jobs"][1] == "created and deleted"
     assert "30 min" in checks["consumer timeout"][1]
 
-
-def test_job_deadlines_are_compared_with_the_limits(target: Target):
-    target.workplace.write({"score.py": "def run(mini_batch):\n    return mini_batch\n"})
-    job = {
-        "name": "demo",
-        "entry_script": "score.py",
-        "arguments": ["--rank_mini_batch_count", "3"],
-        "output_action": "summary_only",
-        "run_invocation_timeout": 25_000,
-    }
-    target.workplace.write({"job.yaml": json.dumps(job)})
-    target.doctor("--create", expect=0)
-    checks = target.doctor("--job", "job.yaml", expect=1)
-    assert list(not_ok(checks)) == ["lease"] and "SQS allows 12 h" in checks["lease"][1], checks
-    target.rabbitmq()
-    target.doctor("--create", expect=0)
-    checks = target.doctor("--job", "job.yaml", expect=0)
-    state, message = checks["consumer timeout"]
+    state, message = target.doctor_of_a_slow_job(expect=0)["consumer timeout"]
     # The client cannot read the server's value, so it is a warning.
-    assert state == "warning" and "consumer_timeout = " in message and "rabbitmq.conf" in message, checks
+    assert state == "warning" and "consumer_timeout = " in message and "rabbitmq.conf" in message, message
 
+    management = target.settings["management"]
+    target.settings["management"] = "http://127.0.0.1:9"
+    checks = target.doctor(expect=0)
+    assert list(not_ok(checks)) == ["broker"], checks
+    assert checks["broker"][0] == "not_checked" and "http://127.0.0.1:9/ does not answer" in checks["broker"][1]
 
-def test_missing_credentials_are_reported(target: Target):
-    target.doctor("--create", expect=0)
-    for settings in [target.environment, target.workplace.environment]:
-        for name in [name for name in settings if name.startswith("AWS_") and name != "AWS_REGION"]:
-            del settings[name]
-    target.environment["AWS_EC2_METADATA_DISABLED"] = "true"
-    # No profile and no other source.
-    target.environment["HOME"] = str(target.workplace.folder)
+    target.settings["management"] = management
+    path = f"queues/%2f/{target.prefix}-dead-letters"
+    target.components.manage_rabbitmq(path, "DELETE")
+    target.components.manage_rabbitmq(path, "PUT", {"durable": True, "arguments": {"x-queue-type": "classic"}})
     checks = target.doctor(expect=1)
-    assert "credentials" in checks["store"][1] and checks["store"][0] == "failed", checks
-    assert "credentials" in checks["queues"][1], checks
+    assert list(not_ok(checks)) == ["queues"], checks
+    message = checks["queues"][1]
+    assert f"queue {target.prefix}-dead-letters" in message and "a different kind of queue has this name" in message
 
 
 def test_empty_endpoint_counts_as_unset(target: Target):
@@ -164,54 +175,31 @@ def test_wrong_password_is_reported_and_not_shown(target: Target):
     assert "s3cr3t" not in json.dumps(checks)
 
 
-def test_classic_queue_is_reported(target: Target):
-    target.rabbitmq()
-    target.doctor("--create", expect=0)
-    path = f"queues/%2f/{target.prefix}-dead-letters"
-    target.components.manage_rabbitmq(path, "DELETE")
-    target.components.manage_rabbitmq(path, "PUT", {"durable": True, "arguments": {"x-queue-type": "classic"}})
-    checks = target.doctor(expect=1)
-    assert list(not_ok(checks)) == ["queues"], checks
-    message = checks["queues"][1]
-    assert f"queue {target.prefix}-dead-letters" in message and "a different kind of queue has this name" in message
-
-
-def test_broker_without_management_is_still_checked(target: Target):
-    target.rabbitmq()
-    target.doctor("--create", expect=0)
-    target.settings["management"] = "http://127.0.0.1:9"
-    checks = target.doctor(expect=0)
-    assert list(not_ok(checks)) == ["broker"], checks
-    assert checks["broker"][0] == "not_checked" and "http://127.0.0.1:9/ does not answer" in checks["broker"][1]
-
-
-def test_doctor_leaves_waiting_messages_unchanged(target: Target):
-    target.doctor("--create", expect=0)
-    sqs = target.components.client("sqs")
-    sqs.send_message(QueueUrl=target.queue_url("dead-letters"), MessageBody="somebody's")
-    checks = target.doctor(expect=0)
-    assert checks["queue dead-letters"][1] == "1 messages", checks
-    names = {"QueueUrl": target.queue_url("dead-letters"), "AttributeNames": ["ApproximateReceiveCount"]}
-    received = []
-    while not any(message["Body"] == "somebody's" for message in received):
-        received += sqs.receive_message(MaxNumberOfMessages=10, WaitTimeSeconds=5, **names).get("Messages", [])
-    theirs = next(message for message in received if message["Body"] == "somebody's")
-    assert theirs["Attributes"]["ApproximateReceiveCount"] == "1"
-
-
-def test_store_that_ignores_conditions_is_rejected(target: Target):
+def test_store_that_ignores_conditions_or_is_without_credentials_is_rejected(target: Target):
     target.doctor("--create", expect=0)
 
     def without_condition(request: Request) -> Answer:
         del request.headers["If-None-Match"]
         return forward(target.components.aws_endpoint, request)
 
+    endpoint = target.settings["endpoint"]
     with HttpServer(without_condition) as proxy:
         target.settings["endpoint"] = proxy.url
         checks = target.doctor(expect=1)
     assert list(not_ok(checks)) == ["store, conditional put"], checks
     message = checks["store, conditional put"][1]
     assert "does not honour conditional creates (If-None-Match: *)" in message and "two reducers" in message
+
+    target.settings["endpoint"] = endpoint
+    for settings in [target.environment, target.workplace.environment]:
+        for name in [name for name in settings if name.startswith("AWS_") and name != "AWS_REGION"]:
+            del settings[name]
+    target.environment["AWS_EC2_METADATA_DISABLED"] = "true"
+    # No profile and no other source.
+    target.environment["HOME"] = str(target.workplace.folder)
+    checks = target.doctor(expect=1)
+    assert "credentials" in checks["store"][1] and checks["store"][0] == "failed", checks
+    assert "credentials" in checks["queues"][1], checks
 
 
 def test_store_that_is_not_mounted_is_named_and_not_created(target: Target):

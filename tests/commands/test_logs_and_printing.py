@@ -57,7 +57,7 @@ def test_following_an_interrupted_job_ends(workplace):
     assert ended.exit_status == 0 and "is interrupted" in ended.stderr, str(ended)
 
 
-def test_logs_error_prints_the_first_traceback(workplace):
+def test_logs_print_the_first_traceback_and_accept_the_beginning_of_a_path(workplace):
     workplace.data(4)
     script = """
         import os
@@ -72,15 +72,11 @@ def test_logs_error_prints_the_first_traceback(workplace):
     assert shown.exit_status == 0, str(shown)
     assert "user/error/0/process000.txt" in shown.stdout and "Traceback" in shown.stdout
     assert "cannot read 001.txt" in shown.stdout and "cannot read 002.txt" not in shown.stdout
-    good = workplace.job(RETURN).run()
-    shown = workplace.command("logs", good.job_id, "--error")
-    assert (shown.exit_status, shown.stdout) == (0, "") and "has no errors" in shown.stderr
 
-
-def test_logs_accept_the_beginning_of_a_path(workplace):
-    workplace.data(1)
     ended = workplace.job("def run(files):\n print('hello')\n return files").run()
-    assert workplace.command("logs", ended.job_id, "user/stdout/0").stdout == "hello\n", "the only one"
+    shown = workplace.command("logs", ended.job_id, "--error")
+    assert (shown.exit_status, shown.stdout) == (0, "") and "has no errors" in shown.stderr
+    assert workplace.command("logs", ended.job_id, "user/stdout/0").stdout == "hello\n" * 4, "the only one"
     listed = workplace.command("logs", ended.job_id, "user/").stdout.split()
     assert "user/stdout/0/process000.stdout.txt" in listed and all(name.startswith("user/") for name in listed)
     assert "Completed" in workplace.command("logs", ended.job_id, "job_r").stdout
@@ -104,32 +100,25 @@ def test_logs_of_a_target_are_printed(sqs):
     assert "this is why" in followed.stdout and "The job ended: Completed." in followed.stdout
 
 
-@pytest.mark.parametrize(
-    "command", ["run --json", "run", "plan --all", "plan --json", "validate", "jobs --json", "status", "logs", "doctor"]
-)
-def test_unwritable_stdout_fails_the_command(workplace, command):
+PRINTING = ("run --json", "run", "plan --all", "plan --json", "validate", "jobs --json", "status", "logs", "doctor")
+
+
+def test_unwritable_stdout_fails_each_command_and_a_closed_pipe_none(workplace):
     workplace.data(2)
     job = workplace.job(RETURN)
-    if command.split()[0] in ("jobs", "status", "logs"):
-        job.run()
-    verb, *flags = command.split()
-    subject = {"status": ["test"], "logs": ["test"], "jobs": [], "doctor": []}.get(verb, [job.file])
-    for redirection, reason in (("> /dev/full", "No space left"), (">&-", "it is closed")):
-        ended = subprocess.run(
-            ["sh", "-c", f'exec "$@" {redirection}', "sh", workplace.executable, verb, *subject, *flags],
-            cwd=workplace.folder,
-            env=workplace.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert ended.returncode == 1 and f"cannot write to standard output: {reason}" in ended.stderr, ended.stderr
-
-
-def test_closed_pipe_does_not_stop_the_job(workplace):
-    workplace.data(4)
-    job = workplace.job(RETURN)
-    job.run()
+    for verb, *flags in map(str.split, PRINTING):
+        subject = {"status": ["test"], "logs": ["test"], "jobs": [], "doctor": []}.get(verb, [job.file])
+        for redirection, reason in (("> /dev/full", "No space left"), (">&-", "it is closed")):
+            ended = subprocess.run(
+                ["sh", "-c", f'exec "$@" {redirection}', "sh", workplace.executable, verb, *subject, *flags],
+                cwd=workplace.folder,
+                env=workplace.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            said = f"cannot write to standard output: {reason}"
+            assert ended.returncode == 1 and said in ended.stderr, (verb, flags, ended.stderr)
     for command in (["jobs"], ["run", "job.yaml", "--fresh"], ["plan", "job.yaml"]):
         engine = subprocess.Popen(
             [workplace.executable, *command],

@@ -363,16 +363,28 @@ def of_this_machine(workplace: Workplace, plan: Plan, job: Job, is_killed: bool)
 # ---- what a job lacks -----------------------------------------------------------------------------------------------
 
 
-def test_every_view_says_what_a_job_lacks(workplace: Workplace, sqlite: Target) -> None:
+@pytest.mark.xdist_group("page")
+def test_every_view_and_the_page_say_what_a_job_lacks(
+    workplace: Workplace, sqlite: Target, open_page: Callable[..., Page]
+) -> None:
     """It has neither role, then a reducer, then both, then no worker, then neither again."""
     plan = Plan(2)
     job_id = sqlite.enqueue(write(workplace, plan))
     views, held = Views(workplace, job_id, sqlite.name), plan.expected(with_held=False)
+    page = open_page(views.portal.address)
+    show(page, f"jobs/{job_id}")
+
+    def page_says(lack: str) -> None:
+        wait_until(lambda: lack in page.locator(".sentence").inner_text(), lack, 30)
+
+    page_says("no reducer has looked at it yet")
     views.wait_for_condition("Queued", "no reducer has looked at it yet; start one with: gristmill reducer --target")
     reducer = Role(sqlite, "reducer")
     views.reducers = [reducer]
     views.wait_for_condition("Queued", "no worker is running; start one with: gristmill worker --target")
     views.wait_for(before(plan))
+    check_page(page, views, "Queued", before(plan), running=0)
+    assert "no worker is running" in page.locator(".sentence").inner_text()
     assert reducer.scrape().value("gristmill_processes_wanted") == len(plan.batches())
 
     worker = Role(sqlite, "worker", "--process-count", 2)
@@ -384,19 +396,23 @@ def test_every_view_says_what_a_job_lacks(workplace: Workplace, sqlite: Target) 
     views.wait_for(held)
     check_running(views, plan.held())
     views.wait_for_condition("Running")
+    check_page(page, views, "Running", held, running=1)
 
     worker.running.kill()
+    wait_until(lambda: views.of()["state"] == "Waiting", "a job that waits, in the portal", 30)
     waiting = wait_until(lambda: (status := views.status())["state"] == "Waiting" and status, "a job that waits", 30)
-    row, page = views.row(), views.of()
+    row, job = views.row(), views.of()
     told = {
         "status --json": (waiting["progress"]["processes"], len(waiting["progress"]["running"])),
-        "portal": (page["progress"]["processes"], len(page["progress"]["running"])),
+        "portal": (job["progress"]["processes"], len(job["progress"]["running"])),
         "jobs --json": (row["processes"], 0),
     }
     assert told == dict.fromkeys(told, (0, 0)), "the processes of the lost worker do not count"
     views.wait_for_condition("Waiting", "no worker has been heard from since")
     views.wait_for(held)
     check_running(views, None)
+    check_page(page, views, "Waiting", held, running=0)
+    page_says("no worker has been heard from since")
     views.kill(reducer)
     views.wait_for_condition("Waiting", "no reducer has been heard from since")
     views.wait_for(held)
@@ -500,10 +516,9 @@ def hold_on(rabbitmq: Target, plan: Plan) -> Views:
     return views
 
 
-@pytest.mark.parametrize("seed", [5])
-def test_views_agree_while_the_broker_is_away(rabbitmq: Target, away: Proxy, seed: int) -> None:
+def test_views_agree_and_say_so_while_the_broker_is_away(rabbitmq: Target, away: Proxy) -> None:
     """All counts stay as they were. Afterwards the job ends, and all views agree on its end."""
-    plan = Plan(seed)
+    plan = Plan(5)
     views = hold_on(rabbitmq, plan)
     assert [queue["problem"] for queue in views.portal.get("/target")["queues"] if queue["problem"]] == []
     away.cut()
@@ -514,34 +529,27 @@ def test_views_agree_while_the_broker_is_away(rabbitmq: Target, away: Proxy, see
     )
     for _ in range(3):
         views.wait_for(plan.expected(with_held=False))
-        time.sleep(random.Random(seed).uniform(0.5, 2))
-    away.restore()
-    go(rabbitmq.workplace)
-    rabbitmq.wait_for_end(views.job_id)
-    check_end(views, plan)
-
-
-def test_every_view_says_that_the_broker_is_away(rabbitmq: Target, away: Proxy) -> None:
-    views = hold_on(rabbitmq, Plan(2))
-    away.cut()
+        time.sleep(1)
 
     def silent() -> list[str]:
+        # The others start processes.
+        if not re.search("broker|queue", sentence := views.of()["sentence"]):
+            return [f"portal does not say so: {sentence}"]
         said, card = views.python()
         told = {
             "status --json": json.dumps([views.status()["hint"], (views.status()["progress"] or {}).get("trouble")]),
             "status": views.text("status", views.job_id),
             "jobs": views.text("jobs"),
-            "portal": views.of()["sentence"],
             "card": json.dumps(card),
             "Python": said,
         }
         return [f"{name} does not say so: {text}" for name, text in told.items() if not re.search("broker|queue", text)]
 
-    try:
-        wait_for_none(silent)
-    finally:
-        away.restore()
-        go(rabbitmq.workplace)
+    wait_for_none(silent)
+    away.restore()
+    go(rabbitmq.workplace)
+    rabbitmq.wait_for_end(views.job_id)
+    check_end(views, plan)
 
 
 # ---- plans that are not complete ------------------------------------------------------------------------------------
@@ -633,11 +641,9 @@ def test_no_view_contradicts_itself_or_goes_back_at_random_moments(
                 wrong.append(f"{name}: {counts[outcome]} {outcome}; before {least}, and {most} have")
         latest[name] = counts
 
-    def has_ended() -> bool:
-        return views.status()["result"] is not None
-
-    while not has_ended():
-        time.sleep(chance.uniform(0, 0.3))
+    jobs = workplace.home / "jobs" if seed % 2 else sqlite.folder / "store/jobs"
+    while not (jobs / views.job_id / "result.json").exists():
+        time.sleep(chance.uniform(0, 0.35))
         look(chance.choice(list(looks)))
     # The portal looks at a job of a target every two seconds.
     wait_until(lambda: views.of()["result"], "the end in the portal", 30)
@@ -765,27 +771,3 @@ def check_list(page: Page, views: Views, expected: Counts) -> None:
     wait_until(lambda: row.locator(".badge").inner_text() == views.row()["state"], "the list", 30)
     assert f"{counts['succeeded']} of {counts['total']}" in " ".join(row.inner_text().split()).replace(" / ", " of ")
     assert row.locator("[data-label=failed]").inner_text() == str(counts["failed"])
-
-
-@pytest.mark.xdist_group("page")
-def test_page_says_what_a_job_of_a_target_lacks(
-    workplace: Workplace, sqlite: Target, open_page: Callable[..., Page]
-) -> None:
-    plan = Plan(2)
-    views = Views(workplace, sqlite.enqueue(write(workplace, plan)), sqlite.name)
-    page = open_page(views.portal.address)
-    show(page, f"jobs/{views.job_id}")
-    wait_until(lambda: "no reducer has looked at it yet" in page.locator(".sentence").inner_text(), "the lack", 30)
-    sqlite.reducer()
-    views.wait_for(before(plan))
-    check_page(page, views, "Queued", before(plan), running=0)
-    assert "no worker is running" in page.locator(".sentence").inner_text()
-    worker = sqlite.worker("--process-count", 2)
-    worker.wait_for_record("held")
-    check_page(page, views, "Running", plan.expected(with_held=False), running=1)
-    worker.kill()
-    check_page(page, views, "Waiting", plan.expected(with_held=False), running=0)
-    # First, the schedule may notice that no worker is left.
-    said = "no worker has been heard from since"
-    wait_until(lambda: said in page.locator(".sentence").inner_text(), "the silence of the worker", 30)
-    go(workplace)

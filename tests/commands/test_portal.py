@@ -18,6 +18,7 @@ import pytest
 
 from harness import COMPLETED, ERROR, FAILED, INVALID, Workplace, go, wait_until
 from portal_client import FAILS_ON_ONE, HOLDS, Portal
+from shared_jobs import copy_of
 
 
 def same(workplace: Workplace, portal: Portal, job_id: str) -> dict[str, Any]:
@@ -61,11 +62,17 @@ def test_ended_job_shows_the_same_as_status(workplace, portal):
     assert text.startswith(first["text"][:40])
 
 
-def test_completed_job_shows_rows_and_output(workplace, portal):
+def test_completed_job_shows_rows_output_and_how_often_it_was_reused(workplace, portal):
     workplace.data(5)
-    ended = workplace.job(HOLDS).run()
+    again = workplace.job(HOLDS, allow_reuse=True)
+    ended = again.run()
+    before = time.time() * 1000
+    assert [again.run().job_id for _ in range(2)] == [ended.job_id, ended.job_id]
     job = same(workplace, portal, ended.job_id)
     assert job["sentence"].startswith("Completed in "), job["sentence"]
+    reused = job["lineage"]["reused"]
+    assert reused["count"] == 2 and len(reused["times"]) == 2, reused
+    assert before <= reused["times"][0] <= reused["times"][1] <= job["now"]
     output = portal.get(f"/jobs/{ended.job_id}/output")
     assert output["available"] and output["cells"][0] == ["row of 000.txt"], output
     with portal.open(f"/api/v1/jobs/{ended.job_id}/output/raw") as download:
@@ -97,18 +104,6 @@ def test_mini_batch_shows_its_first_hundred_rows(workplace, portal):
     ended = workplace.job("def run(files): return list(range(len(files)))", mini_batch_size=150).run()
     rows = portal.get(f"/jobs/{ended.job_id}/mini-batches/0")["rows"]
     assert rows["truncated"] and rows["text"].splitlines() == [str(row) for row in range(100)]
-
-
-def test_reuse_of_a_result_is_part_of_its_lineage(workplace, portal):
-    workplace.data(2)
-    job = workplace.job(HOLDS, allow_reuse=True)
-    job_id = job.run().job_id
-    before = time.time() * 1000
-    assert [job.run().job_id for _ in range(2)] == [job_id, job_id]
-    shown = portal.get(f"/jobs/{job_id}")
-    reused = shown["lineage"]["reused"]
-    assert reused["count"] == 2 and len(reused["times"]) == 2, reused
-    assert before <= reused["times"][0] <= reused["times"][1] <= shown["now"]
 
 
 def test_running_job_is_live_and_can_be_canceled_and_continued(workplace, portal):
@@ -166,8 +161,16 @@ def test_interrupted_job_shows_what_was_committed(workplace, portal):
 def test_pages_of_the_list_have_every_job_once(workplace, portal):
     workplace.data(1)
     job = workplace.job(HOLDS)
+    first = job.run().job_id
+    name, date, second, own = first.split("-")
     # Ids begin with a time in seconds, by which the list is sorted.
-    order = sorted((job.run().job_id for _ in range(5)), key=lambda id: (id.split("-")[1:3], id), reverse=True)
+    others = [
+        f"{name}-{date}-{second}-{int(own, 16) ^ 1:0{len(own)}x}",
+        *(f"{name}-2020010{day}-{second}-{own}" for day in (1, 2, 3)),
+    ]
+    for other in others:
+        copy_of(workplace, first, other)
+    order = sorted([first, *others], key=lambda id: (id.split("-")[1:3], id), reverse=True)
 
     def page(after: str = "") -> tuple[list[str], str | None]:
         found = portal.get(f"/jobs?limit=2{after and f'&after={after}'}")
@@ -205,8 +208,8 @@ def test_removed_job_and_restarted_portal(workplace):
     assert gone.value.code == 404 and json.load(gone.value)["removed"]
 
 
-def test_portal_writes_nothing_into_a_job(workplace, portal):
-    workplace.data(3)
+def test_portal_writes_nothing_into_a_job_whose_report_is_one_file(workplace, portal):
+    workplace.data(5)
     job_id = workplace.job(FAILS_ON_ONE).run().job_id
     folder = workplace.home / "jobs" / job_id
 
@@ -215,20 +218,23 @@ def test_portal_writes_nothing_into_a_job(workplace, portal):
         return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
     before = tree()
-    for path in [
-        "",
-        "/series",
-        "/map",
-        "/mini-batches",
-        "/mini-batches/1",
-        "/timeline",
-        "/nodes",
-        "/logs",
-        "/rejects",
-        "/output",
-    ]:
+    lists = ("series", "map", "mini-batches", "mini-batches/1", "timeline", "nodes", "logs", "rejects", "output")
+    for path in ("", *(f"/{name}" for name in lists)):
         portal.get(f"/jobs/{job_id}{path}")
     assert tree() == before
+
+    made = workplace.command("report", job_id, "--html", "report.html")
+    assert made.exit_status == COMPLETED and made.stdout == "report.html\n", made
+    html = (workplace.folder / "report.html").read_text()
+    assert " src=" not in html and "<b>bad" not in html
+    data = re.search(r'<script type="application/json" id="report">(.*?)</script>', html, re.DOTALL)
+    assert data is not None
+    answers = json.loads(data.group(1))["answers"]
+    assert answers[f"/jobs/{job_id}"]["mini_batches"] == {"total": 5, "succeeded": 4, "failed": 1}
+    assert answers[f"/jobs/{job_id}/mini-batches/3"]["state"] == "failed"
+    (group,) = answers[f"/jobs/{job_id}/rejects"]["groups"]
+    assert (group["items"], group["exception"], group["first"]["mini_batch"]) == (1, "ValueError", 3)
+    assert json.loads(workplace.command("report", job_id).stdout)["answers"].keys() == answers.keys()
 
 
 def test_only_the_token_opens_the_portal(workplace, portal):
@@ -266,9 +272,19 @@ def test_slow_and_large_requests_are_bounded(portal):
         client.close()
 
 
-def test_port_that_is_taken(workplace, portal):
-    port = urllib.parse.urlsplit(portal.url).port
-    taken = workplace.command("portal", "--no-open", "--listen", f"127.0.0.1:{port}")
+def test_port_that_is_taken(workplace):
+    """A portal without an address takes the next free one."""
+
+    def start() -> urllib.parse.SplitResult:
+        running = workplace.start("portal", "--no-open")
+        return urllib.parse.urlsplit(running.process.stdout.readline().decode().strip())
+
+    first = start()
+    assert first.hostname == "127.0.0.1" and 7780 <= first.port < 7800, first
+    with socket.create_connection((first.hostname, first.port), timeout=60):
+        second = start()
+    assert first.port < second.port < 7800, second
+    taken = workplace.command("portal", "--no-open", "--listen", f"127.0.0.1:{first.port}")
     assert taken.exit_status == ERROR and "choose another with --listen" in taken.stderr, taken
 
 
@@ -282,25 +298,6 @@ def test_run_prints_the_address_of_its_page(workplace):
     assert portal.get(f"/jobs/{job_id}")["state"] == "Running"
     go(workplace)
     assert running.wait().exit_status == COMPLETED
-
-
-def test_report_is_one_file(workplace):
-    workplace.data(5)
-    ended = workplace.job(FAILS_ON_ONE).run()
-    made = workplace.command("report", ended.job_id, "--html", "report.html")
-    assert made.exit_status == COMPLETED and made.stdout == "report.html\n", made
-    html = (workplace.folder / "report.html").read_text()
-    assert " src=" not in html and "<b>bad" not in html
-    data = re.search(r'<script type="application/json" id="report">(.*?)</script>', html, re.DOTALL)
-    assert data is not None
-    report = json.loads(data.group(1))
-    job = report["answers"][f"/jobs/{ended.job_id}"]
-    assert job["mini_batches"] == {"total": 5, "succeeded": 4, "failed": 1}
-    assert report["answers"][f"/jobs/{ended.job_id}/mini-batches/3"]["state"] == "failed"
-    (group,) = report["answers"][f"/jobs/{ended.job_id}/rejects"]["groups"]
-    assert (group["items"], group["exception"], group["first"]["mini_batch"]) == (1, "ValueError", 3)
-    printed = json.loads(workplace.command("report", ended.job_id).stdout)
-    assert printed["answers"].keys() == report["answers"].keys()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "sqs"])

@@ -1,11 +1,14 @@
-"""One mini-batch again, from the portal: a job of its own with the same items, which leaves the first one as it was."""
+"""One mini-batch again, from the portal: a job of its own with the same items, which leaves the first one as it was.
+
+Of a target, `test_portal_cases.py` does it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from harness import FAILED, Workplace, wait_until
-from portal_client import FAILS_ON_ONE, Portal
+from portal_client import Portal
 
 FAILS_ON_ANY = """
     def run(files):
@@ -128,19 +131,3 @@ def test_mini_batches_that_cannot_run_alone_are_refused(workplace, portal):
     read_only = Portal(workplace, "--read-only")
     assert read_only.post(f"/jobs/{failed.job_id}/mini-batches/0/run")[0] == 403
     assert len(workplace.job_ids()) == 2, "nothing was started"
-
-
-def test_mini_batch_of_a_target_runs_again_there(workplace, sqlite):
-    workplace.data(3)
-    job_id = sqlite.enqueue(workplace.job(FAILS_ON_ONE.replace("003", "001")))
-    sqlite.reducer()
-    sqlite.worker()
-    sqlite.wait_for_end(job_id)
-    portal = Portal(workplace, "--target", sqlite.name)
-    status, answer = portal.post(f"/jobs/{job_id}/mini-batches/1/run")
-    assert status == 202, answer
-    new = answer["job_id"]
-    wait_until(lambda: portal.get(f"/jobs/{new}")["state"] == "Failed", "the end of the new job")
-    job = portal.get(f"/jobs/{new}")
-    assert job["failures"][0]["error"] == "ValueError: three is <b>bad</b>", job
-    assert portal.get(f"/jobs/{job_id}")["mini_batches"]["failed"] == 1

@@ -29,7 +29,7 @@ SLOW = f"""
             gristmill.tables.read_frame = slow_read
 
     def run(frame):
-        if os.environ["SLOW"] in ("ran", "waited"):
+        if os.environ["SLOW"] == "ran":
             time.sleep({SLOW_SECONDS})
         return [Slow() if os.environ["SLOW"] == "reported" else "quick"] * len(frame)
 """
@@ -51,24 +51,25 @@ def attempts_of(portal, job_id, number):
     return [{phase["name"]: phase["seconds"] for phase in attempt["phases"]} for attempt in attempts]
 
 
-@pytest.mark.parametrize("slow", ["waited", "loaded", "ran", "reported"])
+@pytest.mark.parametrize("slow", ["loaded", "ran", "reported"])
 def test_phase_that_is_slow_is_the_longest(workplace, portal, slow):
     ended = table_job(workplace, slow).run()
     rows = ended.attempts()
     # The first one loads pandas as well. What is slow for the second is slow for the first, for which it waits.
     number, row = max(enumerate(rows), key=lambda row: row[1]["Process Start Time (UTC)"])
     (attempt,) = attempts_of(portal, ended.job_id, number)
-    own = {phase: seconds for phase, seconds in attempt.items() if slow == "waited" or phase != "waited"}
-    assert set(own) >= {"prepared", "loaded", "ran", "reported"}, attempt
-    assert max(own, key=own.__getitem__) == slow and own[slow] >= SLOW_SECONDS * 0.9, attempt
-
     percentiles = {row["of"]: row for row in portal.get(f"/jobs/{ended.job_id}/timeline")["percentiles"]}
-    name = "run" if slow == "ran" else slow
-    assert percentiles[name]["max"] >= attempt[slow] * 0.999, percentiles
-    column = "Run Method Seconds" if slow == "ran" else f"{slow.capitalize()} Seconds"
-    assert float(row[column]) == pytest.approx(attempt[slow], abs=2e-6), row
     (summary,) = ended.table("sys/job_report/process_summary.csv")
-    assert float(summary[column]) >= attempt[slow] - 1e-5, summary
+    # While the first one runs, the second one waits.
+    for longest in ("ran", "waited") if slow == "ran" else (slow,):
+        own = {phase: seconds for phase, seconds in attempt.items() if longest == "waited" or phase != "waited"}
+        assert set(own) >= {"prepared", "loaded", "ran", "reported"}, attempt
+        assert max(own, key=own.__getitem__) == longest and own[longest] >= SLOW_SECONDS * 0.9, attempt
+        name = "run" if longest == "ran" else longest
+        assert percentiles[name]["max"] >= attempt[longest] * 0.999, percentiles
+        column = "Run Method Seconds" if longest == "ran" else f"{longest.capitalize()} Seconds"
+        assert float(row[column]) == pytest.approx(attempt[longest], abs=2e-6), row
+        assert float(summary[column]) >= attempt[longest] - 1e-5, summary
 
 
 SPECULATIVE_RUN = """

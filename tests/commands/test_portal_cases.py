@@ -119,13 +119,23 @@ def test_command_runs_a_changed_copy_of_the_script_on_just_the_files(workplace: 
     assert len(workplace.job_ids()) == count, "nothing was started"
 
 
-def test_command_names_the_target_and_runs_there(workplace: Workplace, sqlite) -> None:
+def test_mini_batch_of_a_target_runs_again_there_from_the_portal_and_by_its_command(
+    workplace: Workplace, sqlite
+) -> None:
     workplace.data(3)
     job_id = sqlite.enqueue(workplace.job(FAILS_ON_ONE.replace("003", "001")))
     sqlite.reducer()
     sqlite.worker()
     sqlite.wait_for_end(job_id)
     portal = Portal(workplace, "--target", sqlite.name)
+    status, answer = portal.post(f"/jobs/{job_id}/mini-batches/1/run")
+    assert status == 202, answer
+    new = answer["job_id"]
+    wait_until(lambda: portal.get(f"/jobs/{new}")["state"] == "Failed", "the end of the new job")
+    job = portal.get(f"/jobs/{new}")
+    assert job["failures"][0]["error"] == "ValueError: three is <b>bad</b>", job
+    assert portal.get(f"/jobs/{job_id}")["mini_batches"]["failed"] == 1
+
     case = portal.get(f"/jobs/{job_id}/mini-batches/1")["test_case"]
     assert f"--target {sqlite.name}" in case["command"], case
     alone = paste(workplace, case["command"], "--wait")

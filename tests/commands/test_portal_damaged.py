@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import urllib.error
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ import pytest
 from harness import FAILED, Workplace
 from portal_client import FAILS_ON_ONE, Portal
 from portal_schemas import check
+from shared_jobs import copy_of, workplace_of_a_module
+
+# All of them look at one job.
+pytestmark = pytest.mark.xdist_group("damaged")
 
 PATHS = (
     "",
@@ -42,16 +47,12 @@ DAMAGES = {
 }
 
 
-def copy_of(workplace: Workplace, job_id: str, number: int) -> Path:
-    """Copies a job under another id."""
-    other = f"{job_id[:-4]}{number:04x}"
-    folder = workplace.home / "jobs" / other
-    shutil.copytree(workplace.home / "jobs" / job_id, folder)
-    for name in ("spec.json", "result.json", "progress.json"):
-        file = folder / name
-        if file.exists():
-            file.write_text(file.read_text().replace(job_id, other))
-    return folder
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> Iterator[tuple[Workplace, str]]:
+    """A job that has failed, with its workplace."""
+    with workplace_of_a_module(tmp_path_factory, executable) as workplace:
+        workplace.data(6)
+        yield workplace, workplace.job(FAILS_ON_ONE, error_threshold=0, run_max_try=2).run(expect=FAILED).job_id
 
 
 def asked(portal: Portal, path: str) -> tuple[int, str]:
@@ -68,9 +69,10 @@ def asked(portal: Portal, path: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_object_has_a_sentence_and_harms_no_other_job(workplace: Workplace, damage: str) -> None:
-    workplace.data(6)
-    job_id = workplace.job(FAILS_ON_ONE, error_threshold=0, run_max_try=2).run(expect=FAILED).job_id
+def test_damaged_object_has_a_sentence_and_harms_no_other_job(failed: tuple[Workplace, str], damage: str) -> None:
+    workplace, job_id = failed
+    for other in set(workplace.job_ids()) - {job_id}:
+        shutil.rmtree(workplace.home / "jobs" / other)
     whole = workplace.home / "jobs" / job_id
     names = sorted(str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file() and file.stat().st_size)
     assert {"spec.json", "result.json"} <= set(names) and any(name.startswith("ledger/") for name in names), names
@@ -79,7 +81,7 @@ def test_damaged_object_has_a_sentence_and_harms_no_other_job(workplace: Workpla
     assert {status for status, _ in before.values()} == {200}, before
     damaged = {}
     for number, name in enumerate(names):
-        folder = copy_of(workplace, job_id, number)
+        folder = copy_of(workplace, job_id, f"{job_id[:-4]}{number:04x}")
         file = folder / name
         file.chmod(0o600)
         file.write_bytes(DAMAGES[damage](file.read_bytes()))

@@ -5,9 +5,11 @@ Jobs with damaged files are in `tests/portal/test_real_damage.py`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
+import urllib.error
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +17,7 @@ from playwright.sync_api import Page
 
 from harness import FAILED, HOLDS, Job, Running, Workplace, go, wait_until, write_slow_package
 from job_views import Expected, JobViews, Plan
+from progress_on_targets import progress_on
 from scrape import is_free
 from targets import Target
 
@@ -28,12 +31,28 @@ SHOWS_ALL = "`gristmill jobs --target sqlite` shows all jobs"
 NOT_TO_BE_FOUND = "no-such-package-gristmill @ file:///nowhere/at/all\n"
 
 
+class Views(JobViews):
+    """Waits for the portal before it starts processes."""
+
+    def await_state(self, job_id: str, state: str, says: str, seconds: float = 60) -> None:
+        def is_shown() -> bool:
+            with contextlib.suppress(urllib.error.HTTPError):
+                job = self.portal.get(f"/jobs/{job_id}")
+                return job["state"] == state and says in job["sentence"]
+            return False
+
+        # What follows fails with more words.
+        with contextlib.suppress(AssertionError):
+            wait_until(is_shown, f"{state}: {says}", seconds)
+        super().await_state(job_id, state, says, seconds)
+
+
 @pytest.fixture
 def look(workplace: Workplace, open_page: Callable[..., Page], axe: str) -> Look:
     """Opens the portal of this machine, or of a target."""
 
     def opened(target: Target | None = None) -> JobViews:
-        return JobViews(workplace, open_page, axe, target)
+        return Views(workplace, open_page, axe, target)
 
     return opened
 
@@ -97,24 +116,24 @@ def test_job_whose_environment_is_being_made(workplace: Workplace, place: Target
         (package / "go").touch()
 
 
-def test_job_whose_last_mini_batch_runs(workplace: Workplace, place: Target | None, look: Look) -> None:
+def test_job_whose_last_mini_batch_runs_and_is_canceled(workplace: Workplace, place: Target | None, look: Look) -> None:
     job_id = hold_here(workplace)[0] if place is None else hold_there(workplace, place)[0]
-    says = "2 of 3 mini-batches succeeded"
-    look(place).check(job_id, Expected("Running", says, (3, 2, 0), running=1, can_cancel=True))
+    views, says = look(place), "2 of 3 mini-batches succeeded"
+    views.check(job_id, Expected("Running", says, (3, 2, 0), running=1, can_cancel=True))
+    views.command("cancel", job_id)
+    views.check(job_id, Expected("Canceled", "canceled by the user", (3, 2, 0), can_retry=True))
 
 
-def test_job_whose_process_is_stopped(workplace: Workplace, look: Look) -> None:
+def test_job_whose_process_is_stopped_goes_on_and_stops_after_its_running_mini_batch(
+    workplace: Workplace, look: Look
+) -> None:
     job_id, running = hold_here(workplace)
     views = look()
     views.await_state(job_id, "Running", "2 of 3")
     running.send(signal.SIGSTOP)
     says = "the process that runs it has not been heard from since "
     views.check(job_id, Expected("Waiting", says, (3, 2, 0), running=1, can_cancel=True))
-
-
-def test_job_that_stops_after_its_running_mini_batch(workplace: Workplace, look: Look) -> None:
-    job_id, running = hold_here(workplace)
-    views = look()
+    running.send(signal.SIGCONT)
     views.await_state(job_id, "Running", "2 of 3")
     running.send(signal.SIGINT)
     wait_until(lambda: b"stopping" in (running.process.stderr.readline() or b""), "the engine notices the signal")
@@ -122,26 +141,14 @@ def test_job_that_stops_after_its_running_mini_batch(workplace: Workplace, look:
     views.check(job_id, Expected("Running", says, (3, 2, 0), running=1, can_cancel=True))
 
 
-def test_job_whose_process_was_killed(workplace: Workplace, look: Look) -> None:
+def test_job_whose_process_was_killed_and_that_is_canceled_then(workplace: Workplace, look: Look) -> None:
     job_id = held(workplace, 3).interrupt("002.txt", 2)
     says, remedy = "the process that ran it has ended", "continue with: gristmill retry"
-    look().check(job_id, Expected("Interrupted", says, (3, 2, 0), remedy, can_cancel=True, can_retry=True))
-
-
-def test_job_that_is_canceled_after_its_process_was_killed(workplace: Workplace, look: Look) -> None:
-    job_id = held(workplace, 3).interrupt("002.txt", 2)
     views = look()
+    views.check(job_id, Expected("Interrupted", says, (3, 2, 0), remedy, can_cancel=True, can_retry=True))
     views.command("cancel", job_id)
     says = "canceled by the user after the process that ran it had ended"
     views.check(job_id, Expected("Canceled", says, (3, 2, 0), can_retry=True))
-
-
-def test_job_that_is_canceled_while_it_runs(workplace: Workplace, place: Target | None, look: Look) -> None:
-    job_id = hold_here(workplace)[0] if place is None else hold_there(workplace, place)[0]
-    views = look(place)
-    views.await_state(job_id, "Running", "2 of 3")
-    views.command("cancel", job_id)
-    views.check(job_id, Expected("Canceled", "canceled by the user", (3, 2, 0), can_retry=True))
 
 
 def test_job_that_waits_for_the_limits_of_a_service(workplace: Workplace, look: Look) -> None:
@@ -195,17 +202,15 @@ def test_job_of_one_item(workplace: Workplace, place: Target | None, look: Look)
     look(place).check(job_id, Expected("Completed", "1 mini-batch succeeded", (1, 1, 0)))
 
 
-def test_job_that_no_reducer_has_seen(workplace: Workplace, sqlite: Target, look: Look) -> None:
-    job_id = sqlite.enqueue(held(workplace, 3))
+def test_job_that_no_reducer_has_seen_and_that_has_no_workers_then(
+    workplace: Workplace, sqlite: Target, look: Look
+) -> None:
+    job_id, views = sqlite.enqueue(held(workplace, 3)), look(sqlite)
     says, remedy = "no reducer has looked at it yet", "start one with: gristmill reducer --target sqlite"
-    look(sqlite).check(job_id, Expected("Queued", says, remedy=remedy, can_cancel=True, plan=Plan.UNREAD))
-
-
-def test_job_without_workers(workplace: Workplace, sqlite: Target, look: Look) -> None:
+    views.check(job_id, Expected("Queued", says, remedy=remedy, can_cancel=True, plan=Plan.UNREAD))
     sqlite.reducer()
-    job_id = sqlite.enqueue(held(workplace, 3))
     says, remedy = "no worker is running", "start one with: gristmill worker --target sqlite"
-    look(sqlite).check(job_id, Expected("Queued", says, (3, 0, 0), remedy, can_cancel=True))
+    views.check(job_id, Expected("Queued", says, (3, 0, 0), remedy, can_cancel=True))
 
 
 def test_job_that_no_worker_fits(workplace: Workplace, sqlite: Target, look: Look) -> None:
@@ -262,15 +267,21 @@ def watched(workplace: Workplace, target: Target, look: Look) -> tuple[JobViews,
     views = look(target)
     views.await_state(job_id, "Running", "2 of 3")
     # Without a reducer, the views show the last progress that it wrote.
-    wait_until(lambda: views.status(job_id)["progress"]["running"], "progress that names what runs")
+    wait_until(lambda: progress_on(target, job_id).get("running"), "progress that names what runs")
     return views, job_id, reducer, worker
 
 
-def test_job_whose_reducer_was_killed(workplace: Workplace, sqlite: Target, look: Look) -> None:
+def test_job_whose_reducer_was_killed_and_that_is_canceled_then(
+    workplace: Workplace, sqlite: Target, look: Look
+) -> None:
     views, job_id, reducer, _ = watched(workplace, sqlite, look)
     reducer.kill()
     says = "no reducer has been heard from since "
     views.check(job_id, Expected("Waiting", says, (3, 2, 0), running=1, can_cancel=True))
+    sqlite.command("cancel", job_id)
+    views.check(job_id, Expected("Canceling", says, (3, 2, 0), running=1))
+    sqlite.reducer()
+    sqlite.wait_for_end(job_id, "Canceled")
 
 
 def test_job_whose_worker_was_killed(workplace: Workplace, sqlite: Target, look: Look) -> None:
@@ -288,23 +299,12 @@ def test_job_whose_worker_ends_after_its_running_mini_batch(workplace: Workplace
         return not json.loads(sqlite.objects("workers/one")["workers/one"])["accepts_work"]
 
     wait_until(is_known, "a worker that takes no more work")
-    at = views.status(job_id)["progress"]["at"]
-    wait_until(lambda: views.status(job_id)["progress"]["at"] > at + 4000, "a reducer that has seen it")
+    at = progress_on(sqlite, job_id)["at"]
+    wait_until(lambda: progress_on(sqlite, job_id)["at"] > at + 4000, "a reducer that has seen it")
     says = "2 of 3 mini-batches succeeded"
     views.check(job_id, Expected("Running", says, (3, 2, 0), running=1, can_cancel=True), seconds=5)
     go(workplace)
     sqlite.wait_for_end(job_id)
-
-
-def test_job_that_is_canceled_while_no_reducer_runs(workplace: Workplace, sqlite: Target, look: Look) -> None:
-    views, job_id, reducer, _ = watched(workplace, sqlite, look)
-    reducer.kill()
-    says = "no reducer has been heard from since "
-    views.await_state(job_id, "Waiting", says)
-    sqlite.command("cancel", job_id)
-    views.check(job_id, Expected("Canceling", says, (3, 2, 0), running=1))
-    sqlite.reducer()
-    sqlite.wait_for_end(job_id, "Canceled")
 
 
 def publishing(workplace: Workplace, target: Target) -> str:
@@ -334,7 +334,7 @@ def test_job_that_is_being_published(workplace: Workplace, sqlite: Target, look:
     job_id = publishing(workplace, sqlite)
     sqlite.reducer()
     sqlite.worker("--process-count", 1, "--node", "one")
-    wait_until(lambda: (sqlite.status(job_id)["progress"] or {}).get("processes"), "a worker that has begun")
+    wait_until(lambda: progress_on(sqlite, job_id).get("processes"), "a worker that has begun")
     says = "not all are planned yet"
     look(sqlite).check(job_id, Expected("Running", says, can_cancel=True, plan=Plan.PARTIAL, nodes=("one",)))
 

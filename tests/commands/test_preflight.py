@@ -205,33 +205,35 @@ URLS = {
 }
 
 
-def job_with(workplace, field, url):
-    key, _, name = field.partition(".")
-    return workplace.job("def run(files): return files", **{key: {name: url} if name else url})
+def job_with_urls(workplace, at):
+    """Returns a job with a URL for each of these fields, which begins so and contains the field."""
+    output, images, labels = (f"{at}/{field}/x" for field in URLS)
+    script = "def run(files): return files"
+    return workplace.job(script, output=output, outputs={"images": images}, side_inputs={"labels": labels})
 
 
-@pytest.mark.parametrize("field", URLS)
-def test_missing_url_is_rejected_here_and_for_targets(workplace, sqs, components, field):
+def test_missing_urls_are_rejected_here_and_for_targets(workplace, sqs, components):
     workplace.data(1)
     at = {"AWS_ENDPOINT_URL": components.aws_endpoint}
-    missing = f"s3://{sqs.prefix}-not-there/x"
-    job, said = job_with(workplace, field, missing), f"{field}: {URLS[field][0].format(url=missing)}"
-    assert said in refusals(workplace, job, **at)
+    missing = f"s3://{sqs.prefix}-not-there"
+    job = job_with_urls(workplace, missing)
     refused = sqs.command("enqueue", job.file)
-    assert refused.exit_status == 2 and said in refused.stderr, str(refused)
+    assert refused.exit_status == 2, str(refused)
+    for said in (refusals(workplace, job, **at), refused.stderr):
+        for field, (text, _) in URLS.items():
+            assert f"{field}: {text.format(url=f'{missing}/{field}/x')}" in said, said
 
-    components.client("s3").put_object(Bucket=sqs.prefix, Key="x/a.txt", Body=b"a")
-    there = job_with(workplace, field, f"s3://{sqs.prefix}/x").file
+    for field in URLS:
+        components.client("s3").put_object(Bucket=sqs.prefix, Key=f"{field}/x/a.txt", Body=b"a")
+    there = job_with_urls(workplace, f"s3://{sqs.prefix}").file
     assert workplace.command("validate", there, **at).exit_status == 0
     assert "from this machine" not in sqs.command("enqueue", there, expect=0).stderr
 
 
-@pytest.mark.parametrize("field", URLS)
-def test_url_that_only_this_machine_may_not_use_is_a_warning_for_targets(workplace, sqlite, field):
+def test_urls_that_only_this_machine_may_not_use_are_warnings_for_targets(workplace, sqlite):
     """The roles of a target may have rights and networks that the machine of `enqueue` lacks."""
     workplace.data(1)
-
-    job = job_with(workplace, field, "s3://theirs/x")
+    job = job_with_urls(workplace, "s3://theirs")
 
     def answering(status, code):
         answer = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
@@ -245,12 +247,13 @@ def test_url_that_only_this_machine_may_not_use_is_a_warning_for_targets(workpla
         return [line for line in warned.splitlines() if line.startswith("warning: from this machine, ")]
 
     with answering(403, "AccessDenied") as server:
-        assert f"{field}: " in refusals(workplace, job, AWS_ENDPOINT_URL=server.url)
-    (line,) = warnings(400, "InvalidRequest")
-    assert "s3://theirs/x" in line and line.endswith(f"; {URLS[field][1]}"), line
+        said = refusals(workplace, job, AWS_ENDPOINT_URL=server.url)
+        assert [field for field in URLS if f"{field}: " not in said] == [], said
+    for line, (field, (_, who)) in zip(warnings(400, "InvalidRequest"), URLS.items(), strict=True):
+        assert f"s3://theirs/{field}/x" in line and line.endswith(f"; {who}"), line
     # Enqueuers need no right to write where the roles of the target write.
-    denied = warnings(403, "AccessDenied")
-    assert len(denied) == (field == "side_inputs.labels") and all("access denied" in line for line in denied), denied
+    (line,) = warnings(403, "AccessDenied")
+    assert "s3://theirs/side_inputs.labels/x" in line and "access denied" in line, line
 
 
 def test_target_rejects_a_script_that_cannot_run(workplace, sqlite):

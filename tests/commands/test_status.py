@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import itertools
 import json
 import os
 import pty
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -33,6 +35,8 @@ from harness import (
 )
 from http_server import HttpServer
 from portal_client import FAILS_ON_ONE
+from progress_files import progress_of
+from progress_on_targets import progress_on
 
 ECHOES = "def run(files): return files"
 SLEEPS = """
@@ -44,6 +48,12 @@ SLEEPS = """
 """
 
 
+def wait_until_running(target, job_id) -> None:
+    """Waits until a reducer knows of a worker that runs a mini-batch of the job."""
+    wait_until(lambda: progress_on(target, job_id).get("running"), "progress that names what runs")
+    wait_until(lambda: target.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
+
+
 def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
     """The wait is longer than `progress_update_timeout`: time without workers does not count."""
     workplace.data(3)
@@ -52,14 +62,13 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
     sqs.reducer()
     worker = sqs.worker("--process-count", 1, GRISTMILL_LEASE_SECONDS="3", HOLD="001.txt")
     worker.wait_for_record("held")
-    wait_until(lambda: sqs.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
+    wait_until_running(sqs, job_id)
     worker.kill()
 
     # The schedule may know of it before the progress does, and says only that no worker is running.
     heard = "no worker has been heard from since "
-    waiting = wait_until(
-        lambda: (now := sqs.status(job_id))["hint"] and heard in now["hint"] and now, "a missed worker"
-    )
+    wait_until(lambda: "silent_since" in progress_on(sqs, job_id), "a missed worker")
+    waiting = wait_until(lambda: (now := sqs.status(job_id))["hint"] and heard in now["hint"] and now, "a hint")
     assert waiting["state"] == "Waiting", waiting
     assert waiting["hint"].endswith(f"start one with: gristmill worker --target {sqs.name}"), waiting
     text = sqs.command("status", job_id, expect=0).stdout
@@ -67,7 +76,7 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
     assert "processes:" not in text, text
     silent = waiting["progress"]["silent_since"]
     written = wait_until(
-        lambda: (at := sqs.status(job_id)["progress"]["at"]) - silent > 15_000 and at,
+        lambda: (at := progress_on(sqs, job_id)["at"]) - silent > 15_000 and at,
         "a reducer that has waited for longer than the timeout",
     )
     assert sqs.status(job_id)["result"] is None, written
@@ -83,6 +92,7 @@ def test_killed_reducer_of_a_job_without_workers_is_named(workplace, sqlite):
     workplace.data(2)
     job_id = sqlite.enqueue(workplace.job(ECHOES))
     reducer = sqlite.reducer()
+    wait_until(lambda: progress_on(sqlite, job_id), "progress")
     wait_until(lambda: "no worker is running" in (sqlite.status(job_id)["hint"] or ""), "a job that a reducer knows")
     reducer.kill()
     expected = "no reducer has been heard from since "
@@ -113,7 +123,7 @@ def test_start_that_hangs_is_named(workplace, sqlite, where):
     job_id = sqlite.enqueue(workplace.job(script, run_invocation_timeout=600))
     sqlite.reducer()
     sqlite.worker("--process-count", 1, GRISTMILL_PYTHON=str(workplace.folder / "python"), WHERE=where)
-    wait_until(lambda: (sqlite.status(job_id)["progress"] or {}).get("waiting"), "the process that hangs")
+    wait_until(lambda: progress_on(sqlite, job_id).get("waiting"), "the process that hangs")
     text = sqlite.command("status", job_id, expect=0).stdout
     assert f", process000, in {STARTS[where]} for " in text, text
     go(workplace)
@@ -150,7 +160,7 @@ def test_followed_job_reports_what_it_waits_for(workplace, sqlite):
     read("waiting: no worker is running; start one with: gristmill worker --target sqlite")
     worker = sqlite.worker("--process-count", 1, GRISTMILL_LEASE_SECONDS="3")
     worker.wait_for_record("held")
-    wait_until(lambda: sqlite.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
+    wait_until_running(sqlite, job_id)
     worker.kill()
     read("waiting: no worker has been heard from since ")
     go(workplace)
@@ -161,29 +171,30 @@ def test_followed_job_reports_what_it_waits_for(workplace, sqlite):
     assert all(before != after for before, after in itertools.pairwise(reasons)), said
 
 
-@pytest.mark.parametrize("progress", ["written before", "absent"])
-def test_status_of_a_killed_job_counts_committed_mini_batches(workplace, progress):
-    """This holds even if the engine was killed before it could write its progress."""
+def test_status_of_a_killed_job_counts_committed_mini_batches(workplace):
+    """This holds even if the engine was killed before it could write its progress: here it is absent, and there old."""
     workplace.data(200)
     job_id = workplace.job(HOLDS, run_invocation_timeout=600).interrupt("137.txt", 137)
-    file = workplace.home / "jobs" / job_id / "progress.json"
-    if progress == "absent":
-        file.unlink()
-    else:
-        nothing = {"total": 0, "succeeded": 0, "failed": 0}
-        file.write_text(json.dumps({**json.loads(file.read_text()), "mini_batches": nothing, "items": nothing}))
-    text = workplace.command("status", job_id).stdout
-    interrupted = f"job {job_id} is interrupted: the process that ran it has ended; continue with: gristmill retry"
-    assert interrupted in text, text
-    assert "mini-batches: 137 of 200 succeeded, 0 failed" in text, text
-    shown = json.loads(workplace.command("status", job_id, "--json").stdout)["progress"]
-    assert shown["mini_batches"] == {"total": 200, "succeeded": 137, "failed": 0}
-    assert (shown["running"], shown["processes"], shown["nodes_at_work"]) == ([], 0, 0)
-    assert re.search(rf"{job_id} +Interrupted .* 137/200 ", workplace.command("jobs").stdout)
-    waited = workplace.command("status", job_id, "--wait")
-    assert waited.exit_status == NOT_ENDED and "is interrupted" in waited.stdout, str(waited)
-    canceled = workplace.command("cancel", job_id)
-    assert "mini-batches: 137 of 200 succeeded" in canceled.stdout, str(canceled)
+    there = workplace.folder / "there"
+    shutil.copytree(workplace.home, there)
+    (workplace.home / "jobs" / job_id / "progress.json").unlink()
+    old = there / "jobs" / job_id / "progress.json"
+    nothing = {"total": 0, "succeeded": 0, "failed": 0}
+    old.write_text(json.dumps({**json.loads(old.read_text()), "mini_batches": nothing, "items": nothing}))
+    for home in (workplace.home, there):
+        command = functools.partial(workplace.command, GRISTMILL_HOME=str(home))
+        text = command("status", job_id).stdout
+        interrupted = f"job {job_id} is interrupted: the process that ran it has ended; continue with: gristmill retry"
+        assert interrupted in text, text
+        assert "mini-batches: 137 of 200 succeeded, 0 failed" in text, text
+        shown = json.loads(command("status", job_id, "--json").stdout)["progress"]
+        assert shown["mini_batches"] == {"total": 200, "succeeded": 137, "failed": 0}
+        assert (shown["running"], shown["processes"], shown["nodes_at_work"]) == ([], 0, 0)
+        assert re.search(rf"{job_id} +Interrupted .* 137/200 ", command("jobs").stdout)
+        waited = command("status", job_id, "--wait")
+        assert waited.exit_status == NOT_ENDED and "is interrupted" in waited.stdout, str(waited)
+        canceled = command("cancel", job_id)
+        assert "mini-batches: 137 of 200 succeeded" in canceled.stdout, str(canceled)
 
 
 def test_stopped_engine_is_neither_running_nor_stalled(workplace):
@@ -193,7 +204,7 @@ def test_stopped_engine_is_neither_running_nor_stalled(workplace):
     running = job.start()
     (held,) = running.wait_for_record("held")
     (job_id,) = workplace.job_ids()
-    wait_until(lambda: '"at"' in workplace.command("status", job_id, "--json").stdout, "written progress")
+    wait_until(lambda: progress_of(workplace, job_id), "written progress")
     running.send(signal.SIGSTOP)
 
     def stopped() -> str:
@@ -329,11 +340,12 @@ def waits_for(workplace, running: Running, expected: str) -> None:
 
     def look():
         assert running.process.poll() is None, running.wait()
-        shown = workplace.command("status", "test", "--json")
-        progress = json.loads(shown.stdout)["progress"] if shown.exit_status == COMPLETED else None
-        return next((found for found in (progress or {"waiting": []})["waiting"] if expected in found["detail"]), None)
+        waiting = [progress_of(workplace, job_id).get("waiting", []) for job_id in workplace.job_ids()]
+        return any(expected in found.get("detail", "") for found in itertools.chain(*waiting))
 
-    waiting = wait_until(look, expected)
+    wait_until(look, expected)
+    shown = json.loads(workplace.command("status", "test", "--json").stdout)["progress"]["waiting"]
+    waiting = next(found for found in shown if expected in found.get("detail", ""))
     assert waiting["process"] == "" and waiting["seconds"] >= 1 and waiting["since"] > 0, waiting
     text = workplace.command("status", "test").stdout
     assert expected in text, text

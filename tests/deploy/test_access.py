@@ -21,10 +21,8 @@ from iam_gate import ACCOUNT, REGION, Gate, is_allowed, queue_arn
 from portal_client import Portal
 from terraform_files import call, evaluate, policies
 
-# Another test may be creating moto's environment at the same time.
-pytestmark = pytest.mark.timeout(600)
-
-ROLES = sorted(access.NEEDS)
+# Another test may be creating moto's environment at the same time. One process evaluates the policies.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("policies")]
 
 
 class Names:
@@ -114,10 +112,16 @@ def permissions(document: dict[str, Any]) -> set[Permission]:
     }
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_policy_allows_exactly_the_needs_of_its_role(role: str, tmp_path: Path) -> None:
-    names = Names("target")
-    assert permissions(render(tmp_path, names)[role]) == permissions(policy_of(access.NEEDS[role], names))
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The policies of a target called `target`."""
+    return render(tmp_path_factory.mktemp("policies"), Names("target"))
+
+
+def test_policies_allow_exactly_the_needs_of_their_roles(rendered: dict[str, dict[str, Any]]) -> None:
+    for role, needs in access.NEEDS.items():
+        assert permissions(rendered[role]) == permissions(policy_of(needs, Names("target"))), role
+        assert RARE[role] <= needs, role
 
 
 def test_rabbitmq_target_grants_no_sqs_permissions(tmp_path: Path) -> None:
@@ -190,12 +194,7 @@ def as_role(role: str, names: Names, gate: Gate) -> dict[str, str]:
 
 def run_job(workplace: Workplace, names: Names, gate: Gate, components: Components) -> bytes:
     """Runs a job with all user commands and returns its output."""
-    started = []
-    for role in ("worker", "reducer"):
-        running = workplace.start(role, **as_role(role, names, gate))
-        line = running.process.stdout.readline().decode()
-        assert "ready" in line, f"{line}{running.wait()}"
-        started.append(running)
+    started = [workplace.role(role, **as_role(role, names, gate)) for role in ("worker", "reducer")]
     # As Python keeps a table that was in memory.
     workplace.write({"home/functions/inputs/one.parquet": "table"})
     job = workplace.job(
@@ -233,8 +232,7 @@ def run_job(workplace: Workplace, names: Names, gate: Gate, components: Componen
     wait_until(lambda: not notes_of_queues(names, components), "the end of the queues of the job")
     assert queues_of(names, components) == ["control", "dead-letters"]
     for running in started:
-        running.process.terminate()
-        assert running.wait().exit_status == 0
+        running.stop()
     return ended["output"].encode()
 
 
@@ -256,12 +254,9 @@ def test_job_runs_with_exactly_these_policies(
     key = output.removeprefix(f"s3://{names.bucket}/")
     rows = components.client("s3").get_object(Bucket=names.bucket, Key=key)["Body"].read().decode().splitlines()
     assert len(rows) == FILES - 1 + 1000 + 1 and rows[0] == "000" and rows[-1] == "table"
-    doctor = workplace.command("doctor", **as_role("operator", names, gate))
-    assert doctor.exit_status == 0, str(doctor)
-    letters = workplace.command("dead-letters", **as_role("operator", names, gate))
-    assert letters.exit_status == 0, str(letters)
-    cleaned = workplace.command("clean", "--all", **as_role("operator", names, gate))
-    assert cleaned.exit_status == 0, str(cleaned)
+    for command in (["doctor"], ["dead-letters"], ["clean", "--all"]):
+        done = workplace.command(*command, **as_role("operator", names, gate))
+        assert done.exit_status == 0, str(done)
 
     # `enqueue` looks whether the bucket of the output exists, and needs neither an answer nor a right to write there.
     bucket = f"arn:aws:s3:::{names.bucket}"
@@ -277,25 +272,20 @@ def test_job_runs_with_exactly_these_policies(
         assert {need for need in needs - rare if not was_used(role, need)} == set(), f"{role}: no request needs it"
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_rare_permissions_are_permissions(role: str) -> None:
-    assert RARE[role] <= access.NEEDS[role]
-
-
-def test_no_role_has_dangerous_permissions(tmp_path: Path) -> None:
+def test_no_role_has_dangerous_permissions(rendered: dict[str, dict[str, Any]]) -> None:
     names = Names("target")
-    for role, policy in render(tmp_path, names).items():
+    for role, policy in rendered.items():
         for line in f"{DANGEROUS[role].strip()}\n{OF_EVERYBODY.strip()}".splitlines():
             action, *places = line.split()
             arn = names.queue if action.startswith("sqs:") else names.arn
             assert not [place for place in places if is_allowed(policy, action, arn(place))], (role, action)
 
 
-def test_permissions_end_with_the_prefix_of_the_target(tmp_path: Path) -> None:
+def test_permissions_end_with_the_prefix_of_the_target(rendered: dict[str, dict[str, Any]]) -> None:
     """And include targets whose prefix continues this one, which the module `queue` therefore rejects."""
     creates = {"sqs:CreateQueue", "sqs:DeleteQueue", "sqs:TagQueue"}
     of_jobs = creates | {"sqs:ReceiveMessage", "sqs:SendMessage"}
-    for role, policy in render(tmp_path, Names("target")).items():
+    for role, policy in rendered.items():
         actions = {action for action, _ in access.NEEDS[role] if action.startswith("sqs:")}
         for other in ("other", "targets", "target_a"):
             ends = ("control", "dead-letters", "one-tasks", "one-results", "doctor-one-tasks")
@@ -307,7 +297,7 @@ def test_permissions_end_with_the_prefix_of_the_target(tmp_path: Path) -> None:
         assert reached == expected.get(role, {"sqs:SendMessage"} if role == "operator" else set()), role
 
 
-def test_roles_list_only_what_they_read(tmp_path: Path) -> None:
+def test_roles_list_only_what_they_read(rendered: dict[str, dict[str, Any]]) -> None:
     names = Names("target")
     read = {
         "worker": {"team/jobs/", "in/one/"},
@@ -317,23 +307,22 @@ def test_roles_list_only_what_they_read(tmp_path: Path) -> None:
         "operator": {"team/jobs/"},
     }
     buckets = {"in/one/": "inputs", "other/": "inputs"}
-    for role, policy in render(tmp_path, names).items():
+    for role, policy in rendered.items():
         for prefix in ("team/jobs/", "team-b/jobs/", "team", "in/one/", "other/", "outputs/", "", None):
             arn = names.arn(buckets.get(prefix or "", "bucket"))
             assert is_allowed(policy, "s3:ListBucket", arn, prefix) == (prefix in read[role]), (role, prefix)
 
 
-def test_workers_protect_tasks_of_their_own_target(tmp_path: Path) -> None:
+def test_workers_protect_tasks_of_their_own_target(rendered: dict[str, dict[str, Any]]) -> None:
     """ECS knows the tags of tasks, which they get from their service; no role may change tags of tasks."""
-    policies = render(tmp_path, Names("target"))
     task = "arn:aws:ecs:eu-central-1:123456789012:task/fleet/0123456789abcdef"
     own = {"aws:ResourceTag/GristmillWorker": "target"}
     other = {"aws:ResourceTag/GristmillWorker": "other"}
     for tags, expected in ((own, True), (other, False), ({}, False)):
-        assert is_allowed(policies["worker"], "ecs:UpdateTaskProtection", task, context=tags) == expected
+        assert is_allowed(rendered["worker"], "ecs:UpdateTaskProtection", task, context=tags) == expected
     elsewhere = task.replace("fleet", "other")
-    assert not is_allowed(policies["worker"], "ecs:UpdateTaskProtection", elsewhere, context=own)
-    tagging = {action for policy in policies.values() for action, *_ in permissions(policy) if "Tag" in action}
+    assert not is_allowed(rendered["worker"], "ecs:UpdateTaskProtection", elsewhere, context=own)
+    tagging = {action for policy in rendered.values() for action, *_ in permissions(policy) if "Tag" in action}
     assert tagging == {"sqs:TagQueue"}, "of queues that a role creates"
 
 

@@ -98,10 +98,7 @@ class Broker:
         }
 
     def start(self, role: str):
-        running = self.workplace.start(role, **self.role(role))
-        line = running.process.stdout.readline().decode()
-        assert "ready" in line, f"{line}{running.wait()}"
-        return running
+        return self.workplace.role(role, **self.role(role))
 
     def users(self) -> set[str]:
         found = {user["name"] for user in self.components.manage_rabbitmq("users")}
@@ -154,8 +151,7 @@ def test_role_users_can_run_a_job_and_nothing_else(broker: Broker) -> None:
     assert shown["queues"] and not [queue for queue in shown["queues"] if queue["problem"]], shown
     assert shown["dead_letters_problem"] is None, shown
     for running in roles:
-        running.process.terminate()
-        assert running.wait().exit_status == 0
+        running.stop()
 
 
 # What each role may do with which queues, besides publishing. To declare includes to delete, to get includes to purge.
@@ -264,8 +260,7 @@ def test_users_rotate_while_a_worker_is_connected(broker: Broker) -> None:
 
     after = [broker.start("worker"), broker.start("reducer")]
     for running in before:
-        running.process.terminate()
-        assert running.wait().exit_status == 0
+        running.stop()
     wait_until(lambda: not old & connected(broker), "the end of old connections")
     assert first["enqueuer"]["username"] in broker.run("retire")
     assert broker.users() == {broker.secret(role)["username"] for role in first}
@@ -274,8 +269,7 @@ def test_users_rotate_while_a_worker_is_connected(broker: Broker) -> None:
         pika.BlockingConnection(pika.URLParameters(first["worker"]["address"].partition("?")[0]))
     assert "There are no users of an earlier" in broker.run("retire")
     for running in after:
-        running.process.terminate()
-        assert running.wait().exit_status == 0
+        running.stop()
 
 
 def connected(broker: Broker) -> set[str]:

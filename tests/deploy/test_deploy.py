@@ -97,7 +97,7 @@ TERRAFORM = "terraform -chdir=infra/environments/dev"
 PLAN = f"{TERRAFORM} plan -input=false -detailed-exitcode -out=PLAN -var image_tag=0.1.0"
 
 
-def test_one_command_creates_repositories_images_fleet_and_target(deployment):
+def test_one_command_creates_repositories_images_fleet_and_target_and_again_changes_nothing(deployment):
     ended = deployment.deploy(*DEV)
     assert deployment.begun(TERRAFORM, "docker build", "docker push") == [
         f"{TERRAFORM} init -input=false",
@@ -123,16 +123,13 @@ def test_one_command_creates_repositories_images_fleet_and_target(deployment):
     }
     assert "Account 123456789012." in ended.stderr
     assert "a-password" not in ended.stdout + ended.stderr
-    assert (deployment.folder / "gristmill.toml").read_text() == (
+    account, target = deployment.world["account"], (deployment.folder / "gristmill.toml").read_text()
+    assert target == (
         '[targets.gristmill-dev]\nqueue = "sqs://gristmill-dev"\n'
         'store = "s3://gristmill-dev-123456789012/gristmill-dev"\nregion = "eu-central-1"\n'
     )
 
-
-def test_second_run_changes_nothing_and_checks_the_images(deployment):
-    deployment.deploy(*DEV)
-    account, target = deployment.world["account"], (deployment.folder / "gristmill.toml").read_text()
-    # Another machine, whose engine has no images.
+    # Another machine, whose engine has no images, checks those of the registry.
     deployment.world["engine"] = {}
     ended = deployment.deploy(*DEV)
     assert deployment.begun("docker build", "docker push", f"{TERRAFORM} apply") == []
@@ -161,11 +158,7 @@ def test_interrupted_run_can_be_completed(deployment):
 @pytest.mark.parametrize(
     ("present", "environment", "message"),
     [
-        (
-            {WORKER: {**BUILT, "platform": "linux/arm64"}},
-            {},
-            "is for linux/arm64, not for linux/amd64",
-        ),
+        ({WORKER: {**BUILT, "platform": "linux/arm64"}}, {}, "is for linux/arm64, not for linux/amd64"),
         ({WORKER: {**BUILT, "revision": "another"}}, {}, f"built from another; this is {HEAD}"),
         ({WORKER: BUILT, REDUCER: {**BUILT, "revision": "another"}}, {}, "are not of one commit"),
         ({}, {"TASKS_ARCHITECTURE": "ARM64"}, f"Tasks with {WORKER} run on ARM64, and it is for linux/amd64."),

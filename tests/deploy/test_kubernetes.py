@@ -296,11 +296,7 @@ def test_first_job_starts_workers_though_other_needs_have_no_series():
         ({"l4": {"gpus": 1}, "a100": {"gpus": 2}}, {"cpu": ["any"], "l4": ["1 GPU"], "a100": ["2 GPUs"]}),
         (
             {"zone": {"labels": {"zone": "b"}}, "l4": {"gpus": 1, "labels": {"zone": "b"}}},
-            {
-                "cpu": ["any"],
-                "zone": ["label zone=b"],
-                "l4": ["1 GPU", "1 GPU, label zone=b"],
-            },
+            {"cpu": ["any"], "zone": ["label zone=b"], "l4": ["1 GPU", "1 GPU, label zone=b"]},
         ),
         ({"cpu": {"min": 1}, "small": {"resources": {"limits": {"cpu": "2500m"}}}}, {"small": ["any"]}),
         ({"cpu": {"min": 1}, "small": {"resources": {"limits": {"memory": "7Gi"}}}}, {"small": ["any"]}),
@@ -418,11 +414,12 @@ def test_grace_periods_fit_the_drain(manifests):
         assert told.split()[-2:] == [str(grace), str(all_of_it)]
 
 
-def test_executable_accepts_every_argument(manifests, workplace):
-    for deployment in of_kind(manifests, "Deployment"):
-        for container in containers(deployment):
-            assert workplace.command(*container["args"], "--help").exit_status == 0, container["args"]
-            assert workplace.command(*container["args"], "--no-such", "--help").exit_status != 0
+def test_executable_accepts_every_argument(workplace):
+    every = [*chart("rabbitmq", PORTAL), *(manifest for example in EXAMPLES for manifest in chart(example))]
+    given = {tuple(one["args"]) for found in of_kind(every, "Deployment") for one in containers(found)}
+    for command in given:
+        assert workplace.command(*command, "--help").exit_status == 0, command
+        assert workplace.command(*command, "--no-such", "--help").exit_status != 0
 
 
 def test_roles_read_every_setting(manifests):

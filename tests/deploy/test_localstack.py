@@ -17,13 +17,10 @@ OWN_QUEUES = ["control", "dead-letters"]
 def test_rabbitmq_starts_with_the_queues_that_roles_declare(components: Components, workplace: Workplace) -> None:
     """With other arguments every declaration would fail."""
     definitions = json.loads((ROOT / "localstack/rabbitmq/definitions.json").read_text())
-    queues = {queue["name"]: queue for queue in definitions["queues"]}
-    assert list(queues) == [f"gristmill-{name}" for name in OWN_QUEUES]
+    assert [queue["name"] for queue in definitions["queues"]] == [f"gristmill-{name}" for name in OWN_QUEUES]
     prefix = f"starts-{uuid.uuid4().hex[:8]}"
     try:
-        for name, queue in queues.items():
-            body = {key: queue[key] for key in ("durable", "auto_delete", "arguments")}
-            components.manage_rabbitmq(f"queues/%2F/{name.replace('gristmill', prefix)}", "PUT", body)
+        components.create_target("rabbitmq", prefix)
         address = {"GRISTMILL_QUEUE": f"{components.amqp_url}?prefix={prefix}"}
         checked = workplace.command("doctor", "--create", **address, GRISTMILL_STORE=f"file://{workplace.folder}/store")
         assert checked.exit_status == 0, str(checked)

@@ -638,10 +638,7 @@ CARELESS: list[tuple[dict[str, Any], str]] = [
     ({**RABBITMQ, "rabbitmq": {"lease_seconds": 3_000_000}}, "from 300 to 2147483"),
     ({**RABBITMQ, "rabbitmq": {"client_cidr_blocks": ["0.0.0.0/0"]}}, "not the whole internet"),
     ({**RABBITMQ, "rabbitmq": {**OLD_BROKER, "is_cluster": True}}, "mq.t3 has no clusters"),
-    (
-        {**RABBITMQ, "rabbitmq": {"instance_type": "mq.m5.large"}},
-        "RabbitMQ 4 runs only on instances",
-    ),
+    ({**RABBITMQ, "rabbitmq": {"instance_type": "mq.m5.large"}}, "RabbitMQ 4 runs only on instances"),
     (
         {**RABBITMQ, "inputs": [f"the-data-of-a-team-{number}/inputs" for number in range(60)]},
         "more than the 6144 characters",

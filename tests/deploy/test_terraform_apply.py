@@ -41,5 +41,4 @@ def run_job(target: dict[str, str], workplace: Workplace, components: Components
     assert ended.exit_status == 0, str(ended)
     assert (workplace.folder / "output/rows.txt").read_text().split() == ["000", "001", "002"]
     for role in roles:
-        role.process.terminate()
-        assert role.wait().exit_status == 0
+        role.stop()

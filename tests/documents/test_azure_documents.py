@@ -90,24 +90,18 @@ def pipeline(workplace):
     return workplace
 
 
-def test_component_runs_with_its_inputs(workplace):
+def test_component_runs_with_its_inputs_and_becomes_the_same_job(workplace):
     workplace.data(5)
     workplace.write({"component.yml": COMPONENT, "code/upper.py": UPPER})
+    given = ["component.yml", "--input", "data=data", "--input", "suffix=a b"]
     run(workplace, "component.yml", "--input", "data", "--input", "suffix=a b")
     output = workplace.folder / "component-output"
     assert (output / "rows/parallel_run_step.txt").read_text().splitlines() == [
         f"{number:03}a b" for number in range(5)
     ]
     assert len(list((output / "extra").iterdir())) == 5
-    again = run(workplace, "component.yml", "--input", "data", "--input", "suffix=a b")
-    assert "reused the result" in again.stderr
-
-
-def test_converted_document_is_the_same_job(workplace):
-    workplace.data(2)
-    workplace.write({"component.yml": COMPONENT, "code/upper.py": UPPER})
-    run(workplace, "component.yml", "--input", "data=data")
-    converted = workplace.command("convert", "component.yml", "--input", "data=data")
+    assert "reused the result" in run(workplace, *given).stderr
+    converted = workplace.command("convert", *given)
     assert converted.exit_status == COMPLETED, str(converted)
     workplace.write({"job.yaml": converted.stdout})
     assert "reused the result" in run(workplace, "job.yaml").stderr

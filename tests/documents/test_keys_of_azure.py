@@ -90,10 +90,7 @@ def test_boolean_reaches_the_arguments_as_azure_writes_it(folder):
     """Scripts compare the text."""
     document = changed(
         COMPONENT,
-        {
-            "inputs.deep": {"type": "boolean", "default": True},
-            "task.program_arguments": "--deep ${{inputs.deep}}",
-        },
+        {"inputs.deep": {"type": "boolean", "default": True}, "task.program_arguments": "--deep ${{inputs.deep}}"},
     )
     folder.write({"doc.yml": json.dumps(document)})
     for arguments, expected in [([], "True"), (["--input", "deep=false"], "False")]:

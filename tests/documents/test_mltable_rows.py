@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from itertools import product
 
 import pandas
 import pytest
@@ -30,10 +31,15 @@ ROWS = """
 INPUTS = [{"name": "data", "type": "tabular", "format": "mltable", "path": "sales"}]
 
 
-def write(workplace, path, *transformations):
-    """Writes the folder of a table, and the script of a job that returns its rows."""
+STEPS = [[], [{"skip": 1}], [{"take": 6}, {"skip": 2}]]
+HEADERS = ["no_header", "from_first_file", "all_files_different_headers", "all_files_same_headers"]
+
+
+def write(workplace, path, *transformations, folder="sales"):
+    """Writes the folder of a table, and the script of a job that returns its rows. Returns the input of this folder."""
     table = {"paths": [path], "transformations": transformations}
-    workplace.write({"sales/MLTable": json.dumps(table), "code/rows.py": ROWS})
+    workplace.write({f"{folder}/MLTable": json.dumps(table), "code/rows.py": ROWS})
+    return {**INPUTS[0], "name": folder, "path": folder}
 
 
 @pytest.fixture
@@ -44,30 +50,38 @@ def loaded(workplace, executable, monkeypatch):
     made = {}
     exec(textwrap.dedent(ROWS), made)
 
-    def loaded():
+    def loaded(folder="sales"):
         from gristmill import mltable
 
-        return [json.loads(row) for row in made["rows"](mltable.load("sales").to_pandas_dataframe())]
+        return [json.loads(row) for row in made["rows"](mltable.load(folder).to_pandas_dataframe())]
 
     return loaded
 
 
-def read(workplace, **settings):
+def read(workplace, inputs=INPUTS, **settings):
     """Returns the rows that a job reads."""
-    ended = workplace.job("from rows import rows as run", inputs=INPUTS, **settings).run()
+    ended = workplace.job("from rows import rows as run", inputs=inputs, **settings).run()
     return [json.loads(row) for row in ended.lines]
 
 
-@pytest.mark.parametrize("steps", [[], [{"skip": 1}], [{"take": 6}, {"skip": 2}]], ids=str)
-@pytest.mark.parametrize(
-    "header", ["no_header", "from_first_file", "all_files_different_headers", "all_files_same_headers"]
-)
-def test_rows_are_those_of_mltable(workplace, loaded, header, steps):
-    workplace.write({f"sales/{name}": text for name, text in FILES.items()})
-    write(workplace, {"pattern": "./*.csv"}, {"read_delimited": {"header": header}}, *steps)
-    expected = loaded()
+def check_each(found, expected):
+    """Compares the rows of a job with those of each of its inputs, in their order."""
+    for case, rows in expected.items():
+        assert found[: len(rows)] == rows, case
+        found = found[len(rows) :]
+    assert found == []
+
+
+def test_rows_are_those_of_mltable(workplace, loaded):
+    inputs, expected = [], {}
+    for header, steps in product(HEADERS, STEPS):
+        folder = f"sales{len(inputs)}"
+        workplace.write({f"{folder}/{name}": text for name, text in FILES.items()})
+        reader = {"read_delimited": {"header": header}}
+        inputs.append(write(workplace, {"pattern": "./*.csv"}, reader, *steps, folder=folder))
+        expected[f"{header}, {steps}"] = loaded(folder)
     for size in ("1MB", "2 rows"):
-        assert read(workplace, mini_batch_size=size) == expected, size
+        check_each(read(workplace, inputs, mini_batch_size=size), expected)
 
 
 def test_settings_of_a_reader_are_those_of_mltable(workplace, loaded):
@@ -80,30 +94,32 @@ def test_settings_of_a_reader_are_those_of_mltable(workplace, loaded):
     assert read(workplace, mini_batch_size="1MB") == loaded() == expected
 
 
-@pytest.mark.parametrize("steps", [[], [{"drop_columns": ["Path", "t"]}], [{"skip": 1}, {"take": 2}]], ids=str)
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
-def test_column_of_paths_is_that_of_mltable(workplace, loaded, ending, steps):
+def test_column_of_paths_is_that_of_mltable(workplace, loaded):
     """The first column, with the whole path of the file of each row."""
-    reader = {"csv": "read_delimited", "jsonl": "read_json_lines", "parquet": "read_parquet"}[ending]
-    partition = {"extract_columns_from_partition_format": {"partition_format": "{shop}/{file}." + ending}}
-    for name, number in (("a/1", 1), ("b/2", 2)):
-        path = workplace.folder / f"sales/{name}.{ending}"
-        path.parent.mkdir(parents=True)
-        frame = pandas.DataFrame({"n": [number, number + 0.5], "t": ["x", "y"]})
-        if ending == "csv":
-            frame.to_csv(path, index=False)
-        elif ending == "jsonl":
-            frame.to_json(path, orient="records", lines=True)
-        else:
-            frame.to_parquet(path)
-    write(workplace, {"pattern": f"./*/*.{ending}"}, {reader: {"include_path_column": True}}, partition, *steps)
-    expected = loaded()
-    assert read(workplace) == expected
-    assert len(expected) == (2 if {"take": 2} in steps else 4)
-    names = list(expected[0])
-    assert (names[0] == "Path") == (not any("drop_columns" in step for step in steps)), names
-    if names[0] == "Path":
-        assert expected[0]["Path"] == str(workplace.folder / f"sales/a/1.{ending}")
+    readers = {"csv": "read_delimited", "jsonl": "read_json_lines", "parquet": "read_parquet"}
+    inputs, expected = [], {}
+    for ending, steps in product(readers, [[], [{"drop_columns": ["Path", "t"]}], [{"skip": 1}, {"take": 2}]]):
+        reader = {readers[ending]: {"include_path_column": True}}
+        partition = {"extract_columns_from_partition_format": {"partition_format": "{shop}/{file}." + ending}}
+        sales = f"sales{len(inputs)}"
+        for name, number in (("a/1", 1), ("b/2", 2)):
+            path = workplace.folder / f"{sales}/{name}.{ending}"
+            path.parent.mkdir(parents=True)
+            frame = pandas.DataFrame({"n": [number, number + 0.5], "t": ["x", "y"]})
+            if ending == "csv":
+                frame.to_csv(path, index=False)
+            elif ending == "jsonl":
+                frame.to_json(path, orient="records", lines=True)
+            else:
+                frame.to_parquet(path)
+        inputs.append(write(workplace, {"pattern": f"./*/*.{ending}"}, reader, partition, *steps, folder=sales))
+        expected[f"{ending}, {steps}"] = rows = loaded(sales)
+        assert len(rows) == (2 if {"take": 2} in steps else 4)
+        names = list(rows[0])
+        assert (names[0] == "Path") == (not any("drop_columns" in step for step in steps)), names
+        if names[0] == "Path":
+            assert rows[0]["Path"] == str(workplace.folder / f"{sales}/a/1.{ending}")
+    check_each(read(workplace, inputs), expected)
 
 
 def test_files_with_a_column_of_the_same_name_are_refused(workplace):

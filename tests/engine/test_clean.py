@@ -42,7 +42,6 @@ def calls_on_jobs(workplace, tmp_path: Path, own: str, *command: object) -> int:
 
 @pytest.mark.parametrize("same", [False, True])
 def test_number_of_old_jobs_does_not_slow_down_new_ones(workplace, tmp_path, same):
-    """The old jobs are different ones, or repetitions of the same one."""
     workplace.data(1)
     job = workplace.job(RETURN)
 
@@ -69,10 +68,30 @@ def test_number_of_old_jobs_does_not_slow_down_new_ones(workplace, tmp_path, sam
     assert jobs_beside_few < 100 and jobs_beside_many < 100
 
 
-def test_clean_lists_removed_jobs_and_keeps_the_rest(workplace):
+def test_jobs_lists_and_clean_removes_those_that_flags_select(workplace):
     workplace.data(2)
     completed = workplace.job(RETURN).run()
     failed = workplace.job(FAIL, name="bad", error_threshold=0).run(expect=42)
+    rows = json.loads(workplace.command("jobs", "--json").stdout)
+    assert [row["job_id"] for row in rows] == [failed.job_id, completed.job_id], "the newest first"
+    assert {row["state"] for row in rows} == {"Completed", "Failed"}
+    assert all(row["started_at"] and row["elapsed_seconds"] > 0 for row in rows)
+
+    def listed(*flags: object) -> list[str]:
+        return [line.split()[0] for line in workplace.command("jobs", *flags).stdout.splitlines()[1:]]
+
+    assert listed("--state", "failed") == [failed.job_id]
+    assert listed("--state", "Failed,completed") == [row["job_id"] for row in rows]
+    assert listed("--name", "t*t") == [completed.job_id] and listed("--name", "t") == []
+    none = workplace.command("jobs", "--state", "running")
+    assert none.stdout == "" and "these flags select no job" in none.stderr, str(none)
+    table = workplace.command("jobs", "--limit", "1")
+    assert "1 older job is not shown" in table.stderr and len(table.stdout.splitlines()) == 2
+    oldest = workplace.command("jobs", "--limit", "1", "--state", "completed")
+    assert completed.job_id in oldest.stdout and oldest.stderr == "", "the state selects only this job"
+    assert re.match(r"JOB +STATE +AGE +DURATION +MINI-BATCHES +ITEMS", table.stdout)
+    assert workplace.command("jobs", "--state", "sleeping").exit_status == 2
+
     assert workplace.command("clean").exit_status == INVALID, "nothing is removed by accident"
     dry = workplace.command("clean", "--all", "--dry-run", "--json")
     assert {line["name"] for line in json.loads(dry.stdout)["removed"]} == {completed.job_id, failed.job_id}
@@ -141,9 +160,12 @@ def test_finished_job_keeps_what_is_documented(workplace, bad):
     assert not folder.exists() and ended.output, "the output stays"
 
 
-def test_running_and_interrupted_jobs_are_kept(workplace):
+def test_running_and_interrupted_jobs_are_kept_and_measured_without_the_files_of_their_script(workplace):
     workplace.data(3)
     job = workplace.job(WAIT)
+    workplace.write({"code/large.bin": "x" * 1_000_000})
+    # A home beside the script is where the links of the job lead back to.
+    os.symlink(workplace.home, workplace.folder / "code" / "home")
     running = job.start(PAUSE="600")
     running.wait_for_record("run")
     (job_id,) = workplace.job_ids()
@@ -155,23 +177,12 @@ def test_running_and_interrupted_jobs_are_kept(workplace):
     assert "is running" in workplace.command("clean", "--caches").stderr
     running.kill()
     assert "removed 0 jobs" in workplace.command("clean", "--all").stdout, "it can be continued"
+    dry = workplace.command("clean", job_id, "--dry-run", "--json")
+    assert dry.exit_status == 0, str(dry)
+    (measured,) = json.loads(dry.stdout)["removed"]
+    assert measured["bytes"] < 1_000_000
     assert "removed 1 job," in workplace.command("clean", "--state", "interrupted").stdout
     assert workplace.job_ids() == []
-
-
-def test_size_of_an_interrupted_job_excludes_the_files_of_its_script(workplace):
-    workplace.data(1)
-    workplace.write({"code/large.bin": "x" * 1_000_000})
-    # A home beside the script is where the links of the job lead back to.
-    os.symlink(workplace.home, workplace.folder / "code" / "home")
-    running = workplace.job(WAIT).start(PAUSE="600")
-    running.wait_for_record("run")
-    running.kill()
-    (job_id,) = workplace.job_ids()
-    ended = workplace.command("clean", job_id, "--dry-run", "--json")
-    assert ended.exit_status == 0, str(ended)
-    (job,) = json.loads(ended.stdout)["removed"]
-    assert job["bytes"] < 1_000_000
 
 
 def test_killed_clean_leaves_only_whole_jobs(workplace, tmp_path):
@@ -283,31 +294,6 @@ def test_caches_of_workers_are_removed_when_no_worker_runs(sqlite):
         assert not list((fleet / cache).iterdir()), cache
 
 
-def test_jobs_filters_and_limits(workplace):
-    workplace.data(2)
-    good = workplace.job(RETURN).run()
-    bad = workplace.job(FAIL, name="bad", error_threshold=0).run(expect=42)
-    rows = json.loads(workplace.command("jobs", "--json").stdout)
-    assert [row["job_id"] for row in rows] == [bad.job_id, good.job_id], "the newest first"
-    assert {row["state"] for row in rows} == {"Completed", "Failed"}
-    assert all(row["started_at"] and row["elapsed_seconds"] > 0 for row in rows)
-
-    def listed(*flags: object) -> list[str]:
-        return [line.split()[0] for line in workplace.command("jobs", *flags).stdout.splitlines()[1:]]
-
-    assert listed("--state", "failed") == [bad.job_id]
-    assert listed("--state", "Failed,completed") == [row["job_id"] for row in rows]
-    assert listed("--name", "t*t") == [good.job_id] and listed("--name", "t") == []
-    none = workplace.command("jobs", "--state", "running")
-    assert none.stdout == "" and "these flags select no job" in none.stderr, str(none)
-    table = workplace.command("jobs", "--limit", "1")
-    assert "1 older job is not shown" in table.stderr and len(table.stdout.splitlines()) == 2
-    oldest = workplace.command("jobs", "--limit", "1", "--state", "completed")
-    assert good.job_id in oldest.stdout and oldest.stderr == "", "the state selects only this job"
-    assert re.match(r"JOB +STATE +AGE +DURATION +MINI-BATCHES +ITEMS", table.stdout)
-    assert workplace.command("jobs", "--state", "sleeping").exit_status == 2
-
-
 def test_job_name_means_the_running_job_first(workplace):
     workplace.data(3)
     slow = workplace.job(WAIT, file="slow.yaml", output="slow", entry_script="wait.py").start(PAUSE="600")
@@ -340,7 +326,6 @@ def test_ambiguous_interrupted_job_is_rejected(workplace):
 
 
 def test_two_jobs_never_write_one_output(workplace):
-    """This holds for new jobs and for continued ones."""
     workplace.data(3)
     stopped = workplace.job(WAIT, file="stopped.yaml", name="stopped", entry_script="wait.py").start(PAUSE="600")
     stopped.wait_for_record("run")
@@ -358,9 +343,7 @@ def test_two_jobs_never_write_one_output(workplace):
 def test_history_of_a_large_completed_job_is_removed(workplace):
     workplace.data(12)
     job = workplace.job("def run(files): return ['x' * 100_000]", allow_reuse=True, arguments=["--nice", "0"])
-    large = job.run()
-    folder = workplace.home / "jobs" / large.job_id
-    assert not (folder / "parts").exists()
+    assert not (workplace.home / "jobs" / job.run().job_id / "parts").exists()
     inline = workplace.job("def run(files): return ['x' * 60_000]", mini_batch_size=1, allow_reuse=True)
     workplace.data(30)
     ended = inline.run()

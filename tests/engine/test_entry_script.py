@@ -7,7 +7,6 @@ from pathlib import Path
 
 
 def test_script_sees_arguments_modules_folders_and_context(workplace):
-    """A script in two processes reads its arguments, modules, folders, environment and context."""
     workplace.data(12)
     workplace.write(
         {
@@ -17,7 +16,7 @@ def test_script_sees_arguments_modules_folders_and_context(workplace):
         }
     )
     script = """
-        import argparse, os, sys
+        import argparse, os, pickle, sys
         import at_the_root, beside_the_script
         from recorder import record, recorded, wait_for
 
@@ -44,7 +43,9 @@ def test_script_sees_arguments_modules_folders_and_context(workplace):
                    kind=type(any_name_will_do).__mro__[-2].__name__,
                    paths=any_name_will_do, key=the_context.partition_key_value, index=the_context.minibatch_index,
                    id=the_context.mini_batch_id, attempt=the_context.attempt, node=the_context.node_id,
-                   process=the_context.process_name, text=f"{the_context}")
+                   process=the_context.process_name, text=f"{the_context}", task=any_name_will_do.task_id,
+                   lower=the_context.global_row_index_lower_bound, retry=the_context.retry_count,
+                   pickled=type(pickle.loads(pickle.dumps(any_name_will_do))).__name__)
             return any_name_will_do
 
         def shutdown():
@@ -110,6 +111,9 @@ def test_script_sees_arguments_modules_folders_and_context(workplace):
     assert all(Path(path).is_absolute() for fact in runs for path in fact["paths"])
     assert all(fact["key"] == {} and fact["attempt"] == 1 for fact in runs)
     assert sorted(int(fact["index"]) for fact in runs) == sorted(int(fact["id"]) for fact in runs) == list(range(6))
+    for fact in runs:
+        number = int(fact["index"])
+        assert (fact["task"], fact["lower"], fact["retry"], fact["pickled"]) == (number, 2 * number, 0, "list")
     assert {fact["node"] for fact in runs} == {"0"}
     assert {fact["process"] for fact in runs} <= {"process000", "process001"}
 

@@ -41,7 +41,6 @@ def test_environment_is_created_once_from_requirements(workplace):
 
 
 def test_conda_packages_are_installed_by_a_tool_of_conda(workplace):
-    """A stand-in for micromamba creates the environment; the script runs in it."""
     workplace.data(1)
     workplace.add_conda_tool()
     script = """
@@ -100,7 +99,6 @@ def test_output_behind_a_url_is_reused_until_it_changes(workplace, sqs, componen
 
 
 def test_unchanged_job_reuses_the_earlier_result(workplace):
-    """The same settings, script and inputs reuse the earlier result, and say so; any change runs again."""
     workplace.data(3)
     script = """
         import os

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from harness import is_alive, wait_until
+from progress_files import progress_of
 
 FAILS_ON_SOME = """
     def run(files):
@@ -16,8 +17,8 @@ FAILS_ON_SOME = """
         return files
 """
 
-# More mini-batches than the queue of a job has room for.
-LONG = 20_000
+# More mini-batches than the queue of a job has room for, which is 16 384.
+LONG = 18_000
 
 THRESHOLDS = {
     "within": ({"error_threshold": 2, "allowed_failed_count": 2, "allowed_failed_percent": 20}, "Completed"),
@@ -107,7 +108,6 @@ def test_only_user_code_spends_tries(workplace):
 
 
 def test_timeout_kills_the_whole_process_group(workplace):
-    """The agent kills the whole process group, even if it ignores SIGTERM."""
     workplace.data(1)
     script = """
         import signal, subprocess, time
@@ -143,13 +143,10 @@ def test_no_progress_names_what_the_job_waits_for(workplace):
     running = workplace.job(script, run_invocation_timeout=600).start()
     running.wait_for_record("run")
     (job_id,) = workplace.job_ids()
-
-    def told():
-        text = workplace.command("status", job_id).stdout
-        return text if "wait_for_a_lock_that_nobody_opens" in text else None
-
-    text = wait_until(told, "status shows the stack")
-    assert "run()" in text and "process000" in text, text
+    lock = "wait_for_a_lock_that_nobody_opens"
+    wait_until(lambda: lock in str(progress_of(workplace, job_id).get("waiting")), "the progress names the stack")
+    text = workplace.command("status", job_id).stdout
+    assert lock in text and "run()" in text and "process000" in text, text
     running.send(signal.SIGINT)
     assert running.wait().exit_status == 130
 

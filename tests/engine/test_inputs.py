@@ -26,19 +26,22 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("extension", WRITERS)
-def test_folder_is_read_in_the_format_of_its_files(workplace, extension):
-    (workplace.folder / "data" / "k=1").mkdir(parents=True)
-    for name in ("part 0", "k=1/pärt-1"):
-        WRITERS[extension](workplace.folder / "data" / f"{name}.{extension}")
-    # Files of Spark, Hadoop and desktops.
-    workplace.write({"data/_SUCCESS": "", "data/.part-0.crc": b"crc\0", "data/.DS_Store": b"\0\0\0\1Bud1"})
-    ended = workplace.job(ECHO, inputs=table()).run()
-    assert ended.lines == ["1 a", "2 b", "3 c"] * 2
-    partition, note = ended.result["notes"]
-    assert "lies in the folder k=1, and no column k is read from it: set `partition_format`" in partition
+def test_folders_are_read_in_the_format_of_their_files(workplace):
+    for extension, write in WRITERS.items():
+        (workplace.folder / "data" / extension / "k=1").mkdir(parents=True)
+        for name in ("part 0", "k=1/pärt-1"):
+            write(workplace.folder / "data" / extension / f"{name}.{extension}")
+        # Files of Spark, Hadoop and desktops.
+        left_out = {"_SUCCESS": "", ".part-0.crc": b"crc\0", ".DS_Store": b"\0\0\0\1Bud1"}
+        workplace.write({f"data/{extension}/{name}": content for name, content in left_out.items()})
+    inputs = [{**table(f"data/{extension}")[0], "name": f"t{number}"} for number, extension in enumerate(WRITERS)]
+    ended = workplace.job(ECHO, inputs=inputs).run()
+    assert ended.lines == ["1 a", "2 b", "3 c"] * 2 * len(WRITERS)
+    *partitions, note = ended.result["notes"]
+    said = "lies in the folder k=1, and no column k is read from it: set `partition_format`"
+    assert [said in partition for partition in partitions] == [True] * len(WRITERS), partitions
     assert note.startswith("left out of the inputs: ")
-    assert "data/_SUCCESS (begins with `_`)" in note
+    assert "data/parquet/_SUCCESS (begins with `_`)" in note
 
 
 def test_non_tables_are_rejected_before_the_first_mini_batch(workplace):
@@ -134,12 +137,7 @@ def test_plan_shows_the_decisions_for_each_input(workplace):
     columns = [re.split(r"  +", line.strip()) for line in ended.stdout.splitlines() if re.search(r"values? seen", line)]
     assert columns[-3:] == [
         ["code", "int64", "7, 8", "whole numbers (2 values seen); leading zeros, dropped"],
-        [
-            "day",
-            "datetime64[ns]",
-            "2020-01-31T00:00:00, 2020-02-01T00:00:00",
-            "dates (2 values seen)",
-        ],
+        ["day", "datetime64[ns]", "2020-01-31T00:00:00, 2020-02-01T00:00:00", "dates (2 values seen)"],
         ["n", "float64", "2.5", "numbers (1 value seen, 1 of 2 missing)"],
     ]
     # One object per line, which the harness does not expect.

@@ -10,12 +10,14 @@ from harness import file_names
 FILES = """
     import os, signal, time
     from recorder import record, recorded
+    BAD = dict(zip(os.environ["BAD"].split(), os.environ.get("WAY", "").split()))
     def run(files):
         record("run", items=len(files))
         for file in files:
             name = os.path.basename(file)
-            if name == os.environ["BAD"] and len(recorded("run")) <= int(os.environ.get("TIMES", 1)):
-                way = os.environ["WAY"]
+            way = BAD.get(name)
+            if way and sum(fact["name"] == name for fact in recorded("bad")) < int(os.environ.get("TIMES", 1)):
+                record("bad", name=name)
                 if way == "raise":
                     raise ValueError("halfway")
                 if way == "exit":
@@ -29,6 +31,7 @@ FILES = """
             record("item", name=name)
             yield file, f"row of {name}"
 """
+LIMITS = {"run_invocation_timeout": 2, "arguments": ["--task_overhead_timeout", 2]}
 
 
 def computed_once(workplace, items):
@@ -41,25 +44,23 @@ def rows(count):
     return [f"row of {name}" for name in file_names(count)]
 
 
-@pytest.mark.parametrize("way", ["raise", "exit", "kill", "hang", "foreign"])
-def test_second_try_gets_only_what_is_left(workplace, way):
+def test_second_try_gets_only_what_is_left(workplace):
+    """In each of five mini-batches the fifteenth item fails, in another way."""
     workplace.data(100)
-    settings = {"run_invocation_timeout": 2, "arguments": ["--task_overhead_timeout", 2]} if way == "hang" else {}
-    job = workplace.job(FILES, mini_batch_size=100, run_max_try=2, **settings)
-    ended = job.run(BAD="070.txt", WAY=way)
+    job = workplace.job(FILES, mini_batch_size=20, run_max_try=2, **LIMITS)
+    ended = job.run(BAD="014.txt 034.txt 054.txt 074.txt 094.txt", WAY="raise exit kill hang foreign")
     assert ended.lines == rows(100)
-    assert (ended.items, ended.mini_batches) == ((100, 100, 0), (1, 1, 0))
-    assert [fact["items"] for fact in workplace.recorded("run")] == [100, 30]
+    assert (ended.items, ended.mini_batches) == ((100, 100, 0), (5, 5, 0))
+    assert sorted(fact["items"] for fact in workplace.recorded("run")) == [6] * 5 + [20] * 5
     computed_once(workplace, file_names(100))
     assert ended.result["items_kept"] == 70
     assert "70 items were kept from earlier tries." in ended.log("job_result.txt")
     status = workplace.command("status", ended.job_id).stdout.splitlines()
     assert "  checkpoints: 70 items were kept from earlier tries" in status
-    statuses = [row["Status"] for row in ended.attempts()]
-    assert len(statuses) == 2 and statuses[1] == "RUN_DONE"
+    done = [row["Mini-batch Id"] for row in ended.attempts() if row["Status"] == "RUN_DONE"]
+    assert done == ["0", "1", "2", "3", "4"] and len(ended.attempts()) == 10
     assert not (ended.logs.parent / "checkpoints").exists(), "nothing stays behind"
-    if way == "foreign":
-        assert "'/elsewhere', which is not an item of" in ended.log("user/error/*/*.txt")
+    assert "'/elsewhere', which is not an item of" in ended.log("user/error/*/*.txt")
 
 
 def test_failure_that_no_item_repeats_is_a_warning_of_the_job(workplace):
@@ -138,7 +139,7 @@ def test_items_without_a_result_count_as_failed(workplace):
     rejects = ended.rejects()
     assert [os.path.basename(row["path"]) for row in rejects] == ["001.txt", "006.txt"]
     assert {(row["cause"], row["exception"]) for row in rejects} == {("illegal_result", "NoResult")}
-    retried = workplace.command("retry", ended.job_id, "--json", SKIPS="")
+    retried = job.retry(ended.job_id, SKIPS="")
     assert retried.items == (10, 10, 0)
     assert retried.lines == ["1", "2", "3", "4", "6", "7", "8", "9"]
     workplace.environment["SKIPS"] = "yes"
@@ -207,22 +208,21 @@ def test_retry_continues_failed_mini_batches_with_the_same_script_alone(workplac
     assert ended.lines == [f"new {row}" for row in rows(10)], "results of another script do not count"
 
 
-@pytest.mark.parametrize("way, exception", [("raise", "ValueError"), ("exit", "ProcessDied"), ("hang", "RunTimeout")])
-def test_what_was_handed_back_counts_where_nothing_is_divided(workplace, way, exception):
-    """One partition is one mini-batch. A retry runs only what has no result."""
-    workplace.write({f"data/{number:03}/all.txt": "" for number in range(20)})
+def test_what_was_handed_back_counts_where_nothing_is_divided(workplace):
+    """One partition is one mini-batch, and each of three fails in another way. A retry runs only what has no result."""
+    ways = {"exit": "ProcessDied", "hang": "RunTimeout", "raise": "ValueError"}
+    workplace.write({f"data/{number:03}/{way}.txt": "" for number in range(20) for way in ways})
     inputs = [{"name": "data", "type": "file", "path": "data", "partition_format": "{number}/{kind}.txt"}]
-    script = FILES.replace("os.path.basename(file)", "os.path.basename(os.path.dirname(file)) + '.txt'")
-    settings = {"run_invocation_timeout": 2, "arguments": ["--task_overhead_timeout", 2]} if way == "hang" else {}
-    job = workplace.job(script, inputs=inputs, partition_keys=["kind"], mini_batch_size=None, **settings)
-    ended = job.run(BAD="015.txt", WAY=way, TIMES="100")
-    assert (ended.lines, ended.items) == (rows(15), (20, 15, 5))
-    assert ended.result["items_kept"] == 15
-    rejects = ended.rejects()
-    assert [row["path"][-11:-8] for row in rejects] == ["015", "016", "017", "018", "019"]
-    assert {row["exception"] for row in rejects} == {exception}
+    # Such as exit015.
+    script = FILES.replace("os.path.basename(file)", "''.join(file[:-4].split('/')[:-3:-1])")
+    job = workplace.job(script, inputs=inputs, partition_keys=["kind"], mini_batch_size=None, **LIMITS)
+    ended = job.run(BAD=" ".join(f"{way}015" for way in ways), WAY=" ".join(ways), TIMES="100")
+    assert ended.lines == [f"row of {way}{number:03}" for way in ways for number in range(15)]
+    assert (ended.items, ended.result["items_kept"]) == ((60, 45, 15), 45)
+    rejects = [(row["path"].split("/")[-2:], row["exception"]) for row in ended.rejects()]
+    assert rejects == [([f"{number:03}", f"{way}.txt"], ways[way]) for way in ways for number in range(15, 20)]
     assert not (ended.logs.parent / "checkpoints").exists()
-    retried = workplace.command("retry", ended.job_id, "--json", BAD="none")
-    assert retried.items == (20, 20, 0)
-    assert retried.lines == rows(20)
-    computed_once(workplace, file_names(20))
+    retried = job.retry(ended.job_id, BAD="none")
+    names = [f"{way}{number:03}" for way in ways for number in range(20)]
+    assert (retried.items, retried.lines) == ((60, 60, 0), [f"row of {name}" for name in names])
+    computed_once(workplace, names)

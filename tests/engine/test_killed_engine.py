@@ -1,7 +1,6 @@
 """Kills the engine itself: committed work stays, other work runs again, and the output is the same."""
 
 import fcntl
-import json
 import os
 import re
 import signal
@@ -10,6 +9,7 @@ import subprocess
 import pytest
 
 from harness import file_names, go, is_alive, wait_until
+from progress_files import ended_mini_batches, progress_of
 
 COUNTS_RUNS = """
     import os
@@ -80,7 +80,6 @@ def test_crash_at_any_step_loses_no_committed_work(workplace, crash_point):
 
 @pytest.mark.parametrize("committed", [1, 12, 29])
 def test_sigkill_while_running(workplace, committed):
-    """Kills the engine after this many runs; the same `run` command continues the job, and says so."""
     workplace.data(FILES)
     job = workplace.job(HOLDS_AT_ONE)
     job_id = job.interrupt(f"{committed:03}.txt", committed)
@@ -154,17 +153,15 @@ def test_second_signal_ends_the_writing_of_the_output(workplace):
     running = job.start()
     running.wait_for_record("held")
     (job_id,) = workplace.job_ids()
-
-    def progress():
-        return json.loads(workplace.command("status", job_id, "--json").stdout)["progress"] or {}
-
-    wait_until(lambda: progress().get("mini_batches", {}).get("succeeded") == 1, "a committed mini-batch")
+    wait_until(lambda: ended_mini_batches(workplace, job_id) == 1, "a committed mini-batch")
     (part,) = (workplace.home / "jobs" / job_id / "parts").iterdir()
     kept = part.rename(workplace.folder / "kept")
     # Opening a FIFO blocks until another process opens it for writing.
     os.mkfifo(part)
     go(workplace)
-    wait_until(lambda: progress().get("step") == "writing the output", "the output is being written")
+    wait_until(
+        lambda: progress_of(workplace, job_id).get("step") == "writing the output", "the output is being written"
+    )
     running.send(signal.SIGINT)
     wait_until(lambda: b"again: stop at once" in (running.process.stderr.readline() or b""), "the first signal")
     running.send(signal.SIGINT)

@@ -113,14 +113,7 @@ def test_log_tree_is_complete(workplace):
     assert header.startswith("Utc Time,Cpu Percent,Memory Total (MB),Memory Available (MB)")
 
 
-def test_sampling_can_be_disabled_and_profiling_is_off_by_default(workplace):
-    workplace.data(1)
-    arguments = ["--resource_monitor_interval", 0]
-    ended = workplace.job("def run(files): return files", arguments=arguments).run()
-    assert not [name for name in ended.log_files() if name.startswith("perf/") or name.endswith(".profile")]
-
-
-def test_logging_level(workplace):
+def test_logging_level_without_samples_and_profiles(workplace):
     workplace.data(1)
     script = """
         import logging
@@ -132,7 +125,8 @@ def test_logging_level(workplace):
             return files
     """
     for level, seen in (("DEBUG", 3), ("INFO", 2), ("WARNING", 1)):
-        ended = workplace.job(script, logging_level=level).run()
+        ended = workplace.job(script, logging_level=level, arguments=["--resource_monitor_interval", 0]).run()
+        assert not [name for name in ended.log_files() if name.startswith("perf/") or name.endswith(".profile")]
         entry = ended.log("user/entry_script_log/0/process000.log.txt")
         assert sum(f"entry {name}" in entry for name in ("debug", "info", "warning")) == seen
         stdout = ended.log("user/stdout/0/process000.stdout.txt")

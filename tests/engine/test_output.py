@@ -27,7 +27,6 @@ def test_settings_file_and_header(workplace):
 
 
 def test_output_has_the_same_bytes_at_any_parallelism(workplace):
-    """Rows have the order of the mini-batches; the output atomically replaces an older file."""
     workplace.data(60)
     workplace.write({"output/rows.txt": "from an older job\n"})
     script = """

@@ -24,13 +24,14 @@ CONNECTION = """
                 pass
         return found
 
-    def spoil():
+    def spoil(number):
         for fd in sockets():
-            os.write(fd, GARBAGE)
+            os.write(fd, GARBAGE[number])
 
     def run(files):
-        if files[0].endswith("001.txt"):
-            spoil()
+        number = int(os.path.basename(files[0])[:3])
+        if number % 2 == 1:
+            spoil(number // 2)
         record("run", file=files[0])
         return [os.path.basename(file) for file in files]
 """
@@ -43,29 +44,31 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_damaged_connection_fails_one_mini_batch(workplace, garbage):
-    workplace.data(3)
-    script = CONNECTION.replace("GARBAGE", repr(GARBAGE[garbage]))
+def test_damaged_connection_fails_one_mini_batch(workplace):
+    """Each second file damages that of its process, in each way once."""
+    workplace.data(2 * len(GARBAGE) + 1)
+    script = CONNECTION.replace("GARBAGE", repr([*GARBAGE.values()]))
     ended = workplace.job(script, run_invocation_timeout=600).run()
-    assert ended.mini_batches == (3, 2, 1)
-    assert ended.lines == ["000.txt", "002.txt"]
-    (row,) = [row for row in ended.attempts() if row["Status"] != "RUN_DONE"]
-    assert row["Error Category"] == "ConnectionDamaged"
-    assert "descriptor that is not its own" in row["Error Message"]
-    assert "connection to the process was damaged" in ended.log("user/error/0/*.txt")
+    assert ended.mini_batches == (9, 5, 4)
+    assert ended.lines == [f"{number:03}.txt" for number in range(0, 9, 2)]
+    failed = [row for row in ended.attempts() if row["Status"] != "RUN_DONE"]
+    for way, row in zip(GARBAGE, failed, strict=True):
+        assert row["Error Category"] == "ConnectionDamaged", f"{way}: {row}"
+        assert "descriptor that is not its own" in row["Error Message"], f"{way}: {row}"
+        told = ended.log(f"user/error/0/{row['Process Name']}.txt")
+        assert "connection to the process was damaged" in told, way
 
 
 def test_connection_damaged_in_init_fails_the_job_with_that_cause(workplace):
     workplace.data(1)
-    script = CONNECTION.replace("GARBAGE", repr(GARBAGE["an absurd length"])) + "\n    def init():\n        spoil()\n"
+    absurd = [GARBAGE["an absurd length"]]
+    script = CONNECTION.replace("GARBAGE", repr(absurd)) + "\n    def init():\n        spoil(0)\n"
     ended = workplace.job(script).run(expect=42)
     assert "damaged in init()" in ended.cause, ended.cause
 
 
-def test_engine_uses_no_low_descriptors(workplace):
-    """Scripts can use low descriptors without disturbing the engine."""
-    workplace.data(2)
+def test_closing_every_descriptor_is_named_and_low_ones_are_not_the_engines(workplace):
+    workplace.data(4)
     script = """
         import os
         def run(files):
@@ -74,24 +77,12 @@ def test_engine_uses_no_low_descriptors(workplace):
                     os.write(fd, b"half a message")
                 except OSError:
                     pass
-            os.closerange(3, 256)
-            return files
-    """
-    assert workplace.job(script).run().mini_batches == (2, 2, 0)
-
-
-def test_closing_every_descriptor_is_named(workplace):
-    workplace.data(3)
-    script = """
-        import os
-        def run(files):
-            if files[0].endswith("001.txt"):
-                os.closerange(3, 65536)
+            os.closerange(3, 65536 if files[0].endswith("002.txt") else 256)
             return files
     """
     ended = workplace.job(script).run()
-    assert ended.mini_batches == (3, 2, 1)
-    assert "closed the engine's connection" in ended.attempts()[1]["Error Message"]
+    assert ended.mini_batches == (4, 3, 1)
+    assert "closed the engine's connection" in ended.attempts()[2]["Error Message"]
 
 
 def test_children_in_other_sessions_end_with_their_process(workplace):
@@ -166,54 +157,36 @@ ENDS = {
     "abort": ("os.abort()", "crashed (SIGABRT) in run()"),
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "was killed (SIGKILL) in run(), "),
     "exit": ("os._exit(0)", "ended its own process in run(), with exit status 0"),
+    "timeout": ("time.sleep(1000)", "run() did not end within 5 seconds"),
 }
 
 
-@pytest.mark.parametrize("way", ENDS)
-def test_death_of_a_process_is_reported_with_its_last_output(workplace, way):
-    workplace.data(1)
-    statement, message = ENDS[way]
+def test_end_of_a_process_is_reported_with_what_its_run_printed(workplace):
+    workplace.data(len(ENDS))
     script = f"""
-        import os, signal, sys
-        def run(files):
-            print("opening the model")
-            print("it looks bad", file=sys.stderr)
-            os.system("echo said by a child")
-            the_last_step()
-        def the_last_step():
-            {statement}
-    """
-    ended = workplace.job(script).run(expect=42)
-    (row,) = ended.attempts()
-    assert message in row["Error Message"]
-    assert ("by the kernel" in row["Error Message"]) == (way == "killed")
-    (failed,) = ended.result["failed_mini_batches"]
-    printed = failed["printed"].splitlines()
-    assert printed == ["opening the model", "it looks bad", "said by a child"]
-    told = ended.log(failed["log"])
-    assert all(line in told for line in printed) and all(line in ended.log("job_error.txt") for line in printed)
-    assert ("the_last_step" in told) == (way in ("segfault", "abort")), "the stack of a crash"
-
-
-def test_timeout_quotes_what_the_run_printed(workplace):
-    workplace.data(1)
-    script = """
-        import os, sys, time
+        import os, signal, sys, time
         print("printed before the run")
         def run(files):
-            print("opening the model")
-            print("no answer from the service", file=sys.stderr)
+            name = os.path.basename(files[0])
+            print("opening the model for", name)
+            print("it looks bad", file=sys.stderr)
             os.system("echo said by a child")
-            time.sleep(1000)
+            the_last_step(int(name[:3]))
+        def the_last_step(number):
+            exec({[statement for statement, _ in ENDS.values()]!r}[number])
     """
-    limits = {"run_invocation_timeout": 1, "arguments": ["--task_overhead_timeout", 1]}
-    ended = workplace.job(script, run_max_try=1, **limits).run(expect=42)
-    (failed,) = ended.result["failed_mini_batches"]
-    printed = failed["printed"].splitlines()
-    assert printed == ["opening the model", "no answer from the service", "said by a child"], failed
-    assert "run() did not end within 2 seconds" in failed["error"], failed
-    told, errors = ended.log(failed["log"]), ended.log("job_error.txt")
-    assert all(line in told and line in errors for line in printed), (told, errors)
+    limits = {"run_invocation_timeout": 3, "arguments": ["--task_overhead_timeout", 2]}
+    ended = workplace.job(script, **limits).run(expect=42)
+    failed = {one["mini_batch"]: one for one in ended.result["failed_mini_batches"]}
+    errors = ended.log("job_error.txt")
+    for number, (way, row) in enumerate(zip(ENDS, ended.attempts(), strict=True)):
+        assert ENDS[way][1] in row["Error Message"] and ENDS[way][1] in failed[number]["error"], f"{way}: {row}"
+        assert ("by the kernel" in row["Error Message"]) == (way == "killed")
+        printed = failed[number]["printed"].splitlines()
+        assert printed == [f"opening the model for {number:03}.txt", "it looks bad", "said by a child"], way
+        told = ended.log(failed[number]["log"])
+        assert all(line in told and line in errors for line in printed), f"{way}: {told}\n{errors}"
+        assert ("the_last_step" in told) == (way in ("segfault", "abort", "timeout")), "the stack of a crash"
 
 
 STANDSTILLS = {
@@ -424,19 +397,6 @@ def test_stopped_process_is_reported_and_times_out(workplace):
     (row,) = ended.attempts()
     assert row["Status"] == "RUN_TIMEOUT"
     assert not any(is_alive(fact["pid"]) for fact in workplace.recorded("run"))
-
-
-def test_files_of_a_mini_batch_know_its_number(workplace):
-    workplace.data(4)
-    script = """
-        import pickle
-        def run(files, context):
-            assert type(pickle.loads(pickle.dumps(files))) is list and isinstance(files, list)
-            return [(files.task_id, context.global_row_index_lower_bound + at, context.retry_count)
-                    for at, _ in enumerate(files)]
-    """
-    ended = workplace.job(script, mini_batch_size=2).run()
-    assert ended.lines == ["(0, 0, 0)", "(0, 1, 0)", "(1, 2, 0)", "(1, 3, 0)"]
 
 
 def test_script_cannot_take_memory_from_under_the_worker(workplace):

@@ -6,8 +6,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from harness import FAILED, file_names, go, wait_until, wait_until_ended
+from progress_files import ended_mini_batches, progress_of
 from small_tables import check_same_output, written_table
 
 FILES = """
@@ -55,12 +57,18 @@ def test_retry_completes_the_output_of_the_job(workplace):
     assert (second.job_id, second.result["output"]) == (first.job_id, first.result["output"])
     assert (second.items, second.mini_batches) == ((12, 10, 2), (3, 3, 0))
     assert "5 rejected items run again; the rows of other items stay" in second.stderr
+    left = parquet.read_table(second.logs / "rejects.parquet")["path"].to_pylist()
+    for paths in ([row["path"] for row in second.rejects()], left):
+        assert [Path(path).name for path in paths] == ["002.txt", "006.txt"]
     ran = ran_since(workplace, before)
     assert ran == {"001.txt", "002.txt", "003.txt", "006.txt", "008.txt"}, "nothing else runs again"
     third = workplace.command("replay", first.job_id, "--json", BAD="")
     assert third.lines == file_names(12), "`replay` is another name"
     assert (third.items, third.result.get("rejects")) == ((12, 12, 0), None)
     assert len(third.log("rejects.csv").splitlines()) == 1, "the header"
+    assert parquet.read_table(third.logs / "rejects.parquet").num_rows == 0
+    shown = workplace.command("rejects", first.job_id)
+    assert (shown.exit_status, shown.stdout) == (0, "") and "has no rejects" in shown.stderr
     assert third.log("job_error.txt") == "No errors.\n"
     assert len(workplace.job_ids()) == 1
     nothing = workplace.command("retry", first.job_id, BAD="")
@@ -134,6 +142,12 @@ def test_unfinished_mini_batches_run_without_the_failed_ones(workplace):
     assert "round 2 ran 3 mini-batches that had not ended: 5 of 6" in workplace.command("status", job_id).stdout
 
 
+def has_failed(workplace, job_id):
+    """Returns whether the progress of the job counts a failed mini-batch or item."""
+    progress = progress_of(workplace, job_id)
+    return 1 in [progress.get(counted, {}).get("failed") for counted in COUNTS]
+
+
 @pytest.mark.parametrize("isolate", ["off", "items"])
 def test_retry_of_a_killed_job_runs_everything_that_its_output_lacks(workplace, isolate):
     """Also what had failed before; `run` only goes on."""
@@ -145,7 +159,8 @@ def test_retry_of_a_killed_job_runs_everything_that_its_output_lacks(workplace, 
         wait_until(lambda ran=before: "006.txt" in ran_since(workplace, ran), "the others have run")
         pid = workplace.recorded("run")[-1]["pid"]
         job_id = workplace.job_ids()[-1]
-        wait_until(lambda one=job_id: "1 failed" in workplace.command("status", one).stdout, "one has failed")
+        wait_until(lambda one=job_id: has_failed(workplace, one), "one has failed")
+        assert "1 failed" in workplace.command("status", job_id).stdout
         running.kill(pid)
         last = retry(workplace, job_id, BAD="") if verb == "retry" else job.run(BAD="")
         if left == 0:
@@ -174,13 +189,7 @@ def test_what_has_failed_runs_again_while_the_job_runs(workplace, isolate):
     settings = {"isolate": isolate, "mini_batch_size": 2, "run_max_try": 1, "process_count_per_node": 2}
     running = workplace.job(RUNNING, **settings, run_invocation_timeout=600).start()
     (job_id,) = wait_until(workplace.job_ids, "a job")
-
-    def counts():
-        progress = json.loads(workplace.command("status", job_id, "--json").stdout)["progress"] or {}
-        mini_batches = progress.get("mini_batches", {})
-        return mini_batches.get("succeeded", 0) + mini_batches.get("failed", 0)
-
-    wait_until(lambda: counts() == 3, "all but one have ended")
+    wait_until(lambda: ended_mini_batches(workplace, job_id) == 3, "all but one have ended")
     go(workplace, "mended")
     before = len(workplace.recorded("run"))
     ended = workplace.command("retry", job_id, "--json")
@@ -188,7 +197,7 @@ def test_what_has_failed_runs_again_while_the_job_runs(workplace, isolate):
     assert f"job {job_id} runs what has failed so far again" in ended.stderr
     again = {"000.txt", "003.txt"} if isolate == "items" else {"000.txt", "001.txt", "002.txt", "003.txt"}
     wait_until(lambda: ran_since(workplace, before) == again, "they run")
-    wait_until(lambda: counts() == 3, "they have ended")
+    wait_until(lambda: ended_mini_batches(workplace, job_id) == 3, "they have ended")
     go(workplace)
     last = running.wait()
     assert (last.lines, last.items, last.mini_batches) == (file_names(8), (8, 8, 0), (4, 4, 0))
@@ -324,37 +333,6 @@ def test_output_that_is_changed_while_a_round_runs_is_kept(workplace, number):
     assert kept(workplace, last, 1) == "by hand"
 
 
-def test_status_lists_the_rounds_of_a_job_that_runs(workplace):
-    workplace.data(8)
-    first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 007.txt")
-    running, pid = held(workplace, first.job_id, "007.txt")
-    listed = ["  round 1 ran the job: 6 of 8 items succeeded", "  round 2 ran 2 rejected items again: "]
-
-    def rounds():
-        lines = workplace.command("status", first.job_id).stdout.splitlines()
-        return [line for line in lines if line.startswith("  round")]
-
-    now = wait_until(rounds, "the round is shown")
-    assert [line.startswith(told) for line, told in zip(now, listed, strict=True)] == [True, True], now
-    running.kill(pid)
-    interrupted = workplace.command("status", first.job_id).stdout
-    assert "  round 2 ran 2 rejected items again, and was interrupted: " in interrupted, interrupted
-    assert f"continue with: gristmill retry {first.job_id}" in interrupted
-    last = retry(workplace, first.job_id, BAD="")
-    told = [told | dict.fromkeys(COUNTS) for told in last.result["rounds"]]
-    nothing = dict.fromkeys(("failed", "rejected", "unfinished"), 0)
-    plain = {"goes_on": False, "has_other_script": False} | nothing | dict.fromkeys(COUNTS)
-    times = [told.pop("at") for told in told[1:]]
-    assert times == sorted(times)
-    assert told == [
-        {**plain, "state": "Completed"},
-        {**plain, "state": None, "rejected": 2},
-        {**plain, "state": "Completed", "goes_on": True},
-    ]
-    lines = workplace.command("status", first.job_id).stdout
-    assert "round 2 ran 2 rejected items again, and was interrupted: " in lines
-
-
 def test_mended_job_is_reused_while_its_output_is_there(workplace):
     workplace.data(8)
     job = workplace.job(FILES, **SETTINGS, allow_reuse=True)
@@ -389,10 +367,18 @@ def held(workplace, job_id, name):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
-def test_stopped_round_continues(workplace, number):
+def test_status_lists_the_rounds_of_a_job_and_a_stopped_one_continues(workplace, number):
     workplace.data(12)
     first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt 006.txt 009.txt")
     running, pid = held(workplace, first.job_id, "009.txt")
+    listed = ["  round 1 ran the job: 9 of 12 items succeeded", "  round 2 ran 3 rejected items again: "]
+
+    def rounds():
+        lines = workplace.command("status", first.job_id).stdout.splitlines()
+        return [line for line in lines if line.startswith("  round")]
+
+    now = wait_until(rounds, "the round is shown")
+    assert [line.startswith(told) for line, told in zip(now, listed, strict=True)] == [True, True], now
     if number == signal.SIGINT:
         running.send(number)
         assert running.wait().state == "Canceled"
@@ -413,12 +399,29 @@ def test_stopped_round_continues(workplace, number):
         assert items["failed"] == 0 and not (first.logs / "job_result.txt").exists(), "it told of the round before"
         said = f"job {first.job_id} has no rejects, and {left} item{' has' if left == 1 else 's have'} not ended"
         assert said in rejects.stderr
+        interrupted = workplace.command("status", first.job_id).stdout
+        assert "  round 2 ran 3 rejected items again, and was interrupted: " in interrupted, interrupted
+        assert f"continue with: gristmill retry {first.job_id}" in interrupted
     before = len(workplace.recorded("run"))
     last = retry(workplace, first.job_id, BAD="")
     assert (last.lines, last.items) == (file_names(12), (12, 12, 0))
     assert len(workplace.job_ids()) == 1
     again = ran_since(workplace, before)
     assert "009.txt" in again and again <= {"002.txt", "006.txt", "009.txt"}, "what is in the output does not run"
+    if number == signal.SIGINT:
+        return
+    told = [told | dict.fromkeys(COUNTS) for told in last.result["rounds"]]
+    nothing = dict.fromkeys(("failed", "rejected", "unfinished"), 0)
+    plain = {"goes_on": False, "has_other_script": False} | nothing | dict.fromkeys(COUNTS)
+    times = [told.pop("at") for told in told[1:]]
+    assert times == sorted(times)
+    assert told == [
+        {**plain, "state": "Completed"},
+        {**plain, "state": None, "rejected": 3},
+        {**plain, "state": "Completed", "goes_on": True},
+    ]
+    lines = workplace.command("status", first.job_id).stdout
+    assert "round 2 ran 3 rejected items again, and was interrupted: " in lines
 
 
 LARGE = FILES.replace('    record("run"', '    record("import")\n        record("run"').replace(
@@ -510,31 +513,24 @@ def test_script_of_another_folder(workplace):
     assert again.lines == file_names(8, without=[2, 6])
 
 
-def test_setting_that_a_retry_cannot_change_is_refused_with_a_remedy(workplace):
-    refused = workplace.command("retry", "job", "--separate", "--set", "environment_variables.BAD=1")
-    assert refused.exit_status == 2, str(refused)
-    assert "to change another key, start a new job: gristmill run JOB_FILE --set KEY=VALUE" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    "of, script, said",
-    [
-        ((), "def run(files) return files\n", "entry.py:1: "),
-        (("--mini-batch", "0"), "def run(files) return files\n", "entry.py:1: "),
-        ((), "import helper\ndef run(files): return files\n", "helper.py:1: "),
-        (("--source-directory", "mended"), "def run(files) return files\n", "mended/entry.py:1: "),
-    ],
-)
-def test_script_is_checked_as_before_a_run(workplace, of, script, said):
+def test_script_is_checked_as_before_a_run(workplace):
     workplace.data(4)
     first = workplace.job(FILES, **SETTINGS).run(BAD="002.txt")
-    folder = "mended" if "--source-directory" in of else "code"
-    workplace.write({f"{folder}/entry.py": script, "code/helper.py": "def (\n"})
-    assert said in refused(workplace, "retry", first.job_id, *of)
-    ended = workplace.command("retry", first.job_id, *of, "--json")
-    assert ended.exit_status == 2 and json.loads(ended.stdout)["valid"] is False, str(ended)
-    assert workplace.job_ids() == [first.job_id], "no job was made"
-    assert workplace.command("status", first.job_id).stdout.count("completed") == 1, "the job is as it was"
+    broken, entry = "def run(files) return files\n", workplace.folder / "code/entry.py"
+    whole = entry.read_text()
+    workplace.write({"mended/entry.py": broken, "code/helper.py": "def (\n"})
+    for script, of, said in [
+        (broken, (), "entry.py:1: "),
+        (broken, ("--mini-batch", "0"), "entry.py:1: "),
+        ("import helper\ndef run(files): return files\n", (), "helper.py:1: "),
+        (whole, ("--source-directory", "mended"), "mended/entry.py:1: "),
+    ]:
+        entry.write_text(script)
+        assert said in refused(workplace, "retry", first.job_id, *of)
+        ended = workplace.command("retry", first.job_id, *of, "--json")
+        assert ended.exit_status == 2 and json.loads(ended.stdout)["valid"] is False, str(ended)
+        assert workplace.job_ids() == [first.job_id], "no job was made"
+        assert workplace.command("status", first.job_id).stdout.count("completed") == 1, "the job is as it was"
 
 
 ROWS = 400
@@ -582,22 +578,6 @@ def test_output_of_the_last_round_is_that_of_a_table_without_bad_rows(workplace,
     check_same_output(third.output, clean.output)
 
 
-def test_corrected_file_is_read_as_it_is_now(workplace):
-    workplace.data(4)
-    script = """
-        def run(files):
-            texts = [open(file).read() for file in files]
-            if any("broken" in text for text in texts):
-                raise ValueError("broken")
-            return texts
-    """
-    workplace.write({"data/002.txt": "broken"})
-    first = workplace.job(script, **SETTINGS).run()
-    assert first.items == (4, 3, 1)
-    workplace.write({"data/002.txt": "whole"})
-    assert retry(workplace, first.job_id).lines[2] == "whole"
-
-
 def test_impossible_rounds_are_refused(workplace):
     workplace.data(4)
     job = workplace.job(FILES, **SETTINGS)
@@ -619,16 +599,22 @@ def test_impossible_rounds_are_refused(workplace):
     running.kill(pid)
     line = refused(workplace, "retry", running_id, "--separate")
     assert "has not ended; continue with: gristmill retry" in line
+    setting = workplace.command("retry", running_id, "--separate", "--set", "environment_variables.BAD=1")
+    assert setting.exit_status == 2, str(setting)
+    assert "to change another key, start a new job: gristmill run JOB_FILE --set KEY=VALUE" in setting.stderr
 
 
-def test_removed_files_fail_alone(workplace):
+def test_corrected_file_is_read_as_it_is_now_and_removed_files_fail_alone(workplace):
     workplace.data(8)
-    script = FILES.replace("return names", "return [name for name, file in zip(names, files) if open(file)]")
+    script = FILES.replace("return names", "return [open(file).read() for file in files]")
     first = workplace.job(script, **SETTINGS).run(BAD="002.txt 005.txt 006.txt")
+    assert first.items == (8, 5, 3)
+    workplace.write({"data/002.txt": "whole"})
     for name in ("001.txt", "005.txt"):
         (workplace.folder / "data" / name).unlink()
     last = retry(workplace, first.job_id, BAD="")
-    assert last.lines == file_names(8, without=[5]), "001.txt has its row, and does not run again"
+    expected = ["000", "001", "whole", "003", "004", "006", "007"]
+    assert last.lines == expected, "001.txt has its row, and does not run again"
     assert "005.txt" in last.log("rejects.csv") and "FileNotFoundError" in last.log("rejects.csv")
 
 

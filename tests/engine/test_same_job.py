@@ -47,10 +47,10 @@ def test_finished_job_that_is_not_reused_says_why(workplace):
     """In one line: which file, key or input differs, or what has become of its output."""
     workplace.data(2)
     workplace.write({"code/helper.py": "X = 1\n"})
+    changed = "import helper\ndef run(files): return list(files)"
 
-    def run(**settings):
-        job = workplace.job("import helper\ndef run(files): return files", allow_reuse=True, **settings)
-        ended = job.run()
+    def run(script="import helper\ndef run(files): return files", **settings):
+        ended = workplace.job(script, allow_reuse=True, **settings).run()
         lines = [line for line in ended.stderr.splitlines() if "this is a new job" in line]
         return ended, lines
 
@@ -60,18 +60,24 @@ def test_finished_job_that_is_not_reused_says_why(workplace):
     workplace.write({"code/helper.py": "X = 2\n"})
     second, said = run()
     assert said == [f"job {first.job_id} has completed, and this is a new job, because helper.py has changed"]
-    third, said = run(mini_batch_size=2)
+    workplace.write({"code/entry.py": "import helper\ndef run(files): return ["})
+    rejected = workplace.command("run", "job.yaml")
+    assert rejected.exit_status == 2
+    assert len(rejected.stderr.splitlines()) == 1, "a job that does not begin has no reason to be new"
+    edited, said = run(changed)
+    assert said == [f"job {second.job_id} has completed, and this is a new job, because entry.py has changed"]
+    third, said = run(changed, mini_batch_size=2)
     assert said == [
-        f"job {second.job_id} has completed, and this is a new job, because "
+        f"job {edited.job_id} has completed, and this is a new job, because "
         'mini_batch_size is "2 files" and was "1 files"'
     ]
     os.utime(workplace.folder / "data" / "001.txt", (1, 1))
-    fourth, said = run(mini_batch_size=2)
+    fourth, said = run(changed, mini_batch_size=2)
     assert said == [
         f"job {third.job_id} has completed, and this is a new job, because the files of input data have changed"
     ]
     (workplace.folder / "output" / "rows.txt").unlink()
-    _, said = run(mini_batch_size=2)
+    _, said = run(changed, mini_batch_size=2)
     assert (
         len(said) == 1 and f"job {fourth.job_id} " in said[0] and "rows.txt is missing, or was changed since" in said[0]
     )
@@ -84,18 +90,6 @@ def test_failed_job_of_the_same_script_is_named(workplace):
     failed = job.run(expect=42, FAIL="1")
     ended = job.run()
     assert f"job {failed.job_id} has failures, and this is a new job; `gristmill retry" in ended.stderr, str(ended)
-
-
-def test_rejected_script_is_no_earlier_job(workplace):
-    workplace.data(1)
-    job = workplace.job("def run(files): return files", allow_reuse=True)
-    job.run()
-    workplace.write({"code/entry.py": "def run(files): return ["})
-    rejected = workplace.command("run", job.file)
-    assert rejected.exit_status == 2
-    assert len(rejected.stderr.splitlines()) == 1, "a job that does not begin has no reason to be new"
-    workplace.write({"code/entry.py": "def run(files): return list(files)"})
-    assert "entry.py has changed" in job.run().stderr
 
 
 def test_retry_with_a_changed_script_says_so_and_is_never_reused(workplace):

@@ -19,7 +19,7 @@ def with_library(workplace, text, name="pandas"):
     return {"PYTHONPATH": str(workplace.folder / "libraries")}
 
 
-def test_forked_processes_differ_as_started_ones_do(workplace):
+def test_forked_processes_differ_as_started_ones_do_and_see_their_gpus(workplace):
     workplace.data(8)
     script = """
         import os, random, tempfile
@@ -32,6 +32,7 @@ def test_forked_processes_differ_as_started_ones_do(workplace):
                 shown = [one for one in file.read().split(chr(0)) if one.startswith("GRISTMILL_PROCESS=")]
             record(
                 "init", random=[random.random(), float(numpy.random.random())], folder=os.getcwd(), parent=os.getppid(),
+                gpu=os.getenv("CUDA_VISIBLE_DEVICES"),
                 session=os.getsid(0), marker=os.getenv("GRISTMILL_PROCESS"), shown=shown, descriptors=sorted(
                     name for name in os.listdir("/proc/self/fd") if int(name) < 4000),
             )
@@ -40,9 +41,10 @@ def test_forked_processes_differ_as_started_ones_do(workplace):
         def run(files):
             return pd.DataFrame({"name": [os.path.basename(file) for file in files]})
     """
-    ended = workplace.job(script, process_count_per_node=2).run()
+    ended = workplace.job(script, process_count_per_node=2).run(AZ_BATCHAI_GPU_COUNT_FOUND="2")
     assert "imported numpy, pandas once for all processes" in ended.log(MAIN)
     one, other = workplace.recorded("init")
+    assert {one["gpu"], other["gpu"]} == {"0", "1"}
     for fact in (one, other):
         assert fact["session"] == fact["pid"]
         assert fact["shown"] == [f"GRISTMILL_PROCESS={fact['marker']}"]
@@ -119,6 +121,7 @@ USELESS = {
         "import threading, time; threading.Thread(target=time.sleep, args=[1000], daemon=True).start()",
         "they start threads",
     ),
+    "takes too long": ("import time; time.sleep(1000)", f"{ITSELF}: the imports of the template take too long"),
 }
 
 
@@ -210,28 +213,3 @@ def test_interrupt_does_not_wait_for_the_template(workplace):
     ended = running.wait()
     assert ended.exit_status == CANCELED
     assert "take too long" not in ended.log(MAIN)
-
-
-def test_template_that_takes_too_long_is_given_up(workplace):
-    workplace.data(2)
-    script = "import pandas\ndef run(files): return files"
-    ended = workplace.job(script, process_count_per_node=2).run(**with_library(workplace, SLOW))
-    assert ended.mini_batches == (2, 2, 0)
-    assert f"{ITSELF}: the imports of the template take too long" in ended.log(MAIN)
-
-
-def test_forked_processes_see_the_gpu_that_they_are_assigned(workplace):
-    workplace.data(2)
-    script = """
-        import os
-        import pandas
-        from recorder import record, recorded, wait_for
-        def init():
-            record("init", gpu=os.getenv("CUDA_VISIBLE_DEVICES"))
-            wait_for(lambda: len(recorded("init")) == 2)
-        def run(files):
-            return files
-    """
-    ended = workplace.job(script, process_count_per_node=2).run(AZ_BATCHAI_GPU_COUNT_FOUND="2")
-    assert sorted(fact["gpu"] for fact in workplace.recorded("init")) == ["0", "1"]
-    assert ONCE in ended.log(MAIN)

@@ -4,6 +4,7 @@ import json
 import re
 
 from harness import file_names, go, wait_until
+from progress_files import progress_of
 
 COUNTS = """
     import os
@@ -69,10 +70,11 @@ def test_status_counts_replaced_processes(workplace):
     running = workplace.job(script, process_max_runs=1).start()
     running.wait_for_record("run", 3)
     (job_id,) = workplace.job_ids()
-    note = "  note: 3 processes were replaced: 3 after process_max_runs\n"
-    wait_until(lambda: note in workplace.command("status", job_id).stdout, "the status counts them")
+    note = "3 processes were replaced: 3 after process_max_runs"
+    wait_until(lambda: progress_of(workplace, job_id).get("notes") == [note], "the progress counts them")
+    assert f"  note: {note}\n" in workplace.command("status", job_id).stdout
     status = json.loads(workplace.command("status", job_id, "--json").stdout)
-    assert status["progress"]["notes"] == [note.removeprefix("  note: ").strip()]
+    assert status["progress"]["notes"] == [note]
     go(workplace)
     assert running.wait().exit_status == 0
 

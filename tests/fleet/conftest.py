@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from components import Components
-from faulty_fleet import GatedFleet, undisturbed
+from faulty_fleet import GatedFleet
 from harness import Workplace
 from targets import KINDS, Target, lend
 
@@ -27,13 +26,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def fleet(request: pytest.FixtureRequest, workplace: Workplace, components: Components) -> Iterator[GatedFleet]:
-    fleet = GatedFleet(request.param, workplace, components)
+def fleet(
+    request: pytest.FixtureRequest,
+    workplace: Workplace,
+    components: Components,
+    record_property: Callable[[str, object], None],
+) -> Iterator[GatedFleet]:
+    fleet = GatedFleet(request.param, workplace, components, record_property)
     yield fleet
     fleet.close()
-
-
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> bytes:
-    """The output of the job of a fleet without faults."""
-    return undisturbed(tmp_path_factory.mktemp("undisturbed"), executable)

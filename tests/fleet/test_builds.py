@@ -10,20 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import Workplace, go, wait_until
+from harness import HOLDS, Workplace, file_names, go, wait_until
 from scrape import Role
 from targets import Target
 
-SCRIPT = """
-    import os
-    from recorder import record, recorded, wait_for
-    def run(files):
-        [name] = map(os.path.basename, files)
-        record("run", file=name)
-        if name == "000.txt":
-            wait_for(lambda: recorded("go"))
-        return [name]
-"""
 FILES = 40
 
 
@@ -61,8 +51,9 @@ def test_every_view_shows_a_fleet_of_two_builds_and_a_roll_out_loses_nothing(
 ) -> None:
     own, theirs = named(workplace.executable), named(other)
     workplace.data(FILES)
-    job = workplace.job(SCRIPT, mini_batch_size=1, run_invocation_timeout=600, speculation=False)
-    job_id = sqlite.enqueue(job)
+    job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600, speculation=False))
+    # The last mini-batch is held.
+    workplace.environment["HOLD"] = file_names(FILES)[-1]
     old = Role(sqlite, "reducer"), Role(sqlite, "worker", "--process-count", 2)
     assert all(role.scrape().value("gristmill_build_info", build=own) == 1 for role in old)
     old[1].running.wait_for_record("run")
@@ -85,7 +76,7 @@ def test_every_view_shows_a_fleet_of_two_builds_and_a_roll_out_loses_nothing(
     for role in old:
         role.running.process.send_signal(signal.SIGTERM)
     go(workplace)
-    assert sqlite.lines(job_id) == sorted(f"{number:03}.txt" for number in range(FILES))
+    assert sqlite.lines(job_id) == file_names(FILES)
     for role in old:
         assert role.running.wait().exit_status == 0
     wait_until(lambda: theirs in check_of_builds(sqlite)["message"], "the remaining build", 30)
@@ -93,7 +84,7 @@ def test_every_view_shows_a_fleet_of_two_builds_and_a_roll_out_loses_nothing(
 
 def test_job_of_another_format_is_left_to_builds_that_can_read_it(workplace: Workplace, sqlite: Target) -> None:
     workplace.data(4)
-    job = workplace.job(SCRIPT, mini_batch_size=1)
+    job = workplace.job("def run(files): return files")
     job_id = sqlite.enqueue(job)
     spec = sqlite.folder / "store" / "jobs" / job_id / "spec.json"
     written = spec.read_text()
@@ -101,9 +92,7 @@ def test_job_of_another_format_is_left_to_builds_that_can_read_it(workplace: Wor
     refused = sqlite.command("status", job_id)
     assert refused.exit_status == 1 and "has format 2, and this build reads format 1" in refused.stderr, str(refused)
     reducer, worker = sqlite.reducer(), sqlite.worker("--process-count", 1)
-    go(workplace)
-    other = sqlite.enqueue(workplace.job(SCRIPT, mini_batch_size=1))
-    assert len(sqlite.lines(other)) == 4, "the jobs that they can read go on"
+    assert len(sqlite.lines(sqlite.enqueue(job))) == 4, "the jobs that they can read go on"
     assert not (spec.parent / "result.json").exists()
     spec.write_text(written)
     assert len(sqlite.lines(job_id)) == 4

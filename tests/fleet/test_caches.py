@@ -46,19 +46,17 @@ def test_least_recently_used_entry_is_evicted_unless_a_job_uses_it(workplace, sq
     assert used.exists() and last.exists(), "that of the running job is older"
     go(workplace)
     sqlite.wait_for_end(waiting)
-    worker.send(signal.SIGTERM)
-    ended = worker.wait()
+    ended = worker.stop()
     evicted = [line for line in ended.stderr.splitlines() if "evicted the copy of a side input" in line]
     assert evicted and "the caches would exceed 2.44 MB" in evicted[0] and "last used" in evicted[0], str(ended)
 
 
 def test_entries_older_than_the_cache_age_are_evicted(workplace, sqlite):
     workplace.data(1)
+    workplace.add_conda_tool()
     sqlite.reducer()
     sqlite.worker("--cache-age", "3s")
-    package = write_wheel(workplace.folder, "tiny_package", "VALUE = 1")
-    workplace.write({"requirements.txt": f"{package}\n"})
-    sqlite.wait_for_end(sqlite.enqueue(job(workplace, 0, environment="requirements.txt")))
+    sqlite.wait_for_end(sqlite.enqueue(job(workplace, 0, environment="env.yml")))
     kinds = ("side-inputs", "snapshots", "environments")
     assert all(caches(workplace, kind) for kind in kinds)
     wait_until(lambda: not any(caches(workplace, kind) for kind in kinds), "the evictions")
@@ -95,8 +93,7 @@ def test_files_of_scripts_are_evicted_once_their_job_has_ended(workplace, sqlite
     assert Path(kept["path"]).exists() and second.exists()
     go(workplace)
     assert sqlite.lines(running) == ["1048576"]
-    worker.send(signal.SIGTERM)
-    ended = worker.wait()
+    ended = worker.stop()
     assert "evicted the files of a script in" in ended.stderr, str(ended)
 
 
@@ -132,20 +129,12 @@ def test_jobs_and_workers_share_entries(workplace, sqlite):
 def test_killed_worker_leaves_no_partial_environment(workplace, sqlite):
     """The next worker ends the process that still writes to the environment, and creates it again."""
     workplace.data(1)
-    workplace.write(
-        {
-            "bin/micromamba": """\
-                #!/bin/sh
-                [ "$1" != --version ] || exit 0
-                while [ "$1" != --prefix ]; do shift; done
-                mkdir -p "$2/bin"
-                if [ ! -e "$MARK" ]; then touch "$2/half"; sleep 600 & echo $! > "$MARK"; wait; fi
-                exec "$REAL" -m venv --without-pip "$2"
-            """,
-            "env.yml": "dependencies: [python=3.11, libgdal=3.8]\n",
-        }
-    )
-    (workplace.folder / "bin/micromamba").chmod(0o755)
+    workplace.add_conda_tool()
+    tool = workplace.folder / "bin/micromamba"
+    first = """mkdir -p "$2/bin"
+if [ ! -e "$MARK" ]; then touch "$2/half"; sleep 600 & echo $! > "$MARK"; wait; fi
+exec """
+    tool.write_text(tool.read_text().replace("exec ", first))
     mark = workplace.folder / "begun"
     script = """
         import os, sys
@@ -153,9 +142,7 @@ def test_killed_worker_leaves_no_partial_environment(workplace, sqlite):
             return [str(os.path.exists(os.path.join(sys.prefix, "half")))]
     """
     job_id = sqlite.enqueue(workplace.job(script, environment="env.yml"))
-    real = workplace.environment["GRISTMILL_PYTHON"]
-    variables = {"PATH": f"{workplace.folder}/bin:{os.environ['PATH']}", "MARK": str(mark), "REAL": real}
-    variables["GRISTMILL_LEASE_SECONDS"] = "3"
+    variables = {"MARK": str(mark), "GRISTMILL_LEASE_SECONDS": "3"}
     sqlite.reducer()
     worker = sqlite.worker(**variables)
     pid = int(wait_until(lambda: mark.exists() and mark.read_text().strip(), "an environment that is half created"))

@@ -1,7 +1,6 @@
 """`gristmill clean --target`: removes ended jobs of a store by age, state, name and size, and never an open one."""
 
 import json
-import signal
 
 from harness import next_second
 
@@ -22,8 +21,7 @@ def jobs_of(workplace, target):
         target.wait_for_end(ended[name], state)
         next_second()
     for role in roles:
-        role.send(signal.SIGTERM)
-        role.wait()
+        role.stop()
     job = workplace.job(RETURN, name="open", file="open.yaml", output="open")
     return {**ended, "open": target.enqueue(job)}
 

@@ -125,7 +125,7 @@ class Cut:
 
 
 @pytest.mark.parametrize("fleet", ["sqs", "rabbitmq"], indirect=True)
-def test_reducers_lose_the_store_in_turns(fleet, reference, record_property):
+def test_reducers_lose_the_store_in_turns(fleet):
     """Each of two reducers is alone with the store for a while, and each comes back to a ledger that has grown."""
     _, reducer = fleet.start()
     reducer.kill()
@@ -138,15 +138,15 @@ def test_reducers_lose_the_store_in_turns(fleet, reference, record_property):
         fleet.wait_for_runs(min(fleet.runs() + COUNT // 10, COUNT - 1))
     for cut in cuts:
         cut.is_cut = False
-    fleet.end(reference, record_property)
+    fleet.end()
 
 
 @pytest.mark.parametrize("fleet", ["sqs", "rabbitmq"], indirect=True)
-def test_reducer_cut_off_from_the_queue_alone_comes_back(fleet, reference, record_property):
+def test_reducer_cut_off_from_the_queue_alone_comes_back(fleet):
     """It still reaches the store. The other reducer commits meanwhile, until the first one is alone at the end."""
     proxy, far = fleet.way_to_queue()
     # There are results while the network is cut.
-    fleet.workplace.environment["SLEEP"] = "0.04"
+    fleet.workplace.environment["SLEEP"] = "0.08"
     _, near = fleet.start()
     cut_off = fleet.role("reducer", **far)
     for _ in range(3):
@@ -159,7 +159,7 @@ def test_reducer_cut_off_from_the_queue_alone_comes_back(fleet, reference, recor
     assert cut_off.process.poll() is None, "the reducer keeps running without its queue"
     near.kill()
     assert fleet.committed() < COUNT - 1, "nothing is left for the first one"
-    fleet.end(reference, record_property)
+    fleet.end()
 
 
 NEEDS_ZONE_B = """

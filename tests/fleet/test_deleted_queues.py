@@ -13,24 +13,14 @@ TARGETS = ["sqs", "rabbitmq"]
 COUNT = 40
 
 
-def remove(target, queue: str, sqs_call: str, resource: str) -> None:
-    """Calls SQS for a queue, or deletes the resource of the queue at RabbitMQ."""
+def delete(target, queue: str) -> None:
+    """Deletes a queue, named without the prefix of the target."""
     name = f"{target.prefix}-{queue}"
     if target.kind == "sqs":
         sqs = target.components.client("sqs")
-        getattr(sqs, sqs_call)(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"])
+        sqs.delete_queue(QueueUrl=sqs.get_queue_url(QueueName=name)["QueueUrl"])
     else:
-        target.components.manage_rabbitmq(f"queues/%2f/{name}{resource}", "DELETE")
-
-
-def delete(target, queue: str) -> None:
-    """Deletes a queue, named without the prefix of the target."""
-    remove(target, queue, "delete_queue", "")
-
-
-def empty(target, queue: str) -> None:
-    """Removes the messages of a queue, named without the prefix of the target."""
-    remove(target, queue, "purge_queue", "/contents")
+        target.components.manage_rabbitmq(f"queues/%2f/{name}", "DELETE")
 
 
 def queue_of(target, job_id: str, part: str) -> str:
@@ -66,15 +56,14 @@ def test_messages_of_an_emptied_queue_are_published_again(workplace, target, par
     reducer = target.reducer()
     job_id, worker = begin(workplace, target)
     if part == "results":
-        reducer.send(signal.SIGTERM)
-        assert reducer.wait().exit_status == 0
+        reducer.stop()
         go(workplace)
         worker.wait_for_record("run", COUNT)
         wait_until(lambda: target.waiting("results") > 0, "results")
-        empty(target, queue_of(target, job_id, part))
+        target.purge(part)
         reducer = target.reducer()
     else:
-        empty(target, queue_of(target, job_id, part))
+        target.purge(part)
         go(workplace)
     assert target.lines(job_id) == file_names(COUNT)
     assert worker.process.poll() is None
@@ -115,12 +104,10 @@ def test_outcomes_of_a_deleted_queue_are_computed_again(workplace, target):
     kept = {fact["file"] for fact in workplace.recorded("run")}
 
     wait_until(lambda: target.committed(job_id) == len(kept), f"{len(kept)} committed mini-batches")
-    reducer.send(signal.SIGTERM)
-    assert reducer.wait().exit_status == 0
+    reducer.stop()
     go(workplace)
     worker.wait_for_record("run", COUNT)
-    worker.send(signal.SIGTERM)
-    assert worker.wait().exit_status == 0
+    worker.stop()
     assert target.waiting("results") > 0
     delete(target, queue_of(target, job_id, "results"))
     target.reducer()

@@ -36,32 +36,24 @@ GOES_ON = """
 """
 
 
-def worker_on_a_small_disk(workplace) -> Running:
+def worker_on_a_small_disk(workplace, sqlite) -> Running:
     """Starts a worker whose home and temporary files are on a disk of 16 megabytes. It logs into `worker.log`."""
     probe = "mkdir probe && mount -t tmpfs -o size=1m tmpfs probe"
     if subprocess.run(["unshare", "--mount", "sh", "-c", probe], cwd=workplace.folder, capture_output=True).returncode:
         pytest.skip("mounting needs privileges")
-    small = workplace.folder / "small"
+    small, script = workplace.folder / "small", workplace.folder / "on-small-disk"
     mount = 'mkdir -p small && mount -t tmpfs -o size=16m tmpfs small && mkdir small/tmp && exec "$0" "$@"'
-    command = ["unshare", "--mount", "sh", "-c", mount, str(workplace.executable)]
+    command = f"exec unshare --mount sh -c '{mount}' {workplace.executable}"
+    script.write_text(f'#!/bin/sh\n{command} "$@" 2>worker.log\n')
+    script.chmod(0o755)
     homes = {"GRISTMILL_HOME": str(small / "home"), "TMPDIR": str(small / "tmp")}
-    with (workplace.folder / "worker.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "worker", "--target", "sqlite", "--process-count", "3", "--node", "here"],
-            cwd=workplace.folder,
-            env={**workplace.environment, **homes},
-            stdout=subprocess.PIPE,
-            stderr=log,
-            bufsize=0,
-        )
-    workplace.started.append(process)
-    assert b"ready" in process.stdout.readline()
-    return Running(workplace, process)
+    with workplace.commands_by(script):
+        return sqlite.worker("--process-count", 3, "--node", "here", **homes)
 
 
 def test_job_that_begins_on_a_full_disk_waits_for_room_and_says_so(workplace, sqlite):
     sqlite.reducer()
-    worker = worker_on_a_small_disk(workplace)
+    worker = worker_on_a_small_disk(workplace, sqlite)
     # The disk as the worker sees it.
     filler = Path(f"/proc/{worker.process.pid}/root{workplace.folder}/small/filler")
     with pytest.raises(OSError, match="No space left"):
@@ -96,7 +88,7 @@ def test_job_that_begins_on_a_full_disk_waits_for_room_and_says_so(workplace, sq
 
 def test_job_goes_on_while_the_script_of_another_fills_the_disk(workplace, sqlite):
     sqlite.reducer()
-    worker_on_a_small_disk(workplace)
+    worker_on_a_small_disk(workplace, sqlite)
     neighbour = sqlite.enqueue(workplace.job_of_its_own("neighbour", 4, GOES_ON))
     wait_until(lambda: workplace.recorded("neighbour began"), "the neighbour")
     filler = sqlite.enqueue(workplace.job_of_its_own("filler", 1, FILLS))

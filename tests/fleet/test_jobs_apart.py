@@ -18,6 +18,7 @@ from harness import ERROR, INVALID, RECORDER, Workplace, as_user, is_alive, wait
 
 FOLDERS = {"snapshots": "theirs.py", "environments": "tiny_package.py", "side-inputs": "labels.txt"}
 """What the job of the other team has in each cache: the file that the hostile script looks for."""
+NO_ROWS = {"append_row_file_name": None, "output_action": "summary_only"}
 
 THEIRS = """
     import os, tiny_package
@@ -65,8 +66,7 @@ def test_script_cannot_change_what_other_jobs_run(workplace, sqlite):
     other, expected = theirs(workplace), ["mine good labels"]
     names = " ".join(f"{kind}/**/{name}" for kind, name in FOLDERS.items())
     variables = {"FLEET": str(workplace.home / "fleet"), "NAMES": names}
-    settings = {"append_row_file_name": None, "output_action": "summary_only"}
-    hostile = job(workplace, "hostile", CHANGES, environment_variables=variables, **settings)
+    hostile = job(workplace, "hostile", CHANGES, environment_variables=variables, **NO_ROWS)
     sqlite.reducer()
     worker = sqlite.worker(GRISTMILL_JOB_USERS="none")
     assert sqlite.lines(sqlite.enqueue(other)) == expected
@@ -74,8 +74,7 @@ def test_script_cannot_change_what_other_jobs_run(workplace, sqlite):
         sqlite.wait_for_end(sqlite.enqueue(hostile))
         assert len(workplace.recorded("changed")) == round_ * len(FOLDERS), workplace.recorded("refused")
         if round_ == 2:
-            worker.send(signal.SIGTERM)
-            assert worker.wait().exit_status == 0
+            worker.stop()
             worker = sqlite.worker(GRISTMILL_JOB_USERS="none")
         assert sqlite.lines(sqlite.enqueue(other)) == expected
     worker.send(signal.SIGTERM)
@@ -135,8 +134,7 @@ def test_script_finds_no_secret_of_its_worker(workplace, sqlite):
         "TEAM_KEY": "for scripts",
         "GRISTMILL_PASS_ENVIRONMENT": "RECORD,TEAM_*",
     }
-    settings = {"append_row_file_name": None, "output_action": "summary_only"}
-    spy = job(workplace, "spy", SPIES, environment_variables={"MODE": "spy"}, **settings)
+    spy = job(workplace, "spy", SPIES, environment_variables={"MODE": "spy"}, **NO_ROWS)
     before = os.umask(0)
     try:
         job_id = sqlite.enqueue(spy)
@@ -295,8 +293,7 @@ def test_job_cannot_reach_another_job(workplace, sqlite, users, rights):
         lambda: left.exists() and left.parents[2].stat().st_mode & 0o777 == 0o700, "no later job reaches its files"
     )
     assert not Path(held["home"]).exists(), "its home goes with the job"
-    worker.send(signal.SIGTERM)
-    assert worker.wait().exit_status == 0
+    worker.stop()
 
 
 PLANTS = """
@@ -331,8 +328,7 @@ def test_worker_follows_no_link_of_a_script(workplace, sqlite, users):
     sqlite.reducer()
     worker = sqlite.worker("--process-count", 1, **users)
     assert sqlite.lines(sqlite.enqueue(planting)) == ["ran"]
-    worker.send(signal.SIGTERM)
-    assert worker.wait().exit_status == 0
+    worker.stop()
     assert workplace.recorded("planted") == []
     objects = sqlite.objects()
     assert any(b"a log that arrives" in content for content in objects.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import threading
 import uuid
@@ -112,8 +111,7 @@ def greedy_beside_patient(workplace, sqlite, executable: Path, **greedy: object)
     output = sqlite.output(sqlite.wait_for_end(patient))
     assert output.decode() == "000.txt\n001.txt\n002.txt\n"
     assert len(workplace.recorded("patient began")) == 3, "no process of it was killed"
-    worker.send(signal.SIGTERM)
-    assert worker.wait().exit_status == 0
+    worker.stop()
     assert not list(GROUPS.rglob(f"gristmill-jobs-{worker.process.pid}")), "its groups are removed"
     (failed,) = result["failed_mini_batches"]
     return failed["error"]
@@ -194,5 +192,4 @@ def test_group_that_systemd_does_not_delegate_is_left_alone(workplace, sqlite):
         worker = worker_of(workplace, sqlite, executable)
         (own,) = (line[4:] for line in Path(f"/proc/{worker.process.pid}/cgroup").read_text().splitlines())
         assert own.startswith("test-") and not list((GROUPS / own).glob("*/")), "it creates no groups there"
-        worker.send(signal.SIGTERM)
-        worker.wait()
+        worker.stop()

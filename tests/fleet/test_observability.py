@@ -11,8 +11,8 @@ from typing import Any
 
 import promql_parser
 import pytest
-import ruamel.yaml
 
+from alarms import rules
 from harness import HOLDS, ROOT, Job, Workplace, file_names, go, wait_until
 from scrape import Role, Scrape
 from targets import Target
@@ -39,11 +39,9 @@ def job(workplace: Workplace) -> Job:
 
 def queries() -> Iterator[tuple[str, str]]:
     """Yields every expression of alerts and dashboard, with its title."""
-    rules = ruamel.yaml.YAML(typ="safe").load(ROOT / "infra/observability/alerts.yaml")
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            assert rule["annotations"].keys() == {"summary", "action", "runbook"}, rule["alert"]
-            yield rule["alert"], rule["expr"]
+    for rule in rules():
+        assert rule["annotations"].keys() == {"summary", "action", "runbook"}, rule["alert"]
+        yield rule["alert"], rule["expr"]
     dashboard = json.loads((ROOT / "infra/observability/grafana.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
@@ -146,22 +144,18 @@ def test_long_broker_outage_makes_a_role_unhealthy_until_it_ends(sqlite: Target,
     assert sqlite.lines(job_id) == file_names(40)
 
 
-def test_stopped_role_is_unhealthy(sqlite: Target) -> None:
-    worker = Role(sqlite, "worker")
-    worker.stop()
-    assert worker.health() == 1
-    worker.running.send(signal.SIGCONT)
-    wait_until(lambda: worker.health() == 0, "a healthy worker")
-
-
-def test_roles_have_no_endpoints_by_default(sqlite: Target) -> None:
+def test_roles_have_no_endpoints_by_default_and_a_stopped_role_is_unhealthy(sqlite: Target) -> None:
     unset = sqlite.workplace.command("health")
     assert unset.exit_status == 1 and "--listen" in unset.stderr, str(unset)
     wrong = sqlite.command("worker", GRISTMILL_LISTEN="everywhere")
     assert wrong.exit_status == 1 and "GRISTMILL_LISTEN" in wrong.stderr, str(wrong)
-    first = Role(sqlite, "worker")
-    taken = sqlite.command("worker", "--listen", first.url.removeprefix("http://"))
+    worker = Role(sqlite, "worker")
+    taken = sqlite.command("worker", "--listen", worker.url.removeprefix("http://"))
     assert taken.exit_status == 1 and "choose another" in taken.stderr, str(taken)
+    worker.stop()
+    assert worker.health() == 1
+    worker.running.send(signal.SIGCONT)
+    wait_until(lambda: worker.health() == 0, "a healthy worker")
 
 
 # ---- logs -------------------------------------------------------------------------------------------------------

@@ -28,16 +28,17 @@ def python(workplace, text):
     return json.loads(ended.stdout)
 
 
-def test_function_runs_on_a_target(target, workplace):
+def test_functions_changed_functions_and_steps_run_on_a_target(target, workplace):
     target.reducer()
     target.worker()
+    (workplace.folder / "score.py").write_text("def run(files): return [open(file).read() for file in files]")
+    (workplace.folder / "a.txt").write_text("one")
     text = """
-        import gristmill, json, time
+        import gristmill, json
         def invert(items):
             return [1 / item for item in items]
-        numbers = list(range(-2, 8))
-        job = gristmill.submit(invert, inputs=numbers, mini_batch_size=2, target=NAME, output="out/out.parquet",
-                               error_threshold=-1, isolate="off")
+        job = gristmill.submit(invert, inputs=list(range(-2, 8)), mini_batch_size=2, target=NAME,
+                               output="out/out.parquet", error_threshold=-1, isolate="off")
         job.wait(timeout=120, progress=False)
         found = gristmill.attach(job.id, target=NAME)
         same = [one.id for one in gristmill.jobs(NAME, name="invert")]
@@ -46,33 +47,30 @@ def test_function_runs_on_a_target(target, workplace):
             waiting.wait(timeout=120, progress=False)
         except gristmill.JobFailed as error:
             cause = error.cause, error.traceback
-        print(json.dumps([job.to_pandas()["value"].tolist(), [one["error"] for one in found.failures], same == [job.id],
-                          found.state, job.logs("job_result.txt") != "", cause, repr(found)]))
-    """
-    values, errors, same, state, has_log, cause, text = python(workplace, text.replace("NAME", repr(target.name)))
-    assert values == [-0.5, -1.0, *(1 / number for number in range(2, 8))]
-    assert errors == ["ZeroDivisionError"] and same and state == "Completed" and has_log
-    assert "exceeds error threshold 0" in cause[0] and "in invert" in cause[1]
-    assert f"target='{target.name}': Completed, 4 of 5 mini-batches succeeded, 1 failed" in text
+        first = [job.to_pandas()["value"].tolist(), [one["error"] for one in found.failures], same == [job.id],
+                 found.state, job.logs("job_result.txt") != "", cause, repr(found)]
 
-
-def test_changed_function_runs_the_rejects_of_a_target(target, workplace):
-    target.reducer()
-    target.worker()
-    text = """
-        import gristmill, json
-        def invert(items):
-            return [1 / item for item in items]
         settings = {"mini_batch_size": 1, "error_threshold": -1, "progress": False}
         job = gristmill.run(invert, inputs=[2, 0, 4], target=NAME, **settings)
         rejects = len(job.rejects)
         def invert(items):
             return [1 / item if item else 0 for item in items]
         retried = gristmill.attach(job.id, target=NAME).retry(function=invert, progress=False)
-        print(json.dumps([rejects, retried.rejects, retried.to_pandas()["value"].tolist()]))
+        changed = [rejects, retried.rejects, retried.to_pandas()["value"].tolist()]
+
+        config = gristmill.ParallelRunConfig(None, "score.py", 0, "append_row", NAME, 1)
+        job = gristmill.ParallelRunStep("score", config, inputs=["a.txt"], output="out/step").submit()
+        step = [job.target, open(job.wait(timeout=120, progress=False).output).read()]
+        print(json.dumps([first, changed, step]))
     """
-    found = python(workplace, text.replace("NAME", repr(target.name)))
-    assert found == [1, [], [0.5, 0.0, 0.25]]
+    first, changed, step = python(workplace, text.replace("NAME", repr(target.name)))
+    values, errors, same, state, has_log, cause, text = first
+    assert values == [-0.5, -1.0, *(1 / number for number in range(2, 8))]
+    assert errors == ["ZeroDivisionError"] and same and state == "Completed" and has_log
+    assert "exceeds error threshold 0" in cause[0] and "in invert" in cause[1]
+    assert f"target='{target.name}': Completed, 4 of 5 mini-batches succeeded, 1 failed" in text
+    assert changed == [1, [], [0.5, 0.0, 0.25]]
+    assert step == [target.name, "one\n"], "the target that its configuration names"
 
 
 @pytest.fixture
@@ -134,20 +132,6 @@ def test_default_output_is_in_the_store_of_other_machines(rabbitmq, workplace, e
     workplace.environment["AWS_ENDPOINT_URL"] = rabbitmq.settings["endpoint"]
     job, output, values = python(workplace, text)
     assert output.startswith(f"{rabbitmq.settings['store']}/jobs/{job}/output/") and values == [2, 4, 6]
-
-
-def test_step_runs_on_the_target_that_its_configuration_names(target, workplace):
-    target.reducer()
-    target.worker()
-    (workplace.folder / "score.py").write_text("def run(files): return [open(file).read() for file in files]")
-    (workplace.folder / "a.txt").write_text("one")
-    text = """
-        import gristmill, json
-        config = gristmill.ParallelRunConfig(None, "score.py", 0, "append_row", NAME, 1)
-        job = gristmill.ParallelRunStep("score", config, inputs=["a.txt"], output="out").submit()
-        print(json.dumps([job.target, open(job.wait(timeout=120, progress=False).output).read()]))
-    """
-    assert python(workplace, text.replace("NAME", repr(target.name))) == [target.name, "one\n"]
 
 
 def test_job_of_a_target_is_canceled_and_continued(sqlite, workplace):

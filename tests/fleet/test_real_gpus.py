@@ -14,10 +14,7 @@ import pytest
 from harness import file_names, wait_until
 
 HAS_GPU = bool(shutil.which("nvidia-smi")) and subprocess.run(["nvidia-smi", "-L"], capture_output=True).returncode == 0
-pytestmark = [
-    pytest.mark.skipif(not HAS_GPU, reason="this machine has no NVIDIA GPU"),
-    pytest.mark.xdist_group("gpu"),
-]
+pytestmark = [pytest.mark.skipif(not HAS_GPU, reason="this machine has no NVIDIA GPU"), pytest.mark.xdist_group("gpu")]
 MODULUS = 1_000_003
 
 

@@ -90,9 +90,9 @@ def test_quick_mini_batches_share_messages_while_workers_work(workplace, compone
 def test_mini_batches_of_rabbitmq_are_delivered_once_and_their_checkpoints_not_looked_for(
     workplace, components, rabbitmq
 ):
-    job = job_of_files(workplace, 5_000)
+    job = job_of_files(workplace, 2_500)
     result, counts, sums = counts_of_requests(rabbitmq, components, job, "before")
-    assert result["mini_batches"] == {"total": 5_000, "succeeded": 5_000, "failed": 0}
+    assert result["mini_batches"] == {"total": 2_500, "succeeded": 2_500, "failed": 0}
     # A mini-batch that the broker delivers again, as if a node had died, may cost a look for its checkpoints.
     rabbitmq.write()
     overview = rabbitmq.command("logs", result["job_id"], "job_result.txt", expect=0).stdout

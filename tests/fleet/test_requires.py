@@ -76,9 +76,7 @@ def test_worker_is_listed_while_it_runs(workplace, sqlite):
     state = json.loads(wait_until(lambda: (offers / "one").exists() and (offers / "one").read_text(), "the entry"))
     assert state["offer"]["labels"] == {"zone": "b", "gpu_model": "H200"}, "the flag takes precedence"
     assert state["offer"]["processors"] > 0 and state["offer"]["memory"] > 0, state
-    running.process.terminate()
-    ended = running.wait()
-    assert ended.exit_status == 0, str(ended)
+    ended = running.stop()
     assert "label gpu_model=H200, label zone=b" in ended.stdout, "it prints its offer"
     assert not (offers / "one").exists()
 

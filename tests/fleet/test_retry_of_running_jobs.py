@@ -87,9 +87,7 @@ def by_portal(target, job_id):
 
 
 @pytest.mark.parametrize(
-    ("target", "retry"),
-    [("rabbitmq", by_command), ("sqlite", by_command), ("sqs", by_portal)],
-    indirect=["target"],
+    ("target", "retry"), [("rabbitmq", by_command), ("sqlite", by_command), ("sqs", by_portal)], indirect=["target"]
 )
 def test_failed_mini_batches_run_again_while_others_run(workplace, target, retry):
     """Two reducers serve the job, and one of them publishes it."""

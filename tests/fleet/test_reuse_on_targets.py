@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from harness import RECORDS_ITS_FILES as ROWS
 from harness import go, next_second
 
-ROWS = """
-    import os
-    from recorder import record
-    def run(files):
-        record("run")
-        return [os.path.basename(file) for file in files]
-"""
 REUSED = "same script, settings and inputs (allow_reuse: false runs it again)"
 
 
@@ -60,7 +54,7 @@ def test_changed_job_runs_and_says_why(workplace, roles):
     settings = {"allow_reuse": True, "side_inputs": {"labels": "labels"}}
     last = roles.enqueue(workplace.job(ROWS, **settings))
     output = Path(roles.wait_for_end(last)["output"])
-    script = ROWS.replace("basename(file)", "basename(file).upper()")
+    script = ROWS.replace("return [name]", "return [name.upper()]")
     changes = [
         ("entry.py has changed", lambda: None),
         ("the files of input data have changed", lambda: workplace.write({"data/001.txt": "other"})),
@@ -109,14 +103,8 @@ def test_job_in_a_bucket_is_reused(workplace, sqs):
     s3 = sqs.components.client("s3")
     s3.put_object(Bucket=sqs.prefix, Key="in/a.txt", Body=b"a")
     url = f"s3://{sqs.prefix}"
-    script = """
-        from recorder import record
-        def run(files):
-            record("run")
-            return ["row"]
-    """
     inputs = [{"name": "data", "type": "file", "path": f"{url}/in/"}]
-    job = workplace.job(script, allow_reuse=True, inputs=inputs, output=f"{url}/out")
+    job = workplace.job(ROWS, allow_reuse=True, inputs=inputs, output=f"{url}/out")
     sqs.worker("--process-count", 1)
     sqs.reducer()
     first = sqs.enqueue(job)

@@ -70,6 +70,13 @@ class Pipeline:
     def call(self, name: str = "day-1", *options: str) -> subprocess.Popen[str]:
         return self.start("./run_once", name, "job.yaml", "--set", f"output=out/{name}", *options)
 
+    def held_call(self, position: int) -> subprocess.Popen[str]:
+        """Returns a call whose job holds this file."""
+        self.mark("hold", position)
+        called = self.call()
+        self.wait_until_held()
+        return called
+
     def ended(self, process: subprocess.Popen[str], status: int) -> str:
         printed, _ = process.communicate(timeout=120)
         assert process.returncode == status, printed
@@ -116,9 +123,7 @@ def test_failed_job_is_continued_and_a_completed_one_runs_nothing(pipeline):
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_signal_cancels_the_job_and_the_next_call_continues_it(pipeline, sent):
-    pipeline.mark("hold", 2)
-    called = pipeline.call()
-    pipeline.wait_until_held()
+    called = pipeline.held_call(2)
     # Airflow signals the whole group, the runner of GitHub the script.
     os.killpg(called.pid, sent) if sent == signal.SIGTERM else called.send_signal(sent)
     pipeline.ended(called, CANCELED)
@@ -131,9 +136,7 @@ def test_signal_cancels_the_job_and_the_next_call_continues_it(pipeline, sent):
 
 
 def test_killed_call_is_followed_by_the_next(pipeline):
-    pipeline.mark("hold", 0)
-    called = pipeline.call()
-    pipeline.wait_until_held()
+    called = pipeline.held_call(0)
     os.killpg(called.pid, signal.SIGKILL)
     called.communicate()
     wait_until(lambda: pipeline.state() == "Running", "a job that does not need its caller")
@@ -156,18 +159,8 @@ def test_calls_at_the_same_time_start_one_job(pipeline):
     assert len(json.loads(listed)) == 1
 
 
-def test_job_that_a_person_cancels_is_canceled(pipeline):
-    pipeline.mark("hold", 0)
-    called = pipeline.call()
-    pipeline.wait_until_held()
-    pipeline.target.command("cancel", "day-1", expect=0)
-    pipeline.ended(called, CANCELED)
-
-
 def test_job_that_cannot_start_is_told_apart(pipeline):
-    pipeline.mark("hold", 0)
-    called = pipeline.call()
-    pipeline.wait_until_held()
+    called = pipeline.held_call(0)
     assert '"exit_status":75' in pipeline.ended(pipeline.call("day-2", "--set", "output=out/day-1"), BUSY)
     go(pipeline.workplace)
     pipeline.ended(called, COMPLETED)

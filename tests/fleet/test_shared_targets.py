@@ -9,32 +9,24 @@ import pytest
 from harness import HOLDS, go, wait_until
 from portal_client import Portal
 
-ROWS = """
-    import os
-    def run(files):
-        return [os.path.basename(file) for file in files]
-"""
-
-
-def enqueue(target, job):
-    return target.command("enqueue", job.file)
+ROWS = "def run(files): return files"
 
 
 @pytest.mark.parametrize("target", ["sqlite", "sqs"], indirect=True)
 def test_open_job_keeps_its_output_for_itself(workplace, target):
     workplace.data(2)
-    first = workplace.job(ROWS, file="first.yaml", name="first", output="results", append_row_file_name="rows.txt")
-    same = workplace.job(ROWS, file="same.yaml", name="same", output="results", append_row_file_name="rows.txt")
-    other = workplace.job(ROWS, file="other.yaml", name="other", output="results", append_row_file_name="others.txt")
+
+    def job(name, rows="rows.txt"):
+        return workplace.job(ROWS, file=f"{name}.yaml", name=name, output="results", append_row_file_name=rows)
+
+    first, same, other = job("first"), job("same"), job("other", "others.txt")
     job_id = target.enqueue(first)
     for _ in range(2):
-        refused = enqueue(target, same)
+        refused = target.command("enqueue", same.file)
         assert refused.exit_status not in (0, 101), str(refused)
-        said = (
-            f"job {job_id} has not ended and writes the same output, {workplace.folder}/results/rows.txt; wait for it"
-        )
+        said = f"job {job_id} has not ended and writes the same output, {workplace.folder}/results/rows.txt; wait for"
         assert said in refused.stderr and f"gristmill cancel {job_id} --target {target.name}" in refused.stderr
-    assert enqueue(target, other).exit_status == 0
+    target.command("enqueue", other.file, expect=0)
     target.reducer()
     target.worker()
     target.wait_for_end(job_id)
@@ -45,13 +37,11 @@ def test_failed_job_is_not_continued_while_another_writes_its_output(workplace, 
     workplace.data(2)
     output = {"output": "results", "append_row_file_name": "rows.txt"}
     fails = workplace.job("def run(files): raise ValueError", name="fails", error_threshold=0, run_max_try=1, **output)
-    reducer = sqlite.reducer()
-    worker = sqlite.worker()
+    roles = [sqlite.reducer(), sqlite.worker()]
     failed = sqlite.enqueue(fails)
     sqlite.wait_for_end(failed, "Failed")
-    for role in (reducer, worker):
-        role.process.terminate()
-        role.wait()
+    for role in roles:
+        role.stop()
     job_id = sqlite.enqueue(workplace.job(ROWS, name="other", **output))
     refused = sqlite.command("retry", failed)
     assert refused.exit_status not in (0, 101), str(refused)

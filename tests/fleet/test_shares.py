@@ -176,7 +176,7 @@ def test_killed_worker_with_two_jobs_loses_nothing(workplace, target):
         assert result["mini_batches"]["failed"] == 0, json.dumps(result)
 
 
-JOBS = 20
+JOBS = 12
 COUNTS_ITS_SIBLINGS = """
     import os
     from pathlib import Path

@@ -60,8 +60,7 @@ def test_workers_can_start_first_and_reducers_last(workplace, target):
     assert target.queues() == []
     first = target.reducer()
     wait_until(lambda: target.committed(job_id), "the first commit")
-    first.send(signal.SIGTERM)
-    assert first.wait().exit_status == 0
+    first.stop()
     go(workplace)
     wait_until(lambda: len(workplace.recorded("run")) >= FILES, "every run")
     wait_until(lambda: "no reducer has been heard from" in (target.status(job_id)["hint"] or ""), "the silence")
@@ -71,9 +70,7 @@ def test_workers_can_start_first_and_reducers_last(workplace, target):
     runs = Counter(fact["file"] for fact in workplace.recorded("run"))
     assert runs == dict.fromkeys(file_names(FILES), 1), "a mini-batch ran twice"
     for worker in workers:
-        worker.send(signal.SIGTERM)
-        ended = worker.wait()
-        assert ended.exit_status == 0, str(ended)
+        worker.stop()
 
 
 def test_enqueue_prints_the_job_id_and_wait_follows_the_job(workplace, sqlite):
@@ -121,7 +118,8 @@ def test_flags_or_variables_define_a_target(workplace, sqlite):
 def test_two_jobs_at_once_share_two_workers(workplace, target):
     """The jobs have different scripts, timeouts and environments; the source of each travels."""
     workplace.data(12)
-    workplace.write({"requirements.txt": "# nothing\n", "side/model.txt": "forty-two"})
+    workplace.add_conda_tool()
+    workplace.write({"side/model.txt": "forty-two"})
     first = workplace.job(
         """
         import os, sys
@@ -135,7 +133,7 @@ def test_two_jobs_at_once_share_two_workers(workplace, target):
         entry_script="first.py",
         output="first",
         source_directory="code",
-        environment="requirements.txt",
+        environment="env.yml",
     )
     second = workplace.job(
         """
@@ -259,7 +257,7 @@ def silent_service():
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_unreachable_services_are_reported_in_one_line(workplace, sqs, silent_service):
+def test_unreachable_services_are_reported_in_one_line_and_doctor_goes_on(workplace, sqs, silent_service):
     workplace.data(1)
     job = workplace.job(ROWS)
     cases = [
@@ -273,10 +271,7 @@ def test_unreachable_services_are_reported_in_one_line(workplace, sqs, silent_se
         ({"queue": "sqlite:queues", "endpoint": "http://127.0.0.1:1"}, [" at http://127.0.0.1:1: "]),
         (
             {"queue": "sqlite:queues", "endpoint": silent_service},
-            [
-                f"its store cannot be used: no answer at {silent_service} within 30 s",
-                "no answer from its store yet",
-            ],
+            [f"its store cannot be used: no answer at {silent_service} within 30 s", "no answer from its store yet"],
         ),
     ]
     started = []
@@ -285,6 +280,8 @@ def test_unreachable_services_are_reported_in_one_line(workplace, sqs, silent_se
         (workplace.folder / "gristmill.toml").rename(workplace.folder / f"{number}.toml")
         # All at once, because each tries for a while.
         started.append(sqs.start("enqueue", job.file, GRISTMILL_CONFIG=str(workplace.folder / f"{number}.toml")))
+    # With the last settings, whose store is silent.
+    checking = sqs.start("doctor", "--create", "--json", GRISTMILL_CONFIG=str(workplace.folder / f"{number}.toml"))
     for running, (_, (part, *notices)) in zip(started, cases, strict=True):
         refused = running.wait()
         assert refused.exit_status == 1, str(refused)
@@ -292,11 +289,7 @@ def test_unreachable_services_are_reported_in_one_line(workplace, sqs, silent_se
         assert part in line, str(refused)
         assert [notice for notice in notices if notice in "\n".join(before)] == notices, str(refused)
         assert all("yet; still trying" in notice for notice in before), str(refused)
-
-
-def test_doctor_goes_on_without_a_store_that_is_silent(workplace, sqs, silent_service):
-    sqs.write(queue="sqlite:queues", endpoint=silent_service)
-    found = json.loads(sqs.command("doctor", "--create", "--json").stdout)["checks"]
+    found = json.loads(checking.wait().stdout)["checks"]
     states = {check["check"]: (check["state"], check["message"]) for check in found}
     assert states.pop("store") == ("failed", f"no answer at {silent_service} within 30 s")
     assert "queues of jobs" in states and not any(state == "failed" for state, _ in states.values()), states
@@ -434,8 +427,26 @@ def test_sigterm_drains_a_node_without_a_try(workplace, target):
     begun = workplace.recorded("held")
     assert len(begun) == 10, "nothing ran twice"
     assert sum(fact["node"] == "leaving" for fact in begun) == 1
-    staying.send(signal.SIGTERM)
-    assert staying.wait().exit_status == 0
+    staying.stop()
+
+
+def test_closed_terminal_stops_roles_in_order(workplace, sqlite):
+    """It sends SIGHUP to the roles that were started in it."""
+    workplace.data(2)
+    job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
+    reducer, worker = sqlite.reducer(), sqlite.worker("--process-count", 1, "--grace", 100)
+    worker.wait_for_record("held")
+    reducer.send(signal.SIGHUP)
+    ended = [reducer.wait()]
+    sqlite.reducer()
+    worker.send(signal.SIGHUP)
+    wait_until(lambda: sqlite.waiting("tasks") == 1, "the mini-batch that has not begun in the queue")
+    go(workplace)
+    for role in (*ended, worker.wait()):
+        assert role.exit_status == 0 and "SIGHUP" in role.stderr, str(role)
+    sqlite.worker()
+    assert sqlite.lines(job_id) == ["000.txt", "001.txt"]
+    assert len(workplace.recorded("held")) == 2, "nothing ran twice"
 
 
 def metadata_service(noticed):
@@ -453,28 +464,57 @@ def metadata_service(noticed):
     return answer
 
 
-@pytest.mark.parametrize(("arguments", "exit_status"), [([], 0), (["--spot-exit-status", 75], 75)])
-def test_spot_notice_drains_the_node(workplace, sqlite, arguments, exit_status):
+def test_spot_notice_drains_the_node(workplace, sqlite):
     noticed = threading.Event()
-    server = HttpServer(metadata_service(noticed))
-    workplace.data(6)
-    job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600))
+    workplace.data(12)
     sqlite.reducer()
-    notices = f"--spot-notice={server.url}"
-    worker = sqlite.worker("--process-count", 1, notices, *arguments)
-    worker.wait_for_record("held")
-    noticed.set()
-    # It may have waited for an answer before, and reported that.
-    told = next((line for line in map(bytes.decode, worker.process.stderr) if "will reclaim this machine" in line), "")
-    assert "terminate" in told
-    wait_until(lambda: sqlite.waiting("tasks") == 5, "returned mini-batches in the queue")
-    go(workplace)
-    ended = worker.wait()
-    assert ended.exit_status == exit_status and "spot notice" in ended.stdout, str(ended)
-    server.close()
-    assert len(workplace.recorded("held")) == 1
+    with HttpServer(metadata_service(noticed)) as server:
+        options = ("--process-count", 1, f"--spot-notice={server.url}")
+        workers = {0: sqlite.worker(*options), 75: sqlite.worker(*options, "--spot-exit-status", 75)}
+        job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600, speculation=False))
+        wait_until(lambda: len(workplace.recorded("held")) == 2, "work on both nodes")
+        noticed.set()
+        for worker in workers.values():
+            # It may have waited for an answer before, and reported that.
+            lines = map(bytes.decode, worker.process.stderr)
+            assert "terminate" in next((line for line in lines if "will reclaim this machine" in line), "")
+        wait_until(lambda: sqlite.waiting("tasks") == 10, "returned mini-batches in the queue")
+        go(workplace)
+        for exit_status, worker in workers.items():
+            ended = worker.wait()
+            assert ended.exit_status == exit_status and "spot notice" in ended.stdout, str(ended)
+    assert len(workplace.recorded("held")) == 2
     sqlite.worker()
-    assert sqlite.lines(job_id) == file_names(6)
+    assert sqlite.lines(job_id) == file_names(12)
+
+
+def test_task_is_protected_while_it_has_work(workplace, sqlite):
+    """Scale-in does not stop a worker on ECS then. The ECS agent is a small server."""
+    asked = []
+
+    def protect(request):
+        """Answers as ECS does, and records the request with the number of mini-batches started before it."""
+        body = json.loads(request.body)
+        asked.append((request.path, body, len(workplace.recorded("held"))))
+        protection = {"ProtectionEnabled": body["ProtectionEnabled"], "TaskArn": "arn:aws:ecs:task"}
+        return 200, {}, json.dumps({"protection": protection}).encode()
+
+    with HttpServer(protect) as agent:
+        sqlite.reducer()
+        worker = sqlite.worker("--process-count", 1, ECS_AGENT_URI=f"{agent.url}/api/0123456789")
+        for turn in (1, 2):
+            workplace.record_file.write_text("")
+            workplace.data(4)
+            job_id = sqlite.enqueue(workplace.job(HOLDS, run_invocation_timeout=600, name=f"turn-{turn}"))
+            worker.wait_for_record("held")
+            on = {"ProtectionEnabled": True, "ExpiresInMinutes": 30}
+            assert asked == [("/api/0123456789/task-protection/v1/state", on, 0)], "asked before anything ran"
+            go(workplace)
+            assert sqlite.lines(job_id) == file_names(4)
+            wait_until(lambda: len(asked) == 2, "the end of the protection")
+            assert asked.pop()[1] == {"ProtectionEnabled": False}
+            asked.clear()
+        worker.stop()
 
 
 def test_worker_that_is_stopped_twice_ends_at_once_and_says_so(workplace, sqlite):

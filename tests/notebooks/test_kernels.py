@@ -102,14 +102,6 @@ await asyncio.gather(*jobs)
 """
 
 
-def test_error_of_a_function_is_that_of_its_cell(cells):
-    failed, awaited = cells({"run": INVERT}, {"run": GATHER})
-    assert failed["error"].startswith("JobFailed: job invert-")
-    assert "return [1 / item for item in items]" in failed["error"], "the line of the cell"
-    assert "ZeroDivisionError: division by zero" in failed["error"]
-    assert awaited["data"][-1]["text/plain"] == "[1.0, 0.5]", awaited["traceback"]
-
-
 FAILING = """
 import gristmill
 
@@ -122,12 +114,18 @@ gristmill.run(score, [0], progress=False)
 """
 
 
-def test_error_in_a_cell_shows_its_line(cells):
-    failed, corrected, edited = cells(
+def test_errors_of_functions_are_those_of_their_cells_and_show_the_lines(cells):
+    inverted, awaited, failed, corrected, edited = cells(
+        {"run": INVERT},
+        {"run": GATHER},
         {"run": FAILING},
         {"run": FAILING.replace("1 / number", "number").replace("progress=False", "")},
         {"run": FAILING.replace("1 / number", "-number").replace("progress=False", "")},
     )
+    assert inverted["error"].startswith("JobFailed: job invert-")
+    assert "return [1 / item for item in items]" in inverted["error"], "the line of the cell"
+    assert "ZeroDivisionError: division by zero" in inverted["error"]
+    assert awaited["data"][-1]["text/plain"] == "[1.0, 0.5]", awaited["traceback"]
     assert failed["status"] == "error" and "JobFailed" in failed["error"]
     assert "return [1 / number for number in numbers]" in failed["traceback"]
     assert "score() of mini-batch 0, try 1: ZeroDivisionError: division by zero" in failed["traceback"]

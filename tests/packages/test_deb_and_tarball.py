@@ -15,6 +15,9 @@ import pytest
 from harness import ROOT, Workplace
 from packages import Deb, folder_of, only, run
 
+in_one_process = pytest.mark.xdist_group("packages")
+"""Each process of pytest would unpack and install the packages for itself."""
+
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -56,6 +59,7 @@ def test_second_build_produces_the_same_bytes():
     assert (first / "SHA256SUMS").read_text() == (second / "SHA256SUMS").read_text()
 
 
+@in_one_process
 def test_installed_command_runs_a_job(prefix, tmp_path):
     workplace = Workplace(tmp_path, prefix / "bin/gristmill", Path(sys.executable))
     workplace.data(3)
@@ -67,6 +71,7 @@ def test_installed_command_runs_a_job(prefix, tmp_path):
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
+@in_one_process
 def test_packages_contain_the_licences(unpacked, installed):
     doc = unpacked / "share/doc/gristmill"
     for name in ("LICENSE-MIT", "LICENSE-APACHE"):
@@ -80,6 +85,7 @@ def test_packages_contain_the_licences(unpacked, installed):
     )
 
 
+@in_one_process
 def test_every_crate_in_the_executable_has_a_notice(unpacked):
     tree = ["cargo", "tree", "--locked", "--offline", "--edges=normal,no-proc-macro", "--prefix=none", "--no-dedupe"]
     crates = set()
@@ -110,6 +116,7 @@ def test_deb_requires_the_glibc_of_the_wheel():
         assert f"./usr/{file}\n" in run("dpkg-deb", "--contents", only("*.deb"))
 
 
+@in_one_process
 def test_services_are_installed_and_not_started(installed, tmp_path):
     assert "\ngristmill:" in "\n" + (installed / "etc/passwd").read_text()
     assert (installed / "etc/gristmill/environment").stat().st_mode & 0o777 == 0o600
@@ -127,6 +134,7 @@ def test_services_are_installed_and_not_started(installed, tmp_path):
         run("systemd-analyze", "security", "--offline=true", f"--root={installed}", f"--threshold={exposure}", service)
 
 
+@in_one_process
 def test_every_command_has_a_manual_page(unpacked):
     """Lintian checks how the pages render."""
     listed = run(unpacked / "bin/gristmill", "--help").partition("\nCommands:\n")[2].partition("\n\n")[0]
@@ -154,6 +162,7 @@ _clap_dynamic_completer_gristmill
 """
 
 
+@in_one_process
 def test_completions_work_in_every_shell(unpacked, tmp_path):
     bash = unpacked / "share/bash-completion/completions/gristmill"
     fish = unpacked / "share/fish/vendor_completions.d/gristmill.fish"

@@ -12,7 +12,17 @@ import cloudpickle
 import pytest
 
 from harness import Workplace
-from packages import Wheel
+from packages import Wheel, run
+
+in_one_process = pytest.mark.xdist_group("wheel")
+"""Each process of pytest would make an environment for itself."""
+
+
+def run_alone(python: Path, program: str, folder: Path) -> list[str]:
+    """Returns the lines that a program prints which knows nothing of the tests."""
+    foreign = ("GRISTMILL", "PYTHON", "VIRTUAL")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return run(python, "-c", program, cwd=folder, env={**kept, "GRISTMILL_HOME": str(folder / "home")}).splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +45,14 @@ def test_wheel_tags_and_content():
 
 def test_wheel_tag_fits_every_program_in_it():
     wheel, auditwheel = os.environ["GRISTMILL_WHEEL"], os.environ["GRISTMILL_AUDITWHEEL"]
-    told = subprocess.run(
-        [auditwheel, "-m", "auditwheel", "show", wheel], capture_output=True, text=True, check=True
-    ).stdout.replace("\n", " ")
+    told = run(auditwheel, "-m", "auditwheel", "show", wheel).replace("\n", " ")
     assert (tag := re.search(r'is consistent with the following platform tag: "(\S+)"', told)), told
     assert wheel.endswith(f"-{tag[1]}.whl")
     # The command needs libm and the extension does not, so the test has examined both.
     assert "libm.so.6" in told
 
 
+@in_one_process
 def test_wheel_has_version_and_licences(installed):
     program = (
         "import gristmill, gristmill._native, importlib.metadata as metadata\n"
@@ -52,11 +61,9 @@ def test_wheel_has_version_and_licences(installed):
         "for name in wheel.metadata.get_all('License-File'):\n"
         "    print(name, len(wheel.read_text('licenses/' + name)) > 1000)\n"
     )
-    told = subprocess.run([installed / "python", "-c", program], capture_output=True, text=True, check=True).stdout
-    version = subprocess.run([installed / "gristmill", "--version"], capture_output=True, text=True, check=True)
     # "gristmill 0.1.0 (12 digits of the commit)": a source archive names no commit.
-    number = version.stdout.split()[1]
-    assert told.splitlines() == [
+    number = run(installed / "gristmill", "--version").split()[1]
+    assert run(installed / "python", "-c", program).splitlines() == [
         f"{number} {number} {number} MIT OR Apache-2.0",
         "LICENSE-MIT True",
         "LICENSE-APACHE True",
@@ -64,6 +71,7 @@ def test_wheel_has_version_and_licences(installed):
     ]
 
 
+@in_one_process
 def test_command_runs_a_job_with_the_interpreter_beside_it(installed, tmp_path):
     workplace = Workplace(tmp_path, installed / "gristmill", installed / "python")
     for name in ("GRISTMILL_PYTHON", "VIRTUAL_ENV", "PYTHONPATH"):
@@ -79,6 +87,7 @@ def test_command_runs_a_job_with_the_interpreter_beside_it(installed, tmp_path):
     assert workplace.job(script).run().lines == [str(installed.parent)] * 3
 
 
+@in_one_process
 def test_driver_runs_a_step_with_nothing_else_installed(installed, tmp_path):
     (tmp_path / "score.py").write_text("def run(files): return [open(file).read() for file in files]")
     (tmp_path / "a.txt").write_text("one")
@@ -90,17 +99,7 @@ config = ParallelRunConfig(None, "score.py", 0, "append_row", "local", 1)
 job = ParallelRunStep("score", config, inputs=["a.txt"], output="out").submit().wait(progress=False)
 print(open(job.output).read().strip())
 """
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "PYTHON", "VIRTUAL"))
-    }
-    ended = subprocess.run(
-        [installed / "python", "-c", driver],
-        cwd=tmp_path,
-        env={**kept, "GRISTMILL_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-    )
-    assert (ended.returncode, ended.stdout.strip()) == (0, "one"), ended.stderr
+    assert run_alone(installed / "python", driver, tmp_path) == ["one"]
 
 
 def python_of_this_machine(minor: int) -> Path:
@@ -117,9 +116,9 @@ def python_of_this_machine(minor: int) -> Path:
 def test_function_runs_with_every_python_of_this_machine(minor, tmp_path):
     python = python_of_this_machine(minor)
     environment = tmp_path / "environment"
-    subprocess.run([python, "-m", "venv", "--without-pip", environment], check=True)
+    run(python, "-m", "venv", "--without-pip", environment)
     pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "--quiet"]
-    subprocess.run([*pip, "--no-index", "--no-deps", os.environ["GRISTMILL_WHEEL"]], check=True)
+    run(*pip, "--no-index", "--no-deps", os.environ["GRISTMILL_WHEEL"])
     (packages,) = environment.glob("lib/python*/site-packages")
     shutil.copytree(Path(cloudpickle.__file__).parent, packages / "cloudpickle")
     (tmp_path / "a.txt").write_text("one")
@@ -132,14 +131,4 @@ def read(files: list[str]):
 job = gristmill.run(read, inputs="a.txt", output="results/rows.csv", progress=False)
 print(open(job.output).read())
 """
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("GRISTMILL", "PYTHON", "VIRTUAL"))
-    }
-    ended = subprocess.run(
-        [environment / "bin" / "python", "-c", call],
-        cwd=tmp_path,
-        env={**kept, "GRISTMILL_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-    )
-    assert (ended.returncode, ended.stdout.split("\n")[:2]) == (0, ["value", f"{minor} one"]), ended.stderr
+    assert run_alone(environment / "bin" / "python", call, tmp_path)[:2] == ["value", f"{minor} one"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -11,6 +13,7 @@ from playwright.sync_api import Page, expect
 from harness import FAILED, Workplace
 from page_client import show
 from portal_client import FAILS_ON_ONE, Portal
+from shared_jobs import workplace_of_a_module
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -32,20 +35,28 @@ SAID = {
 }
 
 
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> Iterator[tuple[Workplace, str, str]]:
+    """A job that has failed and one that has completed, with their workplace."""
+    with workplace_of_a_module(tmp_path_factory, executable) as workplace:
+        workplace.data(6)
+        job_id = workplace.job(FAILS_ON_ONE, error_threshold=0).run(expect=FAILED).job_id
+        yield workplace, job_id, workplace.job("def run(files): return files", name="whole").run().job_id
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_pages_of_a_damaged_job_say_what_they_know(
-    workplace: Workplace, open_page: Callable[..., Page], name: str
+    jobs: tuple[Workplace, str, str], tmp_path: Path, open_page: Callable[..., Page], name: str
 ) -> None:
-    workplace.data(6)
-    job_id = workplace.job(FAILS_ON_ONE, error_threshold=0).run(expect=FAILED).job_id
-    folder = workplace.home / "jobs" / job_id
+    workplace, job_id, other = jobs
+    home = shutil.copytree(workplace.home, tmp_path / "home")
+    folder = home / "jobs" / job_id
     file = next(file for file in sorted(folder.rglob("*")) if str(file.relative_to(folder)).startswith(name))
     if file.is_dir():
         file = min(each for each in file.iterdir())
     file.chmod(0o600)
     file.write_bytes(DAMAGES[name](file.read_bytes()))
-    other = workplace.job("def run(files): return files", name="whole").run().job_id
-    page = open_page(Portal(workplace).address)
+    page = open_page(Portal(workplace, GRISTMILL_HOME=str(home)).address)
     expect(page.locator("a.name").filter(has_text="whole")).to_be_visible()
     for tab in TABS:
         show(page, f"jobs/{job_id}/{tab}".rstrip("/"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from harness import FAILED, Workplace
 from page_client import show
 from portal_client import FAILS_ON_ONE, Portal
+from shared_jobs import workplace_of_a_module
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -43,16 +43,13 @@ GOOD, BAD = (0x3F, 0x9D, 0x63), (0xD6, 0x3A, 0x48)
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> Iterator[Ran]:
     """A portal with a job that has ended, and its id."""
-    workplace = Workplace(tmp_path_factory.mktemp("facts"), executable, Path(sys.executable))
-    workplace.data(COUNT)
-    arguments = ["--resource_monitor_interval", 1, "--model", "<b>small</b>"]
-    job = workplace.job(
-        SCRIPT, process_count_per_node=2, run_max_try=2, isolate="off", speculation=False, arguments=arguments
-    )
-    ended = job.run()
-    assert ended.mini_batches == (COUNT, COUNT - 1, 1), ended
-    yield Portal(workplace), ended.job_id
-    workplace.kill_what_still_runs()
+    with workplace_of_a_module(tmp_path_factory, executable) as workplace:
+        workplace.data(COUNT)
+        settings = {"process_count_per_node": 2, "run_max_try": 2, "isolate": "off", "speculation": False}
+        arguments = ["--resource_monitor_interval", 1, "--model", "<b>small</b>"]
+        ended = workplace.job(SCRIPT, **settings, arguments=arguments).run()
+        assert ended.mini_batches == (COUNT, COUNT - 1, 1), ended
+        yield Portal(workplace), ended.job_id
 
 
 def panel(page: Page, title: str) -> Locator:
@@ -158,7 +155,9 @@ def test_job_shows_its_rates_limits_settings_and_script(ran: Ran, open_page: Cal
         expect(settings.locator("details").filter(has=page.get_by_role("heading", name=group))).to_contain_text(text)
 
 
-def test_failed_job_names_mini_batch_item_and_exception(workplace: Workplace, open_page: Callable[..., Page]) -> None:
+def test_failed_job_names_mini_batch_item_and_exception_also_in_a_report_without_portal(
+    workplace: Workplace, open_page: Callable[..., Page]
+) -> None:
     workplace.data(6)
     ended = workplace.job(FAILS_ON_ONE, error_threshold=0, isolate="off").run(expect=FAILED)
     portal = Portal(workplace)
@@ -178,3 +177,22 @@ def test_failed_job_names_mini_batch_item_and_exception(workplace: Workplace, op
     expect(sentence).to_contain_text("ValueError: three is <b>bad</b>")
     limit = page.locator(".gauge").filter(has_text="Failed items")
     expect(limit.locator(".num.bad")).to_have_text("1 item, limit 0")
+
+    portal.running.kill()
+    written = workplace.command("report", ended.job_id, "--html", "report.html")
+    assert written.exit_status == 0, str(written)
+    page = open_page((workplace.folder / "report.html").as_uri())
+    expect(page.locator(".sentence")).to_contain_text("error threshold 0")
+    expect(page.get_by_text("Report of")).to_be_visible()
+    assert page.get_by_role("button", name="Retry").count() == 0
+    page.locator(".tabs").get_by_role("link", name="Mini-batches").click()
+    page.locator(".batches a").first.click()
+    expect(page.locator(".frames .first").first).to_contain_text("entry.py")
+    expect(page.get_by_text("Whole traceback").first).to_be_visible()
+    show(page, f"jobs/{ended.job_id}/mini-batches?error=three")
+    expect(page.locator(".batches tbody tr")).to_have_count(1)
+    show(page, f"jobs/{ended.job_id}/mini-batches?process=none")
+    expect(page.get_by_text("No mini-batch matches.")).to_be_visible()
+    for tab, text in (("Timeline", "The slowest"), ("Nodes", "What happened")):
+        page.locator(".tabs").get_by_role("link", name=tab).click()
+        expect(page.get_by_text(text).first).to_be_visible()

@@ -228,24 +228,37 @@ def test_long_log_with_any_bytes_is_read_up_to_its_first_line(
     expect(page.locator(".log")).to_contain_text("prüfe 11999")
 
 
-@pytest.mark.parametrize("kind, name", [("csv", "CSV"), ("jsonl", "JSON lines"), ("parquet", "Parquet")])
-def test_output_of_each_format_is_a_table(
-    workplace: Workplace, portal: Portal, open_page: Callable[..., Page], kind: str, name: str
+@pytest.mark.parametrize(
+    "kind, name, reader",
+    [("csv", "CSV", "read_csv"), ("jsonl", "JSON lines", "read_json"), ("parquet", "Parquet", "read_parquet")],
+)
+def test_output_of_each_format_is_a_table_and_downloaded(
+    workplace: Workplace, portal: Portal, open_page: Callable[..., Page], kind: str, name: str, reader: str
 ) -> None:
     workplace.data(1)
-    script = """
-        def run(files):
-            return [{"number": 7, "text": "<b>bold</b>"}, {"number": 8, "text": "ü"}]
-    """
-    job_id = workplace.job(script, append_row_file_name=f"rows.{kind}", output_format="native").run().job_id
+    text = 'a, "b" <b>bold</b>'
+    rows = [{"number": "7", "text": text, "nothing": None}, {"number": "8", "text": "ü", "nothing": None}]
+    script = f"def run(files): return [{{**row, 'number': int(row['number'])}} for row in {rows}]"
+    ended = workplace.job(script, append_row_file_name=f"rows.{kind}", output_format="native").run()
+    job_id = ended.job_id
+    shown = portal.get(f"/jobs/{job_id}/output")
+    assert shown["available"] and shown["format"] == kind, shown
+    assert [dict(zip(shown["columns"], cells, strict=True)) for cells in shown["cells"]] == rows, shown
+    assert not shown["truncated"] and shown["bytes"] == len(ended.output), shown
+    assert shown["how_to_read"].startswith(f"pandas.{reader}({json.dumps(shown['path'])}"), shown
+    one = portal.get(f"/jobs/{job_id}/output?rows=1")
+    assert len(one["cells"]) == 1 and one["truncated"], one
+    with portal.open(f"/api/v1/jobs/{job_id}/output/raw") as download:
+        assert download.headers["content-disposition"] == f'attachment; filename="rows.{kind}"'
+        assert download.read() == ended.output
     page = open_page(portal.address)
     show(page, f"jobs/{job_id}/output")
     expect(page.locator(".pairs")).to_contain_text(name)
     expect(page.locator(".pairs")).to_contain_text(f"rows.{kind}")
     columns = page.locator(".sheet th").all_inner_texts()[1:]
-    assert sorted(columns) == ["number", "text"], columns
+    assert sorted(columns) == ["nothing", "number", "text"], columns
     cells = page.locator(".sheet tbody tr").first.locator("td").all_inner_texts()[1:]
-    assert dict(zip(columns, cells, strict=True)) == {"number": "7", "text": "<b>bold</b>"}
+    assert {**dict(zip(columns, cells, strict=True)), "nothing": None} == rows[0]
     expect(page.get_by_text("All rows")).to_be_visible()
     expect(page.locator(".copied code").first).to_contain_text("pandas.read_")
 
@@ -328,25 +341,3 @@ def test_target_shows_what_is_in_flight_and_who_serves(
     sqlite.wait_for_end(job_id)
     wait_until(lambda: (tasks(), reducers()) == (None, []), "nothing is left")
     expect(served).to_have_count(0)
-
-
-def test_report_is_one_file_that_needs_no_portal(workplace: Workplace, open_page: Callable[..., Page]) -> None:
-    workplace.data(8)
-    job_id = workplace.job(SCRIPT, error_threshold=0).run(expect=FAILED).job_id
-    written = workplace.command("report", job_id, "--html", "report.html")
-    assert written.exit_status == 0, str(written)
-    page = open_page((workplace.folder / "report.html").as_uri())
-    expect(page.locator(".sentence")).to_contain_text("error threshold 0")
-    expect(page.get_by_text("Report of")).to_be_visible()
-    assert page.get_by_role("button", name="Retry").count() == 0
-    page.locator(".tabs").get_by_role("link", name="Mini-batches").click()
-    page.locator(".batches a").first.click()
-    expect(page.locator(".frames .first").first).to_contain_text("entry.py")
-    expect(page.get_by_text("Whole traceback").first).to_be_visible()
-    show(page, f"jobs/{job_id}/mini-batches?error=three")
-    expect(page.locator(".batches tbody tr")).to_have_count(1)
-    show(page, f"jobs/{job_id}/mini-batches?process=none")
-    expect(page.get_by_text("No mini-batch matches.")).to_be_visible()
-    for tab, text in (("Timeline", "The slowest"), ("Nodes", "What happened")):
-        page.locator(".tabs").get_by_role("link", name=tab).click()
-        expect(page.get_by_text(text).first).to_be_visible()

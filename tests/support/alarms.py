@@ -73,8 +73,9 @@ class Moment:
                 continue
         return cls(time.time(), scrapes)
 
+    @functools.cached_property
     def series(self) -> dict[tuple[str, Labels], float]:
-        """Returns the values that rules read, by metric and labels. `instance`, from Prometheus, names the role."""
+        """The values that rules read, by metric and labels. `instance`, from Prometheus, names the role."""
         read = RULES.read_text()
         return {
             (metric, (*sorted(labels.items()), ("instance", name))): value
@@ -95,7 +96,7 @@ class Phase:
 
     def values(self, key: tuple[str, Labels], begins: int, start: float | None) -> list[float]:
         """Returns a value for each minute. `begins`: the minute of the first; `start`: that of a counter so far."""
-        first, last = self.first.series().get(key), self.last.series()[key]
+        first, last = self.first.series.get(key), self.last.series[key]
         times = range(begins * 60, (begins + self.minutes) * 60, 60)
         if key[0].endswith("_timestamp_seconds"):
             # Either it follows the clock, or it stands still.
@@ -131,9 +132,9 @@ def _samples(phases: list[Phase], job: str) -> dict[tuple[str, Labels], list[str
     begins = 0
     counters: dict[tuple[str, Labels], float] = {}
     for phase in phases:
-        for key in {**samples, **phase.last.series()}:
+        for key in {**samples, **phase.last.series}:
             found = samples.setdefault(key, ["_"] * begins)
-            if key not in phase.last.series():
+            if key not in phase.last.series:
                 found += ["stale", *["_"] * (phase.minutes - 1)]
                 continue
             values = phase.values(key, begins, counters.get(key))

@@ -184,11 +184,7 @@ def broken(resources: Callable[[str], dict[str, Values]]) -> list[str]:
 
 
 # Memory in MiB, processors and GPUs of instances: https://docs.aws.amazon.com/ec2/latest/instancetypes/ac.html
-GPU_INSTANCES = {
-    "g4dn.xlarge": (16384, 4, 1),
-    "g5.xlarge": (16384, 4, 1),
-    "g5.12xlarge": (196608, 48, 4),
-}
+GPU_INSTANCES = {"g4dn.xlarge": (16384, 4, 1), "g5.xlarge": (16384, 4, 1), "g5.12xlarge": (196608, 48, 4)}
 # ECS registers less than that, since kernel, agent and driver need some. The difference depends on the machine image
 # and is undocumented; our margin is six percent.
 # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/memory-management.html

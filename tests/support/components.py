@@ -43,6 +43,7 @@ class Components:
         self.amqp_url = self._given("GRISTMILL_TEST_AMQP_URL")
         self.moto_endpoint = self._given("GRISTMILL_TEST_MOTO_ENDPOINT")
         self._management = self._given("GRISTMILL_TEST_AMQP_MANAGEMENT")
+        self._clients: dict[str, Any] = {}
 
     @property
     def amqp_port(self) -> int:
@@ -87,8 +88,23 @@ class Components:
         return int((Path(self.environment["GRISTMILL_COMPONENTS"]) / f"{name}.pid").read_text().split()[0])
 
     def client(self, service: str) -> Any:
-        """Returns a boto3 client of LocalStack."""
-        return boto3.client(service, endpoint_url=self.aws_endpoint, **self.credentials)
+        """Returns a boto3 client of LocalStack, made once, because that takes a while."""
+        if service not in self._clients:
+            self._clients[service] = boto3.client(service, endpoint_url=self.aws_endpoint, **self.credentials)
+        return self._clients[service]
+
+    def create_target(self, kind: str, prefix: str) -> None:
+        """Creates the bucket and the queues of a target, as `gristmill doctor --create` does."""
+        self.client("s3").create_bucket(Bucket=prefix)
+        if kind == "sqs":
+            for name in ("control", "dead-letters"):
+                attributes = {"MessageRetentionPeriod": "1209600", "ReceiveMessageWaitTimeSeconds": "20"}
+                attributes["VisibilityTimeout"] = "60"
+                self.client("sqs").create_queue(QueueName=f"{prefix}-{name}", Attributes=attributes)
+            return
+        for queue in json.loads((ROOT / "localstack/rabbitmq/definitions.json").read_text())["queues"]:
+            body = {key: queue[key] for key in ("durable", "auto_delete", "arguments")}
+            self.manage_rabbitmq(f"queues/%2F/{queue['name'].replace('gristmill', prefix)}", "PUT", body)
 
     def remove(self, prefix: str) -> None:
         """Removes the bucket of this name, and the queues and users of RabbitMQ and SQS whose names start with it."""

@@ -111,8 +111,9 @@ def wait_until(condition: Callable[[], Any], what: str, seconds: float = DEADLIN
     while (began := time.monotonic()) < end:
         if value := condition():
             return value
-        # Evaluation takes half the time at most: a condition may start a process.
-        time.sleep(max(0.01, time.monotonic() - began))
+        # A condition may start a process: evaluation takes a quarter of the time at most, and half if it takes long.
+        took = time.monotonic() - began
+        time.sleep(max(0.01, took, min(3 * took, 0.5)))
     raise AssertionError(f"not within {seconds} s: {what}")
 
 
@@ -309,6 +310,13 @@ class Workplace:
         self.started.append(process)
         return Running(self, process)
 
+    def role(self, *arguments: object, **environment: str) -> Running:
+        """Starts a worker or a reducer, and waits until it is ready."""
+        running = self.start(*arguments, **environment)
+        line = running.process.stdout.readline().decode()
+        assert "ready" in line, f"{line}{running.wait()}"
+        return running
+
     def kill_what_still_runs(self) -> None:
         """A failed test leaves no engine behind; Python processes end with their engine."""
         for process in self.started:
@@ -472,6 +480,13 @@ class Running:
         self.send(signal.SIGKILL)
         assert self.wait().exit_status == -signal.SIGKILL
         wait_until_ended(processes)
+
+    def stop(self) -> Ended:
+        """Asks a role to end, which it does in order."""
+        self.send(signal.SIGTERM)
+        ended = self.wait()
+        assert ended.exit_status == 0, str(ended)
+        return ended
 
     def wait_for_record(self, event: str, count: int = 1) -> list[dict[str, Any]]:
         """Waits until scripts have recorded the event this many times."""

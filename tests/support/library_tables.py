@@ -20,10 +20,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-TEXTS = st.text(
-    st.sampled_from(list("abé ü€😀,;\t'\"\\|{}[]#0\n")),
-    max_size=12,
-).map(lambda text: "t" + text)
+TEXTS = st.text(st.sampled_from(list("abé ü€😀,;\t'\"\\|{}[]#0\n")), max_size=12).map(lambda text: "t" + text)
 """None of them looks like a number, and every reader treats white space as blank."""
 PLAIN_TEXTS = st.text(st.sampled_from(list("abé ü€😀;'|{}[]#0")), max_size=12).map(lambda text: "t" + text)
 """Without quotes, delimiters, line breaks and escape characters."""

@@ -54,9 +54,7 @@ class Target:
         self.write()
         workplace.environment.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_REGION="us-east-1")
         if kind != "sqlite":
-            # The bucket too: this is an emulator.
-            checked = self.command("doctor", "--create")
-            assert checked.exit_status == 0, str(checked)
+            components.create_target(kind, self.prefix)
 
     def write(self, **settings: str) -> None:
         """Writes gristmill.toml; `settings` replace those of the target."""
@@ -85,11 +83,7 @@ class Target:
         return self.workplace.start(name, *arguments, "--target", self.name, **environment)
 
     def role(self, name: str, *arguments: object, **environment: str) -> Running:
-        """Starts a worker or a reducer, and waits until it is ready."""
-        running = self.start(name, *arguments, **environment)
-        line = running.process.stdout.readline().decode()
-        assert "ready" in line, f"{line}{running.wait()}"
-        return running
+        return self.workplace.role(name, *arguments, "--target", self.name, **environment)
 
     def create_store(self) -> None:
         """Creates the folder of its store, as the first `enqueue` does. Until then, no worker is listed."""
@@ -119,14 +113,16 @@ class Target:
 
     def wait_for_end(self, job_id: str, state: str = "Completed", seconds: float = DEADLINE_SECONDS) -> dict[str, Any]:
         """Waits for the expected end of the job and returns its result."""
-        result = wait_until(lambda: self.status(job_id)["result"], f"the end of {job_id}", seconds)
+        # A look at the store takes less of a processor than a process.
+        wait_until(lambda: self.objects(f"jobs/{job_id}/result.json"), f"the end of {job_id}", seconds)
+        result = self.status(job_id)["result"]
         assert result["state"] == state, result
         return result
 
     def committed(self, job_id: str) -> int:
-        """Returns the number of mini-batches whose success a reducer has committed."""
-        progress = self.status(job_id)["progress"]
-        return progress["mini_batches"]["succeeded"] if progress else 0
+        """Returns the number of mini-batches whose success a reducer has committed, by the progress in the store."""
+        found = self.objects(f"jobs/{job_id}/progress.json").values()
+        return sum(json.loads(progress)["mini_batches"]["succeeded"] for progress in found)
 
     def output(self, result: dict[str, Any]) -> bytes:
         return Path(result["output"]).read_bytes()
@@ -134,6 +130,11 @@ class Target:
     def lines(self, job_id: str) -> list[str]:
         """Waits for the end of a job that completes, and returns the lines of its output."""
         return self.output(self.wait_for_end(job_id)).decode().splitlines()
+
+    def _client(self, service: str) -> Any:
+        """Returns a client of LocalStack, which all tests share: those that wait ask it some times a second."""
+        time.sleep(0.05)
+        return self.components.client(service)
 
     def queues(self, part: str = "") -> list[str]:
         """Returns the queues of jobs at the service, without the prefix of the target. `part`: of their names.
@@ -144,7 +145,7 @@ class Target:
             found = [file.stem for file in (self.folder / "queues").glob("*.db")]
         else:
             if self.kind == "sqs":
-                listed = self.components.client("sqs").list_queues(QueueNamePrefix=f"{self.prefix}-")
+                listed = self._client("sqs").list_queues(QueueNamePrefix=f"{self.prefix}-")
                 found = [url.rpartition("/")[2] for url in listed.get("QueueUrls", [])]
             else:
                 found = [queue["name"] for queue in self.components.manage_rabbitmq("queues/%2f")]
@@ -167,7 +168,7 @@ class Target:
         """Sends any text to one of the queues, or any bytes with RabbitMQ. `tasks`, `results`: of the only job."""
         (queue,) = self._named(queue)
         if self.kind == "sqs":
-            sqs = self.components.client("sqs")
+            sqs = self._client("sqs")
             url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
             sqs.send_message(QueueUrl=url, MessageBody=body)
         elif self.kind == "rabbitmq":
@@ -182,7 +183,7 @@ class Target:
         """Removes every visible message of a queue; `tasks`, `results`: of those of all jobs."""
         for name in self._named(queue):
             if self.kind == "sqs":
-                sqs = self.components.client("sqs")
+                sqs = self._client("sqs")
                 sqs.purge_queue(QueueUrl=sqs.get_queue_url(QueueName=f"{self.prefix}-{name}")["QueueUrl"])
             elif self.kind == "rabbitmq":
                 self.components.manage_rabbitmq(f"queues/%2f/{self.prefix}-{name}/contents", "DELETE")
@@ -201,7 +202,7 @@ class Target:
 
     def _waiting_in(self, queue: str) -> int:
         if self.kind == "sqs":
-            sqs = self.components.client("sqs")
+            sqs = self._client("sqs")
             name = "ApproximateNumberOfMessages"
             with contextlib.suppress(sqs.exceptions.QueueDoesNotExist):
                 url = sqs.get_queue_url(QueueName=f"{self.prefix}-{queue}")["QueueUrl"]
@@ -228,14 +229,15 @@ class Target:
         found = {}
         if self.kind == "sqlite":
             store = self.folder / "store"
-            for path in store.rglob("*"):
-                name = str(path.relative_to(store))
-                # `NAME#1` is a file in progress, to be renamed to NAME.
-                if name.startswith(prefix) and not re.search(r"#\d+$", name) and path.is_file():
-                    with contextlib.suppress(FileNotFoundError):
-                        found[name] = path.read_bytes()
+            folder, _, beginning = prefix.rpartition("/")
+            for top in (store / folder).glob(f"{beginning}*"):
+                for path in (top, *top.rglob("*")):
+                    # `NAME#1` is a file in progress, to be renamed to NAME.
+                    if not re.search(r"#\d+$", path.name) and path.is_file():
+                        with contextlib.suppress(FileNotFoundError):
+                            found[str(path.relative_to(store))] = path.read_bytes()
             return found
-        s3 = self.components.client("s3")
+        s3 = self._client("s3")
         for item in s3.list_objects_v2(Bucket=self.prefix, Prefix=f"jobs/{prefix}").get("Contents", []):
             # It may have been removed since the listing.
             with contextlib.suppress(s3.exceptions.NoSuchKey):

@@ -28,7 +28,7 @@ PLATFORM = {
             "autoscaling_group": "fleet-gpu-a10",
             "memory_mib": 14745,
             "cpu_units": 4096,
-        },
+        }
     },
 }
 H200 = {
@@ -87,7 +87,7 @@ LARGE = {
             "max": 1000,
             "processes": 3,
             "secrets": {name: f"{SECRET}:{name}::" for name in ("PASSWORD", "USER_NAME")},
-        },
+        }
     },
     "portal": PORTAL,
     "environment": {"PIP_INDEX_URL": INDEX},
@@ -169,7 +169,7 @@ CHANGED: dict[str, Call] = {
                 "labels": {"zone": "a", "disk": "ssd"},
                 "requires": ["any", "label zone=a"],
                 "lease_seconds": 60,
-            },
+            }
         },
         reducer={"count": 3, "cpu": 2048, "memory": 8192, "disk_gib": 100},
         alarm_thresholds={

@@ -166,11 +166,7 @@ class Views:
             "its sentence": counts_in(job["sentence"]) if job["result"] is None else {},
             "jobs of the portal": _without_retrying(self.row_of_portal()),
             "map": {
-                "mini_batches": {
-                    "total": map_["total"],
-                    "succeeded": cells[1] + cells[4],
-                    "failed": cells[2],
-                },
+                "mini_batches": {"total": map_["total"], "succeeded": cells[1] + cells[4], "failed": cells[2]},
                 "retrying": cells[3],
                 "partial": cells[4],
                 "pending": cells[0],
@@ -218,12 +214,16 @@ class Views:
         """Waits until all views tell these counts."""
 
         def contradictions() -> list[str]:
-            return [
-                f"{name}: {key} is {value}, and should be {expected[key]}"
-                for name, told in self.counts().items()
-                for key, value in told.items()
-                if value != expected[key]
-            ]
+            wrong: list[str] = []
+            # The portal first, because it starts no process.
+            for part in (self._of_portal, self._of_commands, self._of_python, self._of_metrics):
+                wrong = wrong or [
+                    f"{name}: {key} is {value}, and should be {expected[key]}"
+                    for name, told in part().items()
+                    for key, value in told.items()
+                    if value != expected[key]
+                ]
+            return wrong
 
         wait_for_none(contradictions)
 
@@ -263,6 +263,9 @@ class Views:
         """Waits until all views say that the job is in this state, and that it lacks this."""
 
         def contradictions() -> list[str]:
+            # The others start processes.
+            if (told := self.of()["state"]) != state:
+                return [f"job of the portal: it is {told}, and should be {state}"]
             conditions = self.conditions()
             hint = conditions["status --json"][1] or ""
             wrong = [

@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 FILES = 200
 LATE = 13_000
@@ -25,43 +24,10 @@ def run(frame):
     return [1] * len(frame)
 """
 
-NA = [
-    "",
-    "NA",
-    "NaN",
-    "nan",
-    "null",
-    "NULL",
-    "None",
-    "N/A",
-    "n/a",
-    "#N/A",
-    "#N/A N/A",
-    "#NA",
-    "<NA>",
-    "-1.#IND",
-    "1.#QNAN",
-    "-nan",
-]
-TEXTS = [
-    "x",
-    "é ü",
-    "日本",
-    "🙂",
-    "a b",
-    " padded ",
-    "it's",
-    'say "hi"',
-    "na",
-    "Null",
-    "NAN",
-    "-",
-    "1_000",
-    "0x10",
-    "5%",
-    "1e",
-    " ",
-]
+NA = ["", "NA", "NaN", "nan", "null", "NULL", "None", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "-1.#IND",
+      "1.#QNAN", "-nan"]  # fmt: skip
+TEXTS = ["x", "é ü", "日本", "🙂", "a b", " padded ", "it's", 'say "hi"', "na", "Null", "NAN", "-", "1_000", "0x10",
+         "5%", "1e", " "]  # fmt: skip
 
 
 def whole(rng):
@@ -239,30 +205,39 @@ def test_small_files_have_the_types_and_values_of_pandas(workplace):
                 assert types == {str(expected[column].dtype)}, about
 
 
-@pytest.mark.parametrize(
-    ("first", "late"),
-    [
-        ("7", ["1.5", "late", "NA", "8"]),
-        ("1.5", ["late", "NA", "2"]),
-        ("True", ["1", "NA", "False"]),
-        ("NA", ["x", "5"]),
-    ],
-)
-def test_row_that_contradicts_the_types_of_the_sample_is_rejected(workplace, first, late):
-    rows = [f"{row},{late[row % len(late)] if row >= LATE and row % 7 == 0 else first}" for row in range(LATE + 200)]
-    text = "\n".join(["f0,v", *rows]) + "\n"
-    workplace.write({"data/0.csv.gz": gzip.compress(text.encode())})
-    ended, folder = run(workplace, [inputs_of({}, 0, "data/0.csv.gz")], "1MB")
-    rejects = {int(re.search(r"line (\d+)$", reject["detail"])[1]) for reject in ended.rejects()}
-    misfits = {"7": ["1.5", "late"], "1.5": ["late"], "True": ["1"], "NA": ["x"]}[first]
-    assert rejects == {number for number, row in enumerate(rows, 2) if row.split(",")[1] in misfits}
-    assert ended.items == (len(rows), len(rows) - len(rejects), len(rejects))
-    found = pd.concat(frames_of(folder, 0), ignore_index=True)
-    expected = as_read(text, {"delimiter": ",", "skip_rows": 0}, rejects)
-    assert list(found["f0"]) == list(expected["f0"])
-    assert same_values(found["v"].astype(object), expected["v"])
-    messages = {reject["message"].rsplit(" is not ", 1)[0] for reject in ended.rejects()}
-    assert messages == {f'column "v": "{misfit}"' for misfit in misfits}
+CONTRADICTIONS = [
+    # The value of all rows of the sample, those of late rows, and which of these do not fit.
+    ("7", ["1.5", "late", "NA", "8"], ["1.5", "late"]),
+    ("1.5", ["late", "NA", "2"], ["late"]),
+    ("True", ["1", "NA", "False"], ["1"]),
+    ("NA", ["x", "5"], ["x"]),
+]
+
+
+def test_rows_that_contradict_the_types_of_the_sample_are_rejected(workplace):
+    inputs, files = [], []
+    for number, (first, late, _) in enumerate(CONTRADICTIONS):
+        rows = [
+            f"{row},{late[row % len(late)] if row >= LATE and row % 7 == 0 else first}" for row in range(LATE + 200)
+        ]
+        files.append((rows, "\n".join([f"f{number},v", *rows]) + "\n"))
+        workplace.write({f"data/{number}.csv.gz": gzip.compress(files[-1][1].encode())})
+        inputs.append(inputs_of({}, number, f"data/{number}.csv.gz"))
+    ended, folder = run(workplace, inputs, "1MB")
+    rejects = ended.rejects()
+    assert ended.items == (len(files) * (LATE + 200), len(files) * (LATE + 200) - len(rejects), len(rejects))
+    for number, (rows, text) in enumerate(files):
+        own = [reject for reject in rejects if reject["input"] == f"f{number}"]
+        lines = {int(re.search(r"line (\d+)$", reject["detail"])[1]) for reject in own}
+        misfits = CONTRADICTIONS[number][2]
+        assert lines == {line for line, row in enumerate(rows, 2) if row.split(",")[1] in misfits}
+        assert len(own) == len(lines)
+        found = pd.concat(frames_of(folder, number), ignore_index=True)
+        expected = as_read(text, {"delimiter": ",", "skip_rows": 0}, lines)
+        assert list(found[f"f{number}"]) == list(expected[f"f{number}"])
+        assert same_values(found["v"].astype(object), expected["v"])
+        messages = {reject["message"].rsplit(" is not ", 1)[0] for reject in own}
+        assert messages == {f'column "v": "{misfit}"' for misfit in misfits}
 
 
 def test_types_come_from_all_files(workplace):

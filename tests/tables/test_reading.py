@@ -16,6 +16,11 @@ def table(path="data", **options):
     return [{"name": "t", "type": "tabular", "path": path, **options}]
 
 
+def tables(*options):
+    """Returns an input for each of these options."""
+    return [{**table(**each)[0], "name": f"t{number}"} for number, each in enumerate(options)]
+
+
 def kinds(ended):
     return [(kind.get("column"), kind["problem"], kind["count"]) for kind in ended.result.get("warning_kinds", [])]
 
@@ -40,12 +45,18 @@ def test_items_are_what_json_makes_of_their_lines(workplace, types):
     assert ended.lines == [ascii(json.loads(line)) for line in LINES]
 
 
-def test_damaged_text_of_an_item_is_replaced_with_a_warning(workplace):
-    (workplace.folder / "data").mkdir()
-    (workplace.folder / "data/a.jsonl").write_bytes(b'{"t": "good"}\n{"t": "caf\xe9"}\n')
-    ended = workplace.job(ITEMS, inputs=table()).run()
-    assert ended.lines == [ascii({"t": "good"}), ascii({"t": "caf\ufffd"})]
-    assert kinds(ended) == [("t", "bytes that are not valid in the encoding, replaced by U+FFFD", 1)]
+def test_items_have_mended_text_listed_keys_those_of_the_path_and_exact_numbers(workplace):
+    workplace.write({"text/a.jsonl": b'{"t": "good"}\n{"t": "caf\xe9"}\n'})
+    workplace.write({"keys/k/a.jsonl": '{"b": 1, "a": 2, "c": 3}\n{"c": 1}\n'})
+    workplace.write({"numbers/a.csv": f"id,n\n{2**53 + 1},x\n,y\n"})
+    keys = {"path": "keys", "columns": ["a", "b"], "partition_format": "keys/{k}/a.jsonl"}
+    inputs = tables({"path": "text"}, keys, {"path": "numbers", "types": "pandas"})
+    ended = workplace.job(ITEMS, inputs=inputs).run()
+    text = [ascii({"t": "good"}), ascii({"t": "caf\ufffd"})]
+    listed = ["{'b': 1, 'a': 2, 'k': 'k'}", "{'k': 'k'}"]
+    assert ended.lines == [*text, *listed, f"{{'id': {2**53 + 1}, 'n': 'x'}}", "{'id': None, 'n': 'y'}"]
+    warned = [kind for kind in kinds(ended) if kind[0] == "t"]
+    assert warned == [("t", "bytes that are not valid in the encoding, replaced by U+FFFD", 1)]
 
 
 def test_items_have_no_types_that_they_could_contradict(workplace):
@@ -60,19 +71,6 @@ def test_items_have_no_types_that_they_could_contradict(workplace):
     ended = workplace.job("def run(df): return df.id.tolist()", inputs=table(), mini_batch_size="1MB").run()
     assert ended.lines == [str(number) for number in range(250)]
     assert [reject["detail"].rsplit(" ", 1)[1] for reject in ended.rejects()] == ["251", "252", "253"]
-
-
-def test_items_have_the_listed_keys_and_those_of_the_path(workplace):
-    workplace.write({"data/k/a.jsonl": '{"b": 1, "a": 2, "c": 3}\n{"c": 1}\n'})
-    inputs = table("data", columns=["a", "b"], partition_format="data/{k}/a.jsonl")
-    ended = workplace.job(ITEMS, inputs=inputs).run()
-    assert ended.lines == ["{'b': 1, 'a': 2, 'k': 'k'}", "{'k': 'k'}"]
-
-
-def test_items_of_other_tables_keep_whole_numbers_beside_missing_ones(workplace):
-    workplace.write({"data/a.csv": f"id,n\n{2**53 + 1},x\n,y\n"})
-    ended = workplace.job(ITEMS, inputs=table(types="pandas")).run()
-    assert ended.lines == [f"{{'id': {2**53 + 1}, 'n': 'x'}}", "{'id': None, 'n': 'y'}"]
 
 
 def test_half_a_surrogate_pair_is_replaced_with_a_warning(workplace):
@@ -118,61 +116,59 @@ def test_rejects_of_several_files_name_their_own_file(workplace):
 
 def test_codes_that_become_truth_values_are_said_once(workplace):
     workplace.write({"data/a.csv": "label,answer,t\n" + "1,Y,true\n0,N,false\n" * 20})
-    ended = workplace.job(REPR, inputs=table(), mini_batch_size="10 rows").run()
+    ended = workplace.job(REPR, inputs=tables({}, {"types": "pandas"}), mini_batch_size="10 rows").run()
     assert ended.lines[0] == "{'label': True, 'answer': True, 't': True}"
+    assert ended.lines[40] == "{'label': 1, 'answer': 'Y', 't': True}"
     found = {kind["column"]: kind for kind in ended.result["warning_kinds"]}
-    assert sorted(found) == ["answer", "label"] and {kind["count"] for kind in found.values()} == {40}
+    assert sorted(found) == ["answer", "label"] and [kind[2] for kind in kinds(ended)] == [40] * 2, "of one input"
     assert found["label"]["remedy"] == "to keep them, set types: pandas, or columns: {label: int64}"
     assert found["answer"]["remedy"].endswith("columns: {answer: string}")
-    ended = workplace.job(REPR, inputs=table(types="pandas")).run()
-    assert ended.lines[0] == "{'label': 1, 'answer': 'Y', 't': True}" and kinds(ended) == []
 
 
 def test_dates_of_either_order_are_read_with_the_month_first_and_said_once(workplace):
     workplace.write({"data/a.csv": "at,due,n\n" + "1/2/2020,1/31/2020,1\n3/3/2020,2/1/2020,2\n" * 10})
     script = "def run(df): return [str(value.date()) for value in df['at']]"
-    ended = workplace.job(script, inputs=table(), mini_batch_size="10 rows").run()
-    assert ended.lines[:2] == ["2020-01-02", "2020-03-03"]
+    chosen = ({"columns": {"at": kind}} for kind in ("timestamp_day_first", "timestamp"))
+    ended = workplace.job(script, inputs=tables({}, *chosen), mini_batch_size="10 rows").run()
+    month_first, day_first = ["2020-01-02", "2020-03-03"] * 10, ["2020-02-01", "2020-03-03"] * 10
+    assert ended.lines == [*month_first, *day_first, *month_first]
+    # Only the first input leaves it open.
     assert kinds(ended) == [("at", "dates whose day and month could be swapped, read with the month first", 20)]
     remedy = ended.result["warning_kinds"][0]["remedy"]
     assert remedy.endswith("set columns: {at: timestamp_day_first} if days come first"), remedy
-    ended = workplace.job(script, inputs=table(columns={"at": "timestamp_day_first"})).run()
-    assert ended.lines[:2] == ["2020-02-01", "2020-03-03"] and kinds(ended) == []
-    ended = workplace.job(script, inputs=table(columns={"at": "timestamp"})).run()
-    assert ended.lines[:2] == ["2020-01-02", "2020-03-03"] and kinds(ended) == []
 
 
 def test_dropped_offsets_are_said_once_and_kept_by_the_rules_of_pandas(workplace):
     workplace.write({"data/a.csv": "at,n\n2024-05-01T10:00:00+02:00,1\n2024-05-01T10:00:00-05:00,2\n"})
     script = "def run(df): return [f'{df.dtypes.iloc[0]} {value}' for value in df['at']]"
-    ended = workplace.job(script, inputs=table()).run()
-    assert ended.lines == ["datetime64[ns] 2024-05-01 08:00:00", "datetime64[ns] 2024-05-01 15:00:00"]
-    assert kinds(ended) == [("at", "times with an offset, converted to UTC and the offset dropped", 2)]
-    remedy = ended.result["warning_kinds"][0]["remedy"]
-    assert "types: pandas with columns: {at: timestamp}" in remedy, remedy
-    ended = workplace.job(script, inputs=table(types="pandas", columns={"at": "timestamp"})).run()
+    keeps = {"types": "pandas", "columns": {"at": "timestamp"}}
+    ended = workplace.job(script, inputs=tables({}, keeps)).run()
     assert ended.lines == [
+        "datetime64[ns] 2024-05-01 08:00:00",
+        "datetime64[ns] 2024-05-01 15:00:00",
         "datetime64[ns, UTC] 2024-05-01 08:00:00+00:00",
         "datetime64[ns, UTC] 2024-05-01 15:00:00+00:00",
     ]
-    assert kinds(ended) == []
+    assert kinds(ended) == [("at", "times with an offset, converted to UTC and the offset dropped", 2)]
+    remedy = ended.result["warning_kinds"][0]["remedy"]
+    assert "types: pandas with columns: {at: timestamp}" in remedy, remedy
 
 
 def test_encodings_have_the_names_of_python(workplace):
-    text = "name\nZürich\n"
-    for name in ["latin-1", "latin1", "iso-8859-1", "ISO8859_1", "cp1252", "utf-8-sig", "utf_8", "utf-16", "utf_16_be"]:
-        workplace.write({"data/a.csv": text.encode(name)})
-        ended = workplace.job("def run(df): return df.name.tolist()", inputs=table(encoding=name)).run()
-        assert ended.output.decode() == "Zürich\n", name
+    names = ["latin-1", "latin1", "iso-8859-1", "ISO8859_1", "cp1252", "utf-8-sig", "utf_8", "utf-16", "utf_16_be"]
+    workplace.write({f"data/{name}.csv": f"name\nZürich {name}\n".encode(name) for name in names})
+    inputs = tables(*({"path": f"data/{name}.csv", "encoding": name} for name in names))
+    ended = workplace.job("def run(df): return df.name.tolist()", inputs=inputs).run()
+    assert ended.lines == [f"Zürich {name}" for name in names]
 
 
-@pytest.mark.parametrize("size", ["5 rows", 20, "1MB"])
-def test_lines_before_the_header_are_skipped(workplace, size):
+def test_lines_before_the_header_are_skipped(workplace):
     text = "made by a tool\n\nat: 2024, with a comma\nid,n\n" + "".join(f"{row},x\n" for row in range(2, 12))
     workplace.write({"data/a.csv": text, "data/b.csv": text})
     script = "def run(df): return [f'{list(df.columns)} {value}' for value in df.iloc[:, 0]]"
-    ended = workplace.job(script, inputs=table(skip_rows=3), mini_batch_size=size).run()
-    assert ended.lines == [f"['id', 'n'] {row}" for row in range(2, 12)] * 2
+    for size in ("5 rows", 20, "1MB"):
+        ended = workplace.job(script, inputs=table(skip_rows=3), mini_batch_size=size).run()
+        assert ended.lines == [f"['id', 'n'] {row}" for row in range(2, 12)] * 2, size
     ended = workplace.job(script, inputs=table(skip_rows=4, header="no_header", support_multi_line=True)).run()
     assert ended.lines == [f"['Column1', 'Column2'] {row}" for row in range(2, 12)] * 2
 

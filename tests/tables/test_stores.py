@@ -75,7 +75,6 @@ def test_large_tables_are_read_in_bounded_memory(workplace, bucket, place, name)
 
 
 def test_plan_counts_the_requests_that_read_inputs(workplace, bucket, components):
-    """The estimate includes the survey, covers the requests of a run, and is not much higher."""
     for part in range(5):
         bucket.put(f"d/{part}.csv", b"id\n" + b"1\n2\n3\n")
     job = workplace.job(

@@ -396,23 +396,14 @@ def test_columns_keep_type_and_name(home):
     assert run(lambda array: array, np.array([1, 2], "u1")).to_arrow().schema.field("value").type == pa.uint8()
 
 
-class Mode(str, enum.Enum):
-    FAST = "fast"
-    SLOW = "slow"
-
-
-def test_members_of_an_enumeration_of_texts_are_objects(home):
-    assert mapped(lambda mode: f"{mode.name} {mode.value}", [*Mode]).to_pandas()["value"].tolist() == [
-        "FAST fast",
-        "SLOW slow",
-    ]
-
-
 class Files(str, enum.Enum):
     TRAIN = "train.csv"
+    TEST = "test.csv"
 
 
-def test_member_of_an_enumeration_may_be_a_path(home, tmp_path):
+def test_members_of_an_enumeration_of_texts_are_objects_and_one_alone_is_a_path(home, tmp_path):
+    named = mapped(lambda file: f"{file.name} {file.value}", [*Files]).to_pandas()["value"].tolist()
+    assert named == ["TRAIN train.csv", "TEST test.csv"]
     (tmp_path / "train.csv").write_text("a\n1\n")
     for inputs in (Files.TRAIN, gristmill.read_csv(Files.TRAIN)):
         assert run(lambda frame: frame, inputs).to_pandas()["a"].tolist() == [1]
@@ -466,9 +457,7 @@ def test_mini_batches_of_tables_are_not_divided_unless_asked_for(home):
         run(centred, table, mini_batch_size=4)
     job = run(centred, table, mini_batch_size=4, error_threshold=-1, isolate="items")
     assert [reject["items"] for reject in job.rejects] == [1]
-
-
-def test_lists_are_divided(home):
+    # Lists are divided.
     job = run(lambda numbers: [1 / number for number in numbers], [1, 0, 2], mini_batch_size=3, error_threshold=-1)
     assert job.to_pandas()["value"].tolist() == [1.0, 0.5]
 
@@ -561,17 +550,33 @@ def test_relative_paths_are_those_of_the_caller(home, tmp_path):
         run(lambda numbers: [Path("absent.txt").read_text()], [1])
 
 
-def test_standard_output_of_a_function_is_shown(home, capfd):
+def test_output_and_errors_of_a_function_are_shown(home, capfd):
     def chatty(numbers):
+        import sys
+        import warnings
+
+        warnings.warn("careful", stacklevel=1)
+        for number in numbers:
+            print("number", number)
+            sys.stderr.write(f"\r{number + 1} of 3")
+        sys.stderr.write("\n")
+        return numbers
+
+    run(chatty, list(range(3)), mini_batch_size=3)
+    shown = capfd.readouterr()
+    assert shown.out == "number 0\nnumber 1\nnumber 2\n"
+    assert "UserWarning: careful" in shown.err
+    assert shown.err.splitlines()[-1] == "3 of 3", "a progress bar is shown as it ended"
+    run(chatty, list(range(3, 6)), verbose=False)
+    shown = capfd.readouterr()
+    assert shown.out == "" and "careful" not in shown.err
+
+    def long(numbers):
         for number in numbers:
             print("number", number)
         return numbers
 
-    job = run(chatty, list(range(3)), mini_batch_size=3)
-    assert capfd.readouterr().out == "number 0\nnumber 1\nnumber 2\n"
-    run(chatty, list(range(3, 6)), verbose=False)
-    assert capfd.readouterr().out == ""
-    job = run(chatty, list(range(1000)), mini_batch_size=1000)
+    job = run(long, list(range(1000)), mini_batch_size=1000)
     lines = capfd.readouterr().out.splitlines()
     assert lines[:2] + lines[199:] == [
         "number 0",
@@ -579,27 +584,6 @@ def test_standard_output_of_a_function_is_shown(home, capfd):
         "number 199",
         f'… more is in gristmill.attach("{job.id}").logs("user/stdout")',
     ]
-
-
-def test_standard_error_of_a_function_is_shown(home, capfd):
-    def chatty(numbers):
-        import sys
-        import warnings
-
-        warnings.warn("careful", stacklevel=1)
-        for number in numbers:
-            sys.stderr.write(f"\r{number + 1} of 3")
-        sys.stderr.write("\n")
-        print("done")
-        return numbers
-
-    run(chatty, list(range(3)), mini_batch_size=3)
-    shown = capfd.readouterr()
-    assert shown.out == "done\n"
-    assert "UserWarning: careful" in shown.err
-    assert shown.err.splitlines()[-1] == "3 of 3", "a progress bar is shown as it ended"
-    run(chatty, list(range(3, 6)), verbose=False)
-    assert "careful" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -669,14 +653,7 @@ def test_texts_of_a_parquet_file_are_those_of_pandas(home, rows):
     assert kept.dtypes.tolist() == expected.dtypes.tolist()
 
 
-def test_script_gets_no_nullable_types(home, tmp_path):
-    (tmp_path / "script.py").write_text("def run(frame):\n    return frame\n")
-    (tmp_path / "a.csv").write_text("a\n1\n")
-    with pytest.raises(TypeError, match="dtype of 'a': an entry script gets no Int64"):
-        run("script.py", gristmill.read_csv("a.csv", dtype={"a": "Int64"}))
-
-
-def test_column_of_several_inputs_has_one_dtype(home, tmp_path):
+def test_column_of_several_inputs_has_one_dtype_and_that_of_a_script_is_not_nullable(home, tmp_path):
     (tmp_path / "a.csv").write_text("a\n1\n")
     (tmp_path / "b.csv").write_text("a\n2\n")
     inputs = {path: gristmill.read_csv(f"{path}.csv", dtype={"a": "Int64"}) for path in "ab"}
@@ -684,6 +661,9 @@ def test_column_of_several_inputs_has_one_dtype(home, tmp_path):
     inputs["b"] = gristmill.read_csv("b.csv", dtype={"a": "string"})
     with pytest.raises(ValueError, match="dtype of 'a' is Int64 in one input and string in another"):
         run(lambda frame: frame, inputs)
+    (tmp_path / "script.py").write_text("def run(frame):\n    return frame\n")
+    with pytest.raises(TypeError, match="dtype of 'a': an entry script gets no Int64"):
+        run("script.py", inputs["a"])
 
 
 def test_output_that_a_later_job_has_written_is_not_read(home):

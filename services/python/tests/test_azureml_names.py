@@ -46,23 +46,38 @@ def named(script, tmp_path):
     return run
 
 
-def test_registered_datasets_are_found_by_name_and_version(named):
-    assert named("""
+def test_registered_datasets_and_side_inputs_are_found_and_read(named, tmp_path):
+    said = named(
+        """
+    import warnings
     for name, version in (("sales", "latest"), ("sales", 1), ("sales", 7), ("versions", None), ("table", "latest")):
         found = Dataset.get_by_name(ws, name, version=version)
         print(found.name, found.version, found.to_pandas_dataframe().to_dict("list"))
     print(sorted(ws.datasets), Dataset.get_by_id(ws, "versions:2").to_pandas_dataframe()["k"].tolist())
-    """).splitlines() == [
+    labels = Run.get_context().input_datasets["labels"]
+    print(os.path.basename(labels), labels.to_pandas_dataframe()["k"].tolist(), isinstance(labels, str))
+    for on_error in ("null", "fail"):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            Dataset.get_by_name(ws, "sales").to_pandas_dataframe(on_error=on_error)
+        print(*[str(one.message).partition(",")[0] for one in seen])
+    """,
+        AZURE_ML_INPUT_labels=str(tmp_path / "sales"),
+    )
+    assert said.splitlines() == [
         "sales 1 {'k': ['x', 'y', 'z'], 'v': [1.5, 2.5, 3.5]}",
         "sales 1 {'k': ['old'], 'v': [0.5]}",
         "sales 7 {'k': ['x', 'y', 'z'], 'v': [1.5, 2.5, 3.5]}",
         "versions 10 {'k': ['z'], 'v': [3.5]}",
         "table 1 {'p': [5], 'q': ['a,b']}",
         "['images', 'sales', 'table', 'versions'] ['old']",
+        "sales ['x', 'y', 'z'] True",
+        "",
+        "to_pandas_dataframe: on_error and out_of_range_datetime have no effect here",
     ]
 
 
-def test_files_of_datasets(named, tmp_path):
+def test_files_of_datasets_are_mounted_alone(named, tmp_path):
     assert named("""
     images = Dataset.get_by_name(ws, "images")
     print(images.to_path(), [os.path.relpath(path, "copy") for path in images.download("copy")])
@@ -71,27 +86,21 @@ def test_files_of_datasets(named, tmp_path):
     files = Dataset.File.from_files((Datastore.get(ws, "blobs"), "in/**"))
     copies = Dataset.File.from_files("sales/*.csv").download()
     print(files.to_path(), [os.path.basename(path) for path in copies])
-    """).splitlines() == [
-        "['/2.png', '/one/1.png'] ['2.png', 'one/1.png']",
-        "images",
-        "['/a.csv'] ['a.csv', 'b.csv']",
-    ]
-    assert (tmp_path / "copy/one/1.png").exists()
-
-
-def test_mounted_folder_has_the_files_of_the_dataset_alone(named):
-    assert named("""
     open("sales/notes.txt", "w").write("n")
     for paths in ("sales/*.csv", "sales/a.csv", ["sales/a.csv", "old.csv"], "sales"):
         with Dataset.File.from_files(paths).mount() as mounted:
             found = [os.path.join(root, name) for root, _, names in os.walk(mounted.mount_point) for name in names]
             print(sorted(os.path.relpath(path, mounted.mount_point) for path in found), len(open(found[0]).read()) > 0)
     """).splitlines() == [
+        "['/2.png', '/one/1.png'] ['2.png', 'one/1.png']",
+        "images",
+        "['/a.csv'] ['a.csv', 'b.csv']",
         "['a.csv', 'b.csv'] True",
         "['a.csv'] True",
         "['old.csv', 'sales/a.csv'] True",
         "['a.csv', 'b.csv', 'notes.txt'] True",
     ]
+    assert (tmp_path / "copy/one/1.png").exists()
 
 
 def test_models_of_the_table(named, tmp_path):
@@ -165,41 +174,40 @@ def test_datasets_are_inputs_of_steps(named, tmp_path):
     assert lines[-1] == f"True {tmp_path}/blobs/x/y"
 
 
-def test_datastores_are_folders(named, tmp_path):
-    assert named("""
+def test_datastores_are_folders_whose_other_content_stays(named, tmp_path):
+    said = named("""
+    import warnings
     store = ws.datastores["blobs"]
     os.makedirs("made/deep"); open("made/deep/x.txt", "w").close()
     print(store.upload("made", "up").path_on_datastore, store.upload_files(["old.csv"], target_path="up").located())
     print(store.download("down", prefix="up/deep"), os.listdir("down/up/deep"))
     print(sorted(ws.datastores), ws.get_default_datastore().name)
     ws.get_default_datastore().upload_files(["old.csv"])
-    """).splitlines() == [
+    store = Datastore.get(ws, "blobs")
+    for overwrite in (False, False, True):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            store.upload_files(["old.csv"], target_path="kept", overwrite=overwrite)
+        print(*[one.message for one in seen], open("blobs/kept/old.csv").read().splitlines()[1])
+        open("old.csv", "a").write("more,1\\n") if not seen else open("old.csv", "w").write("k,v\\nnew,1\\n")
+    """)
+    stays = f"{tmp_path}/blobs/kept/old.csv exists and differs from old.csv: pass overwrite=True to replace it"
+    assert said.splitlines() == [
         f"up {tmp_path}/blobs/up",
         "1 ['x.txt']",
         "['blobs', 'far', 'workspaceblobstore'] workspaceblobstore",
+        "old,0.5",
+        f"{stays} old,0.5",
+        "new,1",
     ]
     assert (tmp_path / "blobs/up/old.csv").exists()
     assert (tmp_path / "home/datastores/workspaceblobstore/old.csv").exists()
 
 
-def test_copies_that_do_not_replace_other_content_say_so(named, tmp_path):
-    said = named("""
-    import warnings
-    store = Datastore.get(ws, "blobs")
-    for overwrite in (False, False, True):
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            store.upload_files(["old.csv"], target_path="up", overwrite=overwrite)
-        print(*[one.message for one in seen], open("blobs/up/old.csv").read().splitlines()[1])
-        open("old.csv", "a").write("more,1\\n") if not seen else open("old.csv", "w").write("k,v\\nnew,1\\n")
-    """)
-    stays = f"{tmp_path}/blobs/up/old.csv exists and differs from old.csv: pass overwrite=True to replace it"
-    assert said.splitlines() == ["old,0.5", f"{stays} old,0.5", "new,1"]
-
-
-def test_frames_are_registered_at_every_form_of_a_target(named):
+def test_names_that_a_driver_registers_are_known_to_it(named):
     assert named("""
-    import pandas
+    import pandas, warnings
+    from azureml.exceptions import UserErrorException
     from azureml.data.datapath import DataPath
     store = Datastore.get(ws, "blobs")
     for value, target in enumerate((store, (store, "frames"), DataPath(store, "frames"))):
@@ -207,50 +215,12 @@ def test_frames_are_registered_at_every_form_of_a_target(named):
         print(Dataset.get_by_name(ws, "frame").to_pandas_dataframe()["a"].tolist())
     print(Dataset.get_by_name(ws, "frame", version=1).to_pandas_dataframe()["a"].tolist())
     print(sorted(os.listdir("blobs")))
-    """).splitlines() == ["[0]", "[1]", "[2]", "[0]", "['frame', 'frames', 'in']"]
-
-
-def test_choice_of_errors_that_has_no_effect_is_a_warning(named):
-    assert named("""
-    import warnings
-    for on_error in ("null", "fail"):
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            Dataset.get_by_name(ws, "sales").to_pandas_dataframe(on_error=on_error)
-        print(*[str(one.message).partition(",")[0] for one in seen])
-    """).splitlines() == ["", "to_pandas_dataframe: on_error and out_of_range_datetime have no effect here"]
-
-
-def test_side_inputs_are_paths_and_datasets(named, tmp_path):
-    assert (
-        named(
-            """
-    labels = Run.get_context().input_datasets["labels"]
-    print(os.path.basename(labels), labels.to_pandas_dataframe()["k"].tolist(), isinstance(labels, str))
-    """,
-            AZURE_ML_INPUT_labels=str(tmp_path / "sales"),
-        )
-        == "sales ['x', 'y', 'z'] True\n"
-    )
-
-
-def test_error_of_a_version_lists_those_of_table_and_register(named):
-    assert (
-        named("""
-    from azureml.exceptions import UserErrorException
     Dataset.File.from_files("old.csv").register(ws, "versions")
     try:
         Dataset.get_by_name(ws, "versions", version=3)
     except UserErrorException as error:
+        # The versions of the table, and those of the register.
         print(str(error).partition(":")[2].partition(")")[0])
-    """)
-        == " 1, 2, 10\n"
-    )
-
-
-def test_name_that_a_driver_registers_is_known_to_it(named):
-    assert named("""
-    import warnings
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         made = Dataset.File.from_files("old.csv").register(workspace=ws, name="mine", create_new_version=True)
@@ -258,6 +228,8 @@ def test_name_that_a_driver_registers_is_known_to_it(named):
         Dataset.File.from_files("old.csv").register(ws, "sales")
     print(seen[0].message)
     """).splitlines() == [
+        *("[0]", "[1]", "[2]", "[0]", "['frame', 'frames', 'in']"),
+        " 1, 2, 10",
         "[] mine 1",
         "dataset sales is registered as version 1, but [azureml.data] of gristmill.toml has a line for this name, "
         "which takes precedence",

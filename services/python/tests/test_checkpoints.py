@@ -34,6 +34,10 @@ def failure(event, status="illegal_result"):
     return event["error"]["message"]
 
 
+def statuses(event):
+    return [(failed["item"], failed["items"], failed["status"]) for failed in event["failed_items"]]
+
+
 def test_generator_keeps_yielded_results(start):
     agent = start(HALFWAY)
     assert failure(agent.run("abcde", mini_batch=3), "run_raised") == "halfway"
@@ -72,8 +76,7 @@ def test_only_kept_results_count_without_a_call_of_run(start, script):
         agent = start(script, strict_results=True, **options(agent))
     event = agent.run("abcde", mini_batch=3, items=(0, 5), only_kept=True)
     assert (event["rows"], event["returned"], event["items_kept"]) == (b"A\nB\n", 2, 2)
-    failed = [(entry["item"], entry["items"], entry["status"]) for entry in event["failed_items"]]
-    assert failed == [(2, 1, "run_raised"), (3, 1, "run_raised"), (4, 1, "run_raised")]
+    assert statuses(event) == [(2, 1, "run_raised"), (3, 1, "run_raised"), (4, 1, "run_raised")]
     assert event["pieces"] == [[0, 4]]
     nothing = agent.run("xy", mini_batch=4, items=(0, 2), only_kept=True)
     assert nothing["error"]["category"] == "NothingKept" and "has_checkpoints" not in nothing
@@ -130,24 +133,31 @@ def test_done_of_the_context_is_the_same(start):
     assert (event["rows"], event["returned"]) == (b"['a', 'd']\nsecond\nd\n", 4), "an item may have no row"
 
 
-@pytest.mark.parametrize(
-    "yields, message",
-    [
-        ("'x', 1", "handed back a result of 'x', which is not an item of mini-batch 0: an item is one of the paths in"),
-        ("3, 1", "handed back a result of 3, which is not an item of mini-batch 0"),
-        ("-1, 1", "handed back a result of -1"),
-        ("True, 1", "handed back a result of True"),
-        ("None, 1", "handed back a result of None"),
-        ("'text'", "yielded a str after results of items: yield (item, row) each time"),
-        ("1, 2, 3", "yielded a tuple after results"),
-    ],
-)
-def test_wrong_items_fail_the_attempt_and_nothing_is_lost(start, yields, message):
-    agent = start(f"def run(mini_batch):\n    yield 'a', 'A'\n    yield {yields}\n    yield 'b', 'B'")
-    assert message in failure(agent.run("abc", mini_batch=0))
+WRONG = [
+    ("'x', 1", "handed back a result of 'x', which is not an item of mini-batch 0: an item is one of the paths in"),
+    ("3, 1", "handed back a result of 3, which is not an item of mini-batch 1"),
+    ("-1, 1", "handed back a result of -1"),
+    ("True, 1", "handed back a result of True"),
+    ("None, 1", "handed back a result of None"),
+    ("'text'", "yielded a str after results of items: yield (item, row) each time"),
+    ("1, 2, 3", "yielded a tuple after results"),
+]
+
+
+def test_wrong_items_fail_the_attempt_and_nothing_is_lost(start):
+    script = f"""
+        def run(mini_batch, context):
+            yield 'a', 'A'
+            yield [{", ".join(f"({yields})" for yields, _ in WRONG)}][context.minibatch_index]
+            yield 'b', 'B'
+    """
+    agent = start(script)
+    for number, (yields, message) in enumerate(WRONG):
+        assert message in failure(agent.run("abc", mini_batch=number)), yields
     agent.close()
     agent = start("def run(mini_batch):\n    for path in mini_batch: yield path, path", **options(agent))
-    assert agent.run("abc", mini_batch=0, try_number=2)["rows"] == b"A\nb\nc\n"
+    for number in range(len(WRONG)):
+        assert agent.run("abc", mini_batch=number, try_number=2)["rows"] == b"A\nb\nc\n"
 
 
 TWICE = """
@@ -189,14 +199,13 @@ def test_item_that_is_handed_back_in_another_form_is_the_same_item(start):
     )
     event = agent.run("abc", mini_batch=0)
     assert (event["rows"], event["returned"]) == (b"A\nB\nC\n", 3)
-    assert warnings_of(event) == [
-        "run() handed back 3 items of mini-batch 0 more than once, first 'a': the first row of each counts"
-    ]
-    event = agent.run("a", mini_batch=1)
-    assert (event["rows"], warnings_of(event)) == (
-        b"A\n",
-        ["run() handed back item 'a' of mini-batch 1 twice: its first row counts"],
+    (warning,) = warnings_of(event)
+    assert (
+        warning == "run() handed back 3 items of mini-batch 0 more than once, first 'a': the first row of each counts"
     )
+    event = agent.run("a", mini_batch=1)
+    assert event["rows"] == b"A\n"
+    assert warnings_of(event) == ["run() handed back item 'a' of mini-batch 1 twice: its first row counts"]
 
 
 @pytest.mark.parametrize(
@@ -253,16 +262,8 @@ def test_every_try_names_items_once_one_has(start):
 
 
 def test_error_that_the_script_catches_fails_the_attempt(start):
-    agent = start(
-        """
-        def run(mini_batch, context):
-            try:
-                context.done("x", 1)
-            except Exception:
-                pass
-        """
-    )
-    assert "not an item of mini-batch 0" in failure(agent.run("a"))
+    script = "import contextlib\ndef run(m, context):\n    with contextlib.suppress(Exception): context.done('x', 1)"
+    assert "not an item of mini-batch 0" in failure(start(script).run("a"))
 
 
 def test_first_item_that_is_foreign_says_how_to_return_pairs(start):
@@ -332,21 +333,17 @@ def test_ranges_of_a_mini_batch_share_kept_results(start):
     assert agent.stdout().split() == ["5", "2", "2", "3"]
 
 
-def test_unkept_results_are_reported_once(start):
-    agent = start("def run(mini_batch):\n    for path in mini_batch: yield path, lambda: 0")
-    event = agent.run("ab")
+def test_results_that_cannot_be_kept_are_reported_once(start, tmp_path):
+    event = start("def run(mini_batch):\n    for path in mini_batch: yield path, lambda: 0").run("ab")
     assert event["returned"] == 2
-    (warning,) = event["warnings"]
-    assert "cannot be kept for another try: a row of the type function cannot be pickled" in warning["message"]
-
-
-def test_folder_that_cannot_be_written_is_reported_once(start, tmp_path):
+    (warning,) = warnings_of(event)
+    assert "cannot be kept for another try: a row of the type function cannot be pickled" in warning
     (tmp_path / "file").touch()
     script = "def run(mini_batch):\n    for path in mini_batch: yield path, path"
     event = start(script, checkpoints=str(tmp_path / "file" / "checkpoints")).run("ab")
     assert event["rows"] == b"a\nb\n" and "has_checkpoints" not in event
-    (warning,) = event["warnings"]
-    assert "cannot be kept for another try: [Errno 20]" in warning["message"]
+    (warning,) = warnings_of(event)
+    assert "cannot be kept for another try: [Errno 20]" in warning
 
 
 def test_checks_name_the_item_of_a_row(start):
@@ -424,8 +421,7 @@ def test_items_that_are_never_handed_back_are_named(start):
     )
     event = agent.run("abcde")
     assert (event["rows"], event["returned"]) == (b"A\nC\nE\n", 3)
-    named = [(failed["item"], failed["items"], failed["status"]) for failed in event["failed_items"]]
-    assert named == [(1, 1, "illegal_result"), (3, 1, "illegal_result")]
+    assert statuses(event) == [(1, 1, "illegal_result"), (3, 1, "illegal_result")]
     assert {failed["error"]["category"] for failed in event["failed_items"]} == {"NoResult"}
     assert event["pieces"] == [[0, 2], [2, 2], [4, 2]]
     event = agent.run("abcde", items=[1, 4])

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from agent import lines
 
 ILLEGAL = "The run() method in the entry script should return a list or a pandas DataFrame"
 
@@ -46,9 +47,10 @@ def test_run_signature_decides_about_the_context(start, signature, gets_context)
     assert agent.run()["rows"] == f"{gets_context}\n".encode()
 
 
-def test_decorator_that_hides_the_signature_is_seen_through(start):
+def test_decorator_that_hides_the_signature_is_seen_through_and_main_guards_do_not_run(start):
     agent = start(
         """
+        if __name__ == "__main__": raise SystemExit(9)
         def timed(function):
             def wrapper(*args, **kwargs): return function(*args, **kwargs)
             return wrapper
@@ -67,11 +69,9 @@ def test_context_describes_the_mini_batch(start):
                     context.node_id, context.process_name, context.dataset is mini_batch, f"{context}"]
         """
     )
-    rows = (
-        agent.run(["a"], mini_batch=7, try_number=2, key=[["user", "u"], ["genre", "g"]])["rows"].decode().splitlines()
-    )
-    assert rows[:7] == ["{'user': 'u', 'genre': 'g'}", "7", "7", "2", "0", "process000", "True"]
-    assert "minibatch_index=7" in rows[7]
+    *values, text = lines(agent.run(["a"], mini_batch=7, try_number=2, key=[["user", "u"], ["genre", "g"]]))
+    assert values == ["{'user': 'u', 'genre': 'g'}", "7", "7", "2", "0", "process000", "True"]
+    assert "minibatch_index=7" in text
     assert agent.run(["a"])["rows"].startswith(b"{}\n")
 
 
@@ -124,13 +124,11 @@ def test_results_become_text_and_other_sequences_warn(start):
 def test_exception_in_a_generator_fails_the_attempt(start):
     agent = start("def run(mini_batch):\n    yield 1\n    raise ValueError('halfway')")
     event = agent.run()
-    assert event["status"] == "run_raised"
-    assert (event["error"]["message"] == "halfway" and "line 4" in event["error"]["traceback"]) or "line 3" in event[
-        "error"
-    ]["traceback"]
+    assert (event["status"], event["error"]["message"]) == ("run_raised", "halfway")
+    assert "line 3" in event["error"]["traceback"]
 
 
-def test_invalid_results_name_type_and_mini_batch(start):
+def test_invalid_results_name_type_and_mini_batch_and_quote_the_text(start):
     agent = start(EVALUATES)
     kinds = {
         "None": "NoneType",
@@ -146,79 +144,70 @@ def test_invalid_results_name_type_and_mini_batch(start):
         assert event["status"] == "illegal_result", expression
         message = event["error"]["message"]
         assert message.startswith(ILLEGAL) and message.endswith(kind) and "mini-batch 41" in message
+    for text, shown in (("no rows\nhere", "'no rows\\nhere'"), ("x" * 1000, f"'{'x' * 200}'…")):
+        message = agent.run([repr(text)])["error"]["message"]
+        assert message.endswith(f"it returned the text {shown}: str"), message
 
 
-def test_returned_text_is_shown_in_quotes_and_cut(start):
-    agent = start("def run(mini_batch): return mini_batch[0]")
-    shown = agent.run(["no rows\nhere"])["error"]["message"]
-    assert shown.endswith("it returned the text 'no rows\\nhere': str"), shown
-    long = agent.run(["x" * 1000])["error"]["message"]
-    assert long.endswith(f"it returned the text '{'x' * 200}'…: str"), long
+REPEATS = "def run(mini_batch):\n    count = int(mini_batch[0])\n    mini_batch.clear()\n    return ['x'] * count"
 
 
-def test_long_result_is_kept(start):
-    agent = start("def run(mini_batch): return ['x'] * int(mini_batch[0])")
-    short = agent.run(["1", "b", "c"])
-    assert short["returned"] == 1 and "warnings" not in short
-    long = agent.run(["5", "b"])
-    assert long["returned"] == 5 and long["rows"] == b"x\n" * 5
-    assert "warnings" not in long
+def test_results_of_any_length_are_kept(start):
+    agent = start(REPEATS)
+    for count in (1, 5):
+        event = agent.run([str(count), "b", "c"])
+        assert (event["returned"], event["rows"]) == (count, b"x\n" * count) and "warnings" not in event
 
 
-def test_strict_results_fail_a_short_one(start):
-    agent = start("def run(mini_batch): return ['x'] * int(mini_batch[0])", strict_results=True)
+def test_strict_results_fail_a_short_one_although_the_script_empties_its_list(start):
+    agent = start(REPEATS, strict_results=True)
     event = agent.run(["1", "b"])
     assert event["status"] == "illegal_result"
     assert "1 results for the 2 items" in event["error"]["message"]
-    assert agent.run(["2", "b"])["status"] == "succeeded"
-
-
-def test_list_emptied_by_the_script_still_counts_its_items(start):
-    agent = start("def run(mini_batch):\n    mini_batch.clear()\n    return ['x', 'y', 'z']", strict_results=True)
-    event = agent.run(["1", "b"])
-    assert (event["status"], event["returned"]) == ("succeeded", 3)
+    for count in (2, 3):
+        event = agent.run([str(count), "b"])
+        assert (event["status"], event["returned"]) == ("succeeded", count)
 
 
 def test_summary_only_counts_without_rows(start):
-    agent = start("import pandas\ndef run(mini_batch): return [None] * 3", rows_wanted=False)
-    event = agent.run(["a", "b", "c"])
+    event = start("def run(mini_batch): return [None] * 3", rows_wanted=False).run(["a", "b", "c"])
     assert (event["returned"], event["rows"]) == (3, b"")
 
 
-@pytest.mark.parametrize(
-    "statement, category, message",
-    [
-        ("raise ValueError('bad pixel')", "ValueError", "bad pixel"),
-        ("raise ValueError", "ValueError", "ValueError without a message"),
-        ("raise ValueError('two\\n  lines')", "ValueError", "two lines"),
-        ("import sys; sys.exit(3)", "SystemExit", "the script called sys.exit(3)"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt", "KeyboardInterrupt without a message"),
-        ("raise GeneratorExit", "GeneratorExit", "GeneratorExit without a message"),
-        ("return [Unprintable()]", "RuntimeError", "no text"),
-        ("return ['\\ud800']", "UnicodeEncodeError", "surrogates not allowed"),
-        ("raise ValueError('lone \\udc80')", "ValueError", "lone \\udc80"),
-        ("exec('a b')", "SyntaxError", "<string>, line 1: invalid syntax"),
-        ("raise Mute", "Mute", "Mute without a message"),
-        ("return run(mini_batch)", "RecursionError", "maximum recursion depth exceeded"),
-    ],
-)
-def test_every_exception_fails_only_the_attempt(start, statement, category, message):
+RAISING = [
+    ("raise ValueError('bad pixel')", "ValueError", "bad pixel"),
+    ("raise ValueError", "ValueError", "ValueError without a message"),
+    ("raise ValueError('two\\n  lines')", "ValueError", "two lines"),
+    ("import sys; sys.exit(3)", "SystemExit", "the script called sys.exit(3)"),
+    ("raise KeyboardInterrupt", "KeyboardInterrupt", "KeyboardInterrupt without a message"),
+    ("raise GeneratorExit", "GeneratorExit", "GeneratorExit without a message"),
+    ("return [Unprintable()]", "RuntimeError", "no text"),
+    ("return ['\\ud800']", "UnicodeEncodeError", "surrogates not allowed"),
+    ("raise ValueError('lone \\udc80')", "ValueError", "lone \\udc80"),
+    ("exec('a b')", "SyntaxError", "<string>, line 1: invalid syntax"),
+    ("raise Mute", "Mute", "Mute without a message"),
+    ("return run(mini_batch)", "RecursionError", "maximum recursion depth exceeded"),
+]
+
+
+def test_every_exception_fails_only_the_attempt(start):
     agent = start(
-        f"""
-        class Unprintable:
-            def __format__(self, _): raise RuntimeError("no text")
-        class Mute(Exception):
-            def __str__(self): raise RuntimeError
-        def run(mini_batch):
-            if mini_batch == ["good"]: return mini_batch
-            {statement}
         """
+class Unprintable:
+    def __format__(self, _): raise RuntimeError("no text")
+class Mute(Exception):
+    def __str__(self): raise RuntimeError
+def run(mini_batch):
+    (name,) = mini_batch
+"""
+        + "".join(f"    if name == '{number}': {statement}\n" for number, (statement, *_) in enumerate(RAISING))
+        + "    return mini_batch\n"
     )
-    event = agent.run(["bad"])
-    assert event["status"] == "run_raised"
-    assert event["error"]["category"] == category
-    assert message in event["error"]["message"] and "\n" not in event["error"]["message"]
-    assert agent.run(["good"])["rows"] == b"good\n"
+    for number, (statement, category, message) in enumerate(RAISING):
+        event = agent.run([str(number)])
+        assert (event["status"], event["error"]["category"]) == ("run_raised", category), statement
+        assert message in event["error"]["message"] and "\n" not in event["error"]["message"], statement
+        assert agent.run(["good"])["rows"] == b"good\n", statement
 
 
 def test_traceback_shows_user_code_and_is_in_the_error_file(start):
@@ -247,11 +236,6 @@ def test_long_traceback_keeps_its_tail(start):
 def test_unimportable_and_reserved_script_names(start, name):
     agent = start("import json, os\ndef run(mini_batch): return [os.path.basename(__file__)]", name=name)
     assert agent.run()["rows"].decode().strip() == os.path.basename(name)
-
-
-def test_main_guards_do_not_run(start):
-    agent = start("if __name__ == '__main__': raise SystemExit(9)\ndef run(mini_batch): return mini_batch")
-    assert agent.run()["status"] == "succeeded"
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,9 @@ ENQUEUE = """
 """
 
 
-def test_enqueued_mini_batches_are_collected(start):
-    agent = start(ENQUEUE, argv=ASYNC)
+@pytest.mark.parametrize(("key", "argv"), [("number", ASYNC), ("str(number)", ["--amlbi_async_mode=true"])])
+def test_enqueued_mini_batches_are_collected_by_numbers_or_texts(start, key, argv):
+    agent = start(ENQUEUE.replace("finished[number]", f"finished[{key}]"), argv=argv)
     assert agent.run(["a", "b"])["rows"] == b"A\nB\n"
     event = agent.run(["bad"])
     assert (event["status"], event["error"]["category"]) == ("run_raised", "ValueError")
@@ -56,11 +57,6 @@ def test_mini_batch_without_a_valid_result_fails(start, old, new, reason):
     assert event["status"] in ("run_raised", "illegal_result")
     assert reason in event["error"]["message"]
     agent.finish()
-
-
-def test_keys_of_results_may_be_texts(start):
-    agent = start(ENQUEUE.replace("finished[number]", "finished[str(number)]"), argv=["--amlbi_async_mode=true"])
-    assert agent.run(["a"])["rows"] == b"A\n"
 
 
 def test_asynchronous_mode_needs_its_functions(start):

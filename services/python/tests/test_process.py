@@ -1,5 +1,6 @@
 """Effects of user code on its process, as seen by the agent."""
 
+import json
 import os
 import shutil
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from agent import BOOTSTRAP, STACK_DUMP_SIGNAL
+from agent import BOOTSTRAP, PREFIX, STACK_DUMP_SIGNAL
 
 import gristmill
 
@@ -31,18 +32,12 @@ def test_numeric_libraries_share_the_cores_by_default(start, monkeypatch, enviro
     """The libraries read the variable when they are imported."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     agent = start(
-        "import os\nTHREADS = os.environ['OMP_NUM_THREADS']\ndef run(mini_batch): print(THREADS); return mini_batch",
+        "import os\nTHREADS = os.environ['OMP_NUM_THREADS']\ndef run(files): print(THREADS, end=''); return files",
         environment=environment,
         threads=3,
     )
     agent.run()
-    assert agent.stdout() == f"{expected}\n"
-
-
-def test_flushed_after_every_run_even_without_newline(start):
-    agent = start("import sys\ndef run(mini_batch):\n    print('no newline', end='')\n    return mini_batch")
-    agent.run()
-    assert agent.stdout() == "no newline"
+    assert agent.stdout() == expected, "flushed after the run, even without a newline"
 
 
 def test_log_files_are_capped_with_a_note(start):
@@ -200,8 +195,11 @@ def test_stacks_are_available_while_user_code_holds_the_interpreter(start):
     assert 'score.py", line 2 in stuck' in stack.read_text()
 
 
-@pytest.mark.parametrize("ending", ["return mini_batch", "raise ValueError", "import sys; sys.exit(7)", "os._exit(0)"])
-def test_forked_child_never_answers_for_its_parent(start, ending):
+@pytest.mark.parametrize(
+    "ending, status",
+    [("return mini_batch", 0), ("raise ValueError", 1), ("import sys; sys.exit(7)", 7), ("os._exit(0)", 0)],
+)
+def test_forked_child_never_answers_for_its_parent(start, ending, status):
     agent = start(
         f"""
         import os
@@ -214,9 +212,8 @@ def test_forked_child_never_answers_for_its_parent(start, ending):
             return [os.WEXITSTATUS(status)] + mini_batch
         """
     )
-    statuses = {"return mini_batch": 0, "raise ValueError": 1, "import sys; sys.exit(7)": 7, "os._exit(0)": 0}
-    assert agent.run(["a"])["rows"].decode() == f"{statuses[ending]}\na\n"
-    assert agent.run(["b"])["rows"].decode() == f"{statuses[ending]}\nb\n"
+    for name in "ab":
+        assert agent.run([name])["rows"].decode() == f"{status}\n{name}\n"
     assert agent.stdout() == "child\n" * 2
     agent.finish()
     assert not (agent.logs / "user/error").exists()
@@ -255,28 +252,17 @@ def test_large_result_arrives_complete(start):
     assert agent.run()["rows"] == (b"x" * 1000 + b"\n") * 20_000
 
 
-def test_frames_may_arrive_in_any_pieces(start):
-    import json
-    import struct
-
-    agent = start("def run(mini_batch): return mini_batch")
-    body = json.dumps({"frame": "mini_batches", "mini_batches": [agent.files(["a" * 50])]}).encode()
-    for byte in struct.pack("<II", len(body), 0) + body:
-        agent.socket.sendall(bytes([byte]))
-    assert agent.receive()["rows"] == b"a" * 50 + b"\n"
-
-
-def test_signal_handler_of_the_script_does_not_disturb_reading(start):
+def test_frames_may_arrive_in_any_pieces_beside_signals_and_unknown_ones_end_the_process(start):
     agent = start(
         "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\ndef run(mini_batch): return mini_batch"
     )
+    body = json.dumps({"frame": "mini_batches", "mini_batches": [agent.files(["a" * 50])]}).encode()
+    for byte in PREFIX.pack(len(body), 0) + body:
+        agent.socket.sendall(bytes([byte]))
+    assert agent.receive()["rows"] == b"a" * 50 + b"\n"
     for _ in range(50):
         os.kill(agent.process.pid, signal.SIGUSR1)
     assert agent.run(["a"])["rows"] == b"a\n"
-
-
-def test_unknown_frames_end_the_process_with_a_reason(start):
-    agent = start("def run(mini_batch): return mini_batch")
     agent.send({"frame": "surprise"})
     assert agent.receive() is None
     assert agent.wait() == 70
@@ -313,7 +299,7 @@ def test_unsuitable_extension_is_reported_in_one_line(tmp_path, file, content, s
     assert said in ended.stderr and ended.stderr.count("\n") == 1
 
 
-def test_failure_quotes_the_output_of_its_own_attempt(start):
+def test_failure_quotes_the_last_output_of_its_own_attempt(start):
     agent = start(
         """
         import sys
@@ -322,19 +308,16 @@ def test_failure_quotes_the_output_of_its_own_attempt(start):
             for number in range(int(mini_batch[0])):
                 print("line", number)
                 print("error", number, file=sys.stderr)
+            print("x" * int(mini_batch[1]) + mini_batch[2], end="")
             raise ValueError
         """
     )
-    printed = [agent.run([count])["error"]["printed"].splitlines() for count in ("1", "0", "20")]
+    printed = [agent.run([count, "0", ""])["error"]["printed"].splitlines() for count in ("1", "0", "20")]
     assert printed[0] == ["line 0", "error 0"]
     assert printed[1] == []
     assert printed[2] == [f"{what} {number}" for what in ("line", "error") for number in range(15, 20)]
     assert "Printed last:\n  line 0\n  error 0\n" in agent.log("user/error/0/process000.txt")
-
-
-def test_quoted_output_is_bounded(start):
-    agent = start("def run(mini_batch):\n    print('x' * 100_000 + 'end', end='')\n    raise ValueError")
-    printed = agent.run()["error"]["printed"]
+    printed = agent.run(["0", "100000", "end"])["error"]["printed"]
     assert printed.endswith("xend") and len(printed) <= 2048
 
 

@@ -2,7 +2,7 @@
 
 Each example of a property is one job, or one for each size. Its columns have each plain type, and types that are drawn
 at random, nested up to three deep; values are missing at random. REFERENCE.md lists the differences between what a
-function returned and what comes back; `test_value_comes_back_in_another_form` has examples of each, and the properties
+function returned and what comes back; `test_values_come_back_in_another_form` has examples of each, and the properties
 know no others.
 """
 
@@ -95,13 +95,8 @@ PYTHON_LACKS = {
     *(pyarrow.int8(), pyarrow.int16(), pyarrow.int32(), pyarrow.uint8(), pyarrow.uint16(), pyarrow.uint32()),
     *(pyarrow.uint64(), pyarrow.float16(), pyarrow.float32(), pyarrow.large_string(), pyarrow.large_binary()),
     *(pyarrow.binary(3), pyarrow.decimal128(12, 2), pyarrow.decimal128(38, 10), pyarrow.time32("ms")),
-    *(
-        pyarrow.decimal256(60, 3),
-        pyarrow.timestamp("ms"),
-        pyarrow.timestamp("ns"),
-        pyarrow.timestamp("ms", "Europe/Berlin"),
-    ),
-    *(pyarrow.timestamp("us", "-03:30"), pyarrow.duration("ms"), pyarrow.duration("ns")),
+    *(pyarrow.decimal256(60, 3), pyarrow.timestamp("ms"), pyarrow.timestamp("ns"), pyarrow.duration("ms")),
+    *(pyarrow.timestamp("ms", "Europe/Berlin"), pyarrow.timestamp("us", "-03:30"), pyarrow.duration("ns")),
 }
 
 
@@ -304,28 +299,31 @@ def lines_of(path):
     return list(map(json.loads, pathlib.Path(path).read_text().splitlines()))
 
 
-def outputs(function, inputs, form, sizes, said=content):
-    """Returns what the output says of one job for each size of a mini-batch: the file, and the types of its table."""
+def same_at_each_size(function, inputs, form, sizes, said=content):
+    """Checks that one job for each size of a mini-batch writes the same file, and the same types of its table."""
+    found = []
     for size in sizes:
         job = run(function, inputs, form, size, name=f"sized-{size}")
-        yield said(job.output), job.to_arrow().schema.remove_metadata()
+        found.append((said(job.output), job.to_arrow().schema.remove_metadata()))
+        assert found[-1] == found[0], size
+
+
+SIZED = {"seed": SEEDS, "rows": st.integers(2, 16), "size": st.integers(1, 9), "form": st.sampled_from(FORMATS)}
 
 
 @EXAMPLES
-@given(seed=SEEDS, rows=st.integers(2, 16), size=st.integers(1, 9), form=st.sampled_from(FORMATS))
+@given(**SIZED)
 def test_size_of_mini_batches_changes_no_row(seed, rows, size, form):
     returned = drawn_rows(random.Random(seed), rows)
 
     def careless(numbers):
         return [returned[number] for number in numbers]
 
-    whole, *others = outputs(careless, list(range(rows)), form, [rows, size, 1])
-    for other in others:
-        assert other == whole
+    same_at_each_size(careless, list(range(rows)), form, [rows, size, 1])
 
 
 @EXAMPLES
-@given(seed=SEEDS, rows=st.integers(2, 16), size=st.integers(1, 9), form=st.sampled_from(FORMATS))
+@given(**SIZED)
 def test_size_of_mini_batches_changes_no_frame(seed, rows, size, form):
     """The columns of a DataFrame have the types that pandas finds in the rows of each mini-batch."""
     chance = random.Random(seed)
@@ -342,9 +340,7 @@ def test_size_of_mini_batches_changes_no_frame(seed, rows, size, form):
         return pandas.DataFrame([returned[number] for number in numbers])
 
     said = lines_of if form == "jsonl" else content
-    whole, *others = outputs(frames, list(range(rows)), form, [rows, size, 1], said)
-    for other in others:
-        assert other == whole
+    same_at_each_size(frames, list(range(rows)), form, [rows, size, 1], said)
 
 
 def drawn_json(chance, depth=2):
@@ -373,9 +369,7 @@ def test_size_of_mini_batches_changes_no_line_of_json(seed, rows, size, library)
         return table
 
     same.__annotations__["table"] = {"pandas": pandas.DataFrame, "pyarrow": pyarrow.Table}[library]
-    whole, *others = outputs(same, gristmill.read_json(str(path), lines=True), "jsonl", [rows, size], lines_of)
-    for other in others:
-        assert other == whole
+    same_at_each_size(same, gristmill.read_json(str(path), lines=True), "jsonl", [rows, size], lines_of)
 
 
 # ---- Differences -------------------------------------------------------------------------------------------------
@@ -505,7 +499,7 @@ DIFFERENCES = {
         (
             "parquet",
             pandas.DataFrame({"v": ORDERED, "n": 1}),
-            lambda job: pyarrow.parquet.read_table(job.output)["v"].to_pylist() == ["low", None],
+            lambda job: job.part_of(pyarrow.parquet.read_table(job.output))["v"].to_pylist() == ["low", None],
         ),
     ],
     "decimals of `pandas.ArrowDtype`": [
@@ -588,24 +582,67 @@ DIFFERENCES = {
             ),
         ),
     ],
-    "an object without a text of its own": [([{"v": object()}], gristmill.JobFailed)],
 }
 """For each difference: the format (without one: all), what a function returns, and a check."""
 
 
-@pytest.mark.parametrize("difference", DIFFERENCES)
-def test_value_comes_back_in_another_form(difference):
-    for number, example in enumerate(DIFFERENCES[difference]):
-        *one_form, returned, is_true = example
-        for form in one_form or FORMATS:
+class Part:
+    """The columns of one example in a job that has returned those of several examples side by side."""
 
-            def function(_, returned=returned):
-                return returned
+    def __init__(self, job, place):
+        self.job, self.output = job, job.output
+        names = [name for name in job.to_arrow().column_names if name.startswith(f"{place} ")]
+        self.names = {name: name.partition(" ")[2] for name in names}
 
-            output = f"difference-{number}.{form}"
-            if is_true is gristmill.JobFailed:
-                with pytest.raises(gristmill.JobFailed):
-                    gristmill.run(function, [1], output=output, progress=False)
-                continue
-            job = gristmill.run(function, [1], output=output, fresh=True, progress=False)
-            assert is_true(job), (number, form, job.to_arrow())
+    def part_of(self, table):
+        return table.select(list(self.names)).rename_columns(list(self.names.values()))
+
+    def to_arrow(self):
+        return self.part_of(self.job.to_arrow())
+
+    def to_pandas(self):
+        return self.job.to_pandas()[list(self.names)].rename(columns=self.names)
+
+    def to_polars(self):
+        return self.job.to_polars().select(list(self.names)).rename(self.names)
+
+
+def examples_side_by_side(form):
+    """Yields lists of examples of a format that can be the columns of one result: those of one kind and length."""
+    found = {}
+    for difference, examples in DIFFERENCES.items():
+        for number, (*forms, returned, is_true) in enumerate(examples):
+            if form in (forms or FORMATS):
+                place = f"{difference} {number}" if difference.endswith("alone") else ""
+                found.setdefault((type(returned), len(returned), place), []).append((difference, returned, is_true))
+    return found.values()
+
+
+def side_by_side(results):
+    """Returns the columns of several results as one, named after the place of their result."""
+    if isinstance(results[0], list):
+        rows = range(len(results[0]))
+        return [{f"{n} {name}": v for n, one in enumerate(results) for name, v in one[row].items()} for row in rows]
+    if isinstance(results[0], pandas.DataFrame):
+        return pandas.concat([one.add_prefix(f"{n} ") for n, one in enumerate(results)], axis="columns")
+    if isinstance(results[0], polars.DataFrame):
+        renamed = [one.rename({name: f"{n} {name}" for name in one.columns}) for n, one in enumerate(results)]
+        return polars.concat(renamed, how="horizontal")
+    return pyarrow.table({f"{n} {name}": one[name] for n, one in enumerate(results) for name in one.column_names})
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_values_come_back_in_another_form(form):
+    for number, examples in enumerate(examples_side_by_side(form)):
+        returned = side_by_side([one for _, one, _ in examples])
+
+        def function(_, returned=returned):
+            return returned
+
+        job = gristmill.run(function, [1], output=f"difference-{number}.{form}", fresh=True, progress=False)
+        for place, (difference, _, is_true) in enumerate(examples):
+            part = Part(job, place)
+            assert is_true(part), (difference, part.to_arrow())
+    # An object without a text of its own.
+    with pytest.raises(gristmill.JobFailed):
+        gristmill.run(lambda _: [{"v": object()}], [1], output=f"object.{form}", progress=False)

@@ -1,17 +1,18 @@
 """The item that a failed ``run`` was working on, as the answer names it: `suspect`."""
 
 import pyarrow as pa
-import pytest
 
 TABLE = pa.record_batch(
     [pa.array(range(100, 105)), pa.array([0.5, 1.5, None, 0.5, 4.5]), pa.array(["é", "b", None, "bad", "e"])],
     names=["number", "value", "text"],
 )
-BAD = """
-    def check(value):
-        if value in (103, "bad"):
-            raise ValueError(value)
-        return value
+CHECK = """
+import pathlib
+from concurrent.futures import ThreadPoolExecutor
+def check(value):
+    if value in (103, "bad", pathlib.Path("bad")):
+        raise ValueError(value)
+    return value
 """
 
 
@@ -20,65 +21,49 @@ def suspect(agent, event):
     return event.get("suspect")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def start_with(start, argument, bodies, setup="", **options):
+    """Starts a process whose `run` has one of these bodies for every ten mini-batches."""
+    functions = "".join(f"def body_{n}({argument}):\n    {body}\n" for n, body in enumerate(bodies))
+    call = f"def run({argument}, context): return globals()[f'body_{{context.minibatch_index // 10}}']({argument})\n"
+    return start(f"{CHECK}{setup}{functions}{call}", **options)
+
+
+def test_row_is_known(start):
+    bodies = [
         "return [check(row.number) for row in frame.itertuples()]",
-        "for row in frame.itertuples(index=True):\n            check(row.number)",
-        "for _, row in frame.iterrows():\n            check(row['number'])",
+        "for row in frame.itertuples(index=True):\n        check(row.number)",
+        "for _, row in frame.iterrows():\n        check(row['number'])",
         "return frame.apply(lambda row: check(row['number']), axis=1)",
         "return [of(row) for row in frame.to_dict('records')]",
         "return [of(row._asdict()) for row in frame.itertuples(index=False)]",
         "return [check(text) for text in frame['text']]",
         "return frame['text'].map(check)",
-        "numbers = [str(number) for number in frame['number']]\n        return [check_text(text) for text in numbers]",
-        "first = frame.iloc[0]\n        for position in range(5):\n            check(frame.iloc[position]['number'])",
-    ],
-)
-def test_row_is_known(start, body):
-    script = f"""
-    {BAD.strip()}
-    def of(record):
-        record["new"] = check(record["number"])
-        return record
-    def check_text(text):
-        return check(int(text))
-    def run(frame):
-        {body}
-    """
-    agent = start(script, tabular=True)
-    expected = 3 if "iloc[position]" not in body else 0
-    assert suspect(agent, agent.run_table(TABLE)) == expected, "which a variable that is left over may hide"
+        "numbers = [str(number) for number in frame['number']]\n    return [check_text(text) for text in numbers]",
+        "first = frame.iloc[0]\n    for position in range(5):\n        check(frame.iloc[position]['number'])",
+    ]
+    setup = """
+def of(record):
+    record["new"] = check(record["number"])
+    return record
+def check_text(text):
+    return check(int(text))
+"""
+    agent = start_with(start, "frame", bodies, setup, tabular=True)
+    for number, body in enumerate(bodies):
+        # A variable that is left over may hide the row.
+        expected = 3 if "iloc[position]" not in body else 0
+        assert suspect(agent, agent.run_table(TABLE, mini_batch=10 * number)) == expected, body
 
 
 def test_row_of_an_arrow_table_is_known(start):
-    agent = start(
-        f"""
-    __gristmill_arrow__ = True
-    {BAD.strip()}
-    def run(table):
-        return [of(row) for row in table.to_pylist()]
-    def of(record):
-        return check(record["number"])
-    """,
-        tabular=True,
-    )
-    assert suspect(agent, agent.run_table(TABLE)) == 3
+    bodies = ["return [of(row) for row in table.to_pylist()]"]
+    setup = "__gristmill_arrow__ = True\ndef of(record): return check(record['number'])\n"
+    agent = start_with(start, "table", bodies, setup, tabular=True)
+    assert suspect(agent, agent.run_table(TABLE, mini_batch=0)) == 3
 
 
-FILES = """
-import pathlib
-from concurrent.futures import ThreadPoolExecutor
-def check(path):
-    if "bad" in str(path):
-        raise ValueError(path)
-    return path
-"""
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_file_is_known(start):
+    bodies = [
         "return [check(path) for path in files]",
         "first = files[0]\n    for path in files:\n        check(path)",
         "return [check(pathlib.Path(file)) for file in files]",
@@ -86,13 +71,14 @@ def check(path):
         "return (check(path) for path in files)",
         "for path in files:\n        yield path, check(path)",
         "for path in files:\n        done = path.upper()\n        yield path, check(done.lower())",
-    ],
-)
-def test_file_is_known(start, body):
-    agent = start(f"{FILES}def run(files):\n    {body}\n")
-    assert suspect(agent, agent.run(["a", "b", "c", "bad", "e"])) == 3
-    assert suspect(agent, agent.run(["a", "b", "c", "d", "e", "bad"], items=(2, 6))) == 3, "in the range"
-    assert suspect(agent, agent.run(["bad"])) is None, "there is no other"
+    ]
+    agent = start_with(start, "files", bodies)
+    for number, body in enumerate(bodies):
+        first = 10 * number
+        assert suspect(agent, agent.run(["a", "b", "c", "bad", "e"], mini_batch=first)) == 3, body
+        of_range = agent.run(["a", "b", "c", "d", "e", "bad"], mini_batch=first + 1, items=(2, 6))
+        assert suspect(agent, of_range) == 3, f"in the range: {body}"
+        assert suspect(agent, agent.run(["bad"], mini_batch=first + 2)) is None, f"there is no other: {body}"
 
 
 def test_first_item_that_was_not_handed_back_is_the_suspect(start):
@@ -115,21 +101,19 @@ def test_first_item_that_was_not_handed_back_is_the_suspect(start):
     assert suspect(agent, agent.run(files, mini_batch=0, items=(1, 5))) == 2
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_unknown_item_is_not_named(start):
+    bodies = [
         "raise ValueError",
         "del files[:]\n    raise ValueError",
         "number = 3\n    nothing = None\n    name = 'd'\n    raise ValueError(name)",
         "return None",
         "def deeper(n):\n        return deeper(n + 1)\n    return deeper(0)",
         "class Odd:\n        def __fspath__(self):\n            exit(1)\n    odd = Odd()\n    raise ValueError",
-    ],
-)
-def test_unknown_item_is_not_named(start, body):
-    agent = start(f"def run(files):\n    {body}\n")
-    for _ in range(2):
-        assert "suspect" not in agent.run(["a", "b", "c"])
+    ]
+    agent = start_with(start, "files", bodies)
+    for number, body in enumerate(bodies):
+        for time in range(2):
+            assert "suspect" not in agent.run(["a", "b", "c"], mini_batch=10 * number + time), body
 
 
 def test_label_of_an_index_leads_to_its_row():

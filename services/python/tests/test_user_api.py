@@ -39,7 +39,7 @@ def test_entry_script_in_a_worker(start):
     assert agent.stdout() == ""
 
 
-def test_logger_is_an_ordinary_logger(start):
+def test_logger_is_an_ordinary_logger_and_the_output_folder_defaults_to_the_working_directory(start):
     agent = start(
         """
         import logging, sys
@@ -50,20 +50,13 @@ def test_logger_is_an_ordinary_logger(start):
             logger.addHandler(logging.StreamHandler(sys.stderr))
             logger.propagate = True
             logger.warning("everywhere")
-            return mini_batch
-        """
-    )
-    agent.run()
-    assert agent.log("user/entry_script_log/0/process000.log.txt").endswith("|run()|everywhere\n")
-    assert agent.stderr() == "everywhere\n" and "|EntryScript|WARNING|" in agent.stdout()
-
-
-def test_output_folder_defaults_to_the_working_directory(start):
-    agent = start(
-        "from azureml_user.parallel_run import EntryScript\ndef run(mini_batch): return [EntryScript().output_dir]",
+            return [EntryScript().output_dir]
+        """,
         output=None,
     )
     assert agent.run()["rows"].decode().strip() == str(agent.snapshot)
+    assert agent.log("user/entry_script_log/0/process000.log.txt").endswith("|run()|everywhere\n")
+    assert agent.stderr() == "everywhere\n" and "|EntryScript|WARNING|" in agent.stdout()
 
 
 def local(tmp_path, script, **environment):
