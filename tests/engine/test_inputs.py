@@ -38,7 +38,7 @@ def test_folders_are_read_in_the_format_of_their_files(workplace):
     ended = workplace.job(ECHO, inputs=inputs).run()
     assert ended.lines == ["1 a", "2 b", "3 c"] * 2 * len(WRITERS)
     *partitions, note = ended.result["notes"]
-    said = "lies in the folder k=1, and no column k is read from it: set `partition_format`"
+    said = 'lies in the folder k=1, and no column is read from its name: set `partition_format: "k={k}/*"`'
     assert [said in partition for partition in partitions] == [True] * len(WRITERS), partitions
     assert note.startswith("left out of the inputs: ")
     assert "data/parquet/_SUCCESS (begins with `_`)" in note

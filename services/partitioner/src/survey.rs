@@ -274,14 +274,24 @@ impl<'a> Surveyor<'a> {
             return Err(Error::bad_path(&self.input.name, &ItemPath::from(above), message));
         }
         if self.input.partition_format.is_none() {
-            let named = folder.ancestors().take_while(is_above).filter_map(Path::file_name);
-            let partition = named
-                .filter_map(|name| name.to_str()?.split_once('='))
-                .find(|(key, _)| !key.is_empty());
-            if let Some((key, value)) = partition {
+            let is_below = |above: &&Path| {
+                is_above(above) && !self.input.paths.iter().any(|input| input.as_path() == *above)
+            };
+            let names = folder.ancestors().take_while(is_below).filter_map(Path::file_name);
+            let mut names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+            names.reverse();
+            let key = |name: &str| name.split_once('=').map_or("", |(key, _)| key).to_owned();
+            if let Some(first) = names.iter().position(|name| !key(name).is_empty()) {
+                let names = &names[first..];
+                let parts = names.iter().map(|name| match key(name) {
+                    key if key.is_empty() => "*/".to_owned(),
+                    key => format!("{key}={{{key}}}/"),
+                });
                 let note = format!(
-                    "lies in the folder {key}={value}, and no column {key} is read from it: set `partition_format` if `run` \
-                     needs it"
+                    "lies in the folder {}, and no column is read from its name: set `partition_format: \"{}*\"` if `run` \
+                     needs one",
+                    names.join("/"),
+                    parts.collect::<String>()
                 );
                 self.note("partition_format", path, note);
             }

@@ -617,6 +617,7 @@ def test_job_is_named_after_its_function(name, job):
         ("a,b\n1,x\n,\n", "utf-8", {"dtype": {"a": pd.Int64Dtype(), "b": "string[pyarrow]"}}),
         ("a\n1\n\n2\n", "utf-8", {"dtype": {"a": "int64[pyarrow]"}}),
         ("a,b\n2020-01-02,2\n", "utf-8", {"parse_dates": ["a"]}),
+        ("a,b\n20200131,2\n,3\n", "utf-8", {"parse_dates": ["a"]}),
         ("a,b\n31/01/2020,2\n01/02/2020,3\n", "utf-8", {"parse_dates": ["a"], "dayfirst": True}),
         ('a,b\n"one\ntwo",2\n', "utf-8", {}),
         ("a\tb\n1\t2\n", "utf-8", {"sep": "\t"}),
@@ -641,6 +642,22 @@ def test_function_gets_the_dtype_that_it_asks_for(home, tmp_path, dtype):
 
     found = run(shown, gristmill.read_csv("a.csv", dtype={"t": dtype}), mini_batch_size="1MB").to_pandas()
     assert found["value"].tolist() == shown(expected)
+
+
+@pytest.mark.parametrize(("dtype", "nullable"), [("int64", "Int64"), ("uint64", "UInt64"), (bool, "boolean")])
+def test_missing_value_fails_a_type_that_has_none(home, tmp_path, dtype, nullable):
+    values = "True\n\nFalse\n" if dtype is bool else "1\n\n3\n"
+    (tmp_path / "a.csv").write_text("t\n" + values.replace("\n\n", "\nNA\n"))
+    with pytest.raises(ValueError):
+        pd.read_csv("a.csv", dtype={"t": dtype})
+    with pytest.raises(gristmill.JobFailed) as failed:
+        run(lambda frame: frame, gristmill.read_csv("a.csv", dtype={"t": dtype}))
+    assert 'column "t" has missing values' in str(failed.value) and f'"{nullable}"' in str(failed.value)
+    expected = pd.read_csv("a.csv", dtype={"t": nullable})
+    got = run(lambda frame: frame, gristmill.read_csv("a.csv", dtype={"t": nullable})).to_pandas()
+    pd.testing.assert_frame_equal(got, expected)
+    allowed = gristmill.read_csv("a.csv", dtype={"t": dtype}, on_type_mismatch="missing")
+    assert run(lambda frame: [int(frame["t"].isna().sum())], allowed).to_pandas()["value"].tolist() == [1]
 
 
 @pytest.mark.parametrize("rows", [0, 2])
@@ -777,8 +794,8 @@ def test_remedies_are_those_of_the_call(home, tmp_path):
         ("inputs[0].columns: the files have no", "usecols, dtype or parse_dates: the files have no"),
         ("rerun() and run() of", "rerun() and score() of"),
         (
-            "read from it: set `partition_format` if",
-            "read from it: use gristmill.read_csv(…, partition_format=…), or another",
+            'its name: set `partition_format: "k={k}/*"` if',
+            'its name: use gristmill.read_csv(…, partition_format="k={k}/*"), or another',
         ),
     ]:
         assert say(engine).startswith(python)

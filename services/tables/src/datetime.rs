@@ -1,7 +1,8 @@
 //! Parses dates and times as nanoseconds since the epoch.
 //!
 //! The forms are ISO 8601 (`2020-01-31`, also with slashes) and four-digit years at the end (`1/31/2020`, `31/1/2020`),
-//! both with an optional time, fraction, AM or PM, and offset. An offset is applied: the result is UTC.
+//! both with an optional time, fraction, AM or PM, and offset. An offset is applied: the result is UTC. In columns of
+//! times also eight digits (`20200131`).
 
 use protocol::instant::days_since_epoch;
 
@@ -31,9 +32,20 @@ pub(crate) fn is_datetime(cell: &[u8], order: DayOrder) -> bool {
 /// Parses a date or time. Returns `None` for other text, and for times beyond 64 bits (years 1677 to 2262).
 pub(crate) fn parse_instant(cell: &[u8], order: DayOrder) -> Option<Instant> {
     let mut cursor = Cursor { rest: cell };
-    let (year, month, day) = cursor.date(order)?;
-    let days = days_since_epoch(i64::from(year), month, day)?;
+    let date = cursor.date(order)?;
     let time = if cursor.rest.is_empty() { Time::default() } else { cursor.time()? };
+    instant(date, &time)
+}
+
+/// Parses a date of eight digits, such as `20200131`. It could be a number, so nobody guesses a type by it.
+pub(crate) fn parse_digits(cell: &[u8]) -> Option<Instant> {
+    let mut cursor = Cursor { rest: cell };
+    let date = (cursor.number(4, 4)?, cursor.number(2, 2)?, cursor.number(2, 2)?);
+    cursor.rest.is_empty().then(|| instant(date, &Time::default())).flatten()
+}
+
+fn instant((year, month, day): (u32, u32, u32), time: &Time) -> Option<Instant> {
+    let days = days_since_epoch(i64::from(year), month, day)?;
     let seconds = i128::from(days) * 86_400 + i128::from(time.seconds);
     let nanoseconds = seconds * NANOSECONDS_PER_SECOND + i128::from(time.nanoseconds);
     // The smallest number means "not a time" in pandas.
@@ -202,6 +214,25 @@ mod tests {
             ("", MonthFirst, None),
         ] {
             assert_eq!(seconds(text, order), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn eight_digits_are_a_date_only_on_request() {
+        let days = |text: &str| {
+            parse_digits(text.as_bytes()).map(|date| date.nanoseconds as f64 / 86_400e9)
+        };
+        for (text, expected) in [
+            ("19700102", Some(1.0)),
+            ("20200229", Some(18_321.0)),
+            ("20190229", None),
+            ("20201301", None),
+            ("2020010", None),
+            ("202001011", None),
+            ("99991231", None),
+        ] {
+            assert_eq!(days(text), expected, "{text}");
+            assert_eq!(seconds(text, DayOrder::MonthFirst), None, "{text}");
         }
     }
 }

@@ -7,7 +7,7 @@ use arrow::buffer::{NullBuffer, ScalarBuffer};
 use protocol::{TableColumn, TypeRules};
 
 use crate::builder::{Builder, missing};
-use crate::datetime::{DayOrder, parse_instant};
+use crate::datetime::{DayOrder, parse_digits, parse_instant};
 use crate::problem::Problem;
 use crate::problems::{Misfit, Replacement};
 use crate::scalar::trim;
@@ -63,7 +63,7 @@ impl DateTimes {
         cell: &[u8],
         is_quick: bool,
     ) -> Option<std::result::Result<(), Problem>> {
-        let instant = parse_instant(cell, self.order)?;
+        let instant = parse_instant(cell, self.order).or_else(|| parse_digits(cell))?;
         let checked = match (self.offsets, instant.offset) {
             (Offsets::Dropped, Some(seconds)) if seconds != 0 => Err(Problem::OffsetDropped),
             (Offsets::Required, None) => Err(Problem::NoOffset),

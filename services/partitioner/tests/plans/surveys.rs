@@ -84,14 +84,13 @@ fn tables_with_a_log_of_their_own_are_rejected() {
 #[test]
 fn columns_in_names_of_folders_are_noted() {
     let root = folder();
-    write(root.path(), "run=7/day=1/a.csv", "id\n1\n");
+    write(root.path(), "run=7/day=1/other/hour=2/a.csv", "id\n1\n");
     let mut job = unnamed(&[&root.path().join("run=7")]);
     let notes = surveyed(&job).expect("a table").notes.join("\n");
-    assert!(
-        notes.contains("lies in the folder day=1, and no column day is read from it"),
-        "{notes}"
-    );
-    job.inputs[0].partition_format = Some("day={day}/{name}.csv".to_owned());
+    let format = "day={day}/*/hour={hour}/*";
+    assert!(notes.contains("lies in the folder day=1/other/hour=2, and no column"), "{notes}");
+    assert!(notes.contains(&format!("set `partition_format: \"{format}\"`")), "{notes}");
+    job.inputs[0].partition_format = Some(format.to_owned());
     assert_eq!(surveyed(&job).expect("a table").notes, Vec::<String>::new());
 }
 

@@ -11,6 +11,7 @@ import traceback
 
 from gristmill.contract import KEEP_SECONDS
 from gristmill.errors import add_note
+from gristmill.missing import NULLABLE
 from gristmill.results import ROWS_OF, IllegalResult, RowsOfItems, kind_of
 from gristmill.tables import LoadError
 
@@ -175,6 +176,11 @@ def _pandas(frame, about):
             texts = {name: object for name, dtype in frame.dtypes.items() if str(dtype) in ("str", "string")}
             frame = frame.astype(texts)
     dtypes = {name: dtype for name, dtype in about.get("dtypes", {}).items() if name in frame.columns}
+    for name in [name for name, dtype in dtypes.items() if dtype in NULLABLE]:
+        dtype = dtypes.pop(name)
+        if frame[name].isna().any():
+            advice = f'set dtype={{"{name}": "{NULLABLE[dtype]}"}}'
+            raise LoadError(f'column "{name}" has missing values, and {dtype} has none: {advice}')
     return frame.astype(dtypes) if dtypes else frame
 
 

@@ -2,6 +2,8 @@
 
 EXACT_MAX = 2**53
 """Every whole number up to this one is exact as a ``float64``."""
+NULLABLE = {"int64": "Int64", "uint64": "UInt64", "bool": "boolean"}
+"""Types without missing values, and those of pandas with them."""
 _PRESENT = {str, int, bool, bytes, list, tuple, dict}
 
 

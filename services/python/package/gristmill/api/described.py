@@ -12,6 +12,7 @@ from typing import Any
 
 from gristmill.api.inputs import Described, Items, paths_of
 from gristmill.api.keywords import checked
+from gristmill.missing import NULLABLE
 
 Path = str | os.PathLike[str]
 Paths = Path | Sequence[Path]
@@ -59,7 +60,8 @@ def read_csv(
     :param names: the columns of files without a header.
     :param usecols: the names of the columns to read, in this order.
     :param dtype: the types of some columns by name (``{"zip": str}``), or ``str`` for all. A DataFrame has the nullable
-        types of pandas (``"Int64"``, ``"boolean"``, ``"string"``) and ``object`` where they are named here.
+        types of pandas (``"Int64"``, ``"boolean"``, ``"string"``) and ``object`` where they are named here. Without
+        them, a missing whole number or truth value fails its mini-batch, as pandas raises.
     :param skiprows: the number of lines before the header.
     :param nrows: the number of rows to read, counted over all files.
     :param encoding: the encoding of the files, such as ``"latin-1"``; by default UTF-8.
@@ -182,8 +184,11 @@ def _table(
     paths: list[str],
     keys: dict[str, Any],
     partition_format: str | None,
-    dtypes: dict[str, str] | None = None,
+    dtypes: Mapping[str, str] | None = None,
 ) -> Described:
+    if keys.get("on_type_mismatch") == "missing":
+        # Values that do not fit become missing, which is no error then.
+        dtypes = {column: kind for column, kind in (dtypes or {}).items() if kind not in NULLABLE}
     keys = {"format": file_format, **keys, "partition_format": partition_format}
     return Described("tabular", paths, _given(**keys), dtypes)
 
@@ -210,15 +215,15 @@ def _header_of(header: int | str | None, names: Sequence[str] | None) -> dict[st
 
 
 def _types(dtype: Any, owner: str) -> Any:
-    """Returns the types of columns as a job file names them (``"string"``: all), and those that only pandas has."""
+    """Returns the types of columns as a job file names them (``"string"``: all), and those that pandas adds: types of
+    its own, and types that hold no missing value."""
     if dtype is None:
         return {}, {}
     if isinstance(dtype, Mapping):
         types = {str(column): _type(given, f"{owner}: dtype of {column!r}") for column, given in dtype.items()}
-        texts = {str(column): _word(given) for column, given in dtype.items()}
-        return types, {
-            column: text for column, text in texts.items() if text in OF_PANDAS or text.endswith("[pyarrow]")
-        }
+        words = {str(column): _word(given) for column, given in dtype.items()}
+        of_pandas = {column: word for column, word in words.items() if word in OF_PANDAS or word.endswith("[pyarrow]")}
+        return types, {column: kind for column, kind in types.items() if kind in NULLABLE} | of_pandas
     if _word(dtype) == "str":
         return "string", {}
     raise TypeError(f"{owner}: dtype is one type for all columns only if this is str; pass a mapping of names to types")

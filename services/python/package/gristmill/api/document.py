@@ -17,6 +17,7 @@ from gristmill.api import inputs as given
 from gristmill.api.inputs import absolute
 from gristmill.api.step_values import home, text_of, written, written_objects
 from gristmill.contract import CONCURRENCY
+from gristmill.missing import NULLABLE
 
 OTHER_WORDS = {
     **dict.fromkeys(("num_proc", "n_jobs", "max_workers", "num_workers", "workers", "processes"), "concurrency"),
@@ -92,7 +93,7 @@ def document_of(
         form["dtypes"] = _dtypes_of(paths)
         document["inputs"], is_table = _of_paths(what, paths, wanted, is_script)
         for name, dtype in form["dtypes"].items() if is_script else ():
-            if dtype != "object":  # A script gets text as objects anyway.
+            if dtype not in ("object", *NULLABLE):  # A script gets text as objects anyway.
                 raise TypeError(
                     f"dtype of {name!r}: an entry script gets no {dtype}: pass the type without missing values"
                 )

@@ -36,7 +36,9 @@ class Items(list):  # type: ignore[type-arg]
 class Described:
     """Files as an input, which ``gristmill.read_csv`` and similar functions return. Only a job reads them."""
 
-    def __init__(self, kind: str, paths: list[str], keys: dict[str, Any], dtypes: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, kind: str, paths: list[str], keys: dict[str, Any], dtypes: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = kind
         """``tabular`` or ``file``."""
         self.paths = paths

@@ -29,6 +29,7 @@ NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows", "columns"
 """Keys that have other names in the functions of this package."""
 WHOLE = {("header", "no_header"): 'header=None, names=["a", "b"]', ("infer_column_types", "false"): "dtype=str"}
 DATES = {"timestamp": "parse_dates=[{}]", "timestamp_day_first": "parse_dates=[{}], dayfirst=True"}
+PARTITIONS = re.compile(r'set `partition_format: ("[^"]*")`')
 KEY_OF_INPUT = re.compile(r"inputs\[\d+\]\.(?P<key>\w+)")
 NEW_OUTPUT = re.compile(r'(, )?output is "[^"]*/functions/outputs/[^"]*" and was "[^"]*"')
 """The default output of a function has the name of the function and of its inputs."""
@@ -64,9 +65,7 @@ class Wording:
         text = SETTING.sub(_setting, text)
         text = OTHER_ENTRY.sub("", NEW_FUNCTION.sub(_change, text))
         text = NEW_OUTPUT.sub("", text).replace("because , ", "because ")
-        text = text.replace(
-            "set `partition_format`", "use gristmill.read_csv(…, partition_format=…), or another read function,"
-        )
+        text = PARTITIONS.sub(r"use gristmill.read_csv(…, partition_format=\1), or another read function,", text)
         text = text.replace("the value of inputs has changed", "the inputs have changed")
         text = RETRY.sub(lambda match: f'`gristmill.attach("{match["job"]}").retry()`', text)
         return STORED.sub(_place, text)
