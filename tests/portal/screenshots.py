@@ -46,7 +46,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     server = StandIn().start()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium-headless-shell"), args=["--no-sandbox"]
+        )
         for shot in SHOTS:
             take(browser, server.address, folder, *shot)
         browser.close()

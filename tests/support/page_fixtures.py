@@ -21,14 +21,14 @@ AXE = ROOT / "services" / "portal" / "web" / "node_modules" / "axe-core" / "axe.
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, which scripts/test installs."""
+    """Debian's Chromium without a window, which scripts/test installs."""
     # Most tests open no page.
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=PATIENCE)
-    executable = shutil.which("chromium")
+    executable = shutil.which("chromium-headless-shell")
     if executable is None:
-        pytest.skip("chromium is not installed (on Debian: apt-get install chromium)")
+        pytest.skip("its browser is not installed (on Debian: apt-get install chromium-headless-shell)")
     with sync_playwright() as playwright:
         # The sandbox of the browser needs rights that a container rarely has; the tests open pages of their own only.
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
