@@ -310,6 +310,28 @@ def test_new_job_keeps_an_output_that_was_changed_since(workplace):
     assert kept(workplace, last, 2) == "again", "a job that has written nothing changes nothing"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
+def test_new_job_keeps_an_output_that_was_changed_before_a_round_was_stopped(workplace, number):
+    workplace.data(8)
+    job = workplace.job(FILES, **SETTINGS)
+    first = job.run(BAD="002.txt 007.txt")
+    output = Path(first.result["output"])
+    for text in (None, "by hand"):
+        if text:
+            output.write_text(text)
+        running, pid = held(workplace, first.job_id, "007.txt")
+        running.send(number)
+        running.wait()
+        wait_until_ended([pid])
+        last = job.run("--fresh", BAD="002.txt 007.txt")
+        assert last.lines == file_names(8, without=[2, 7])
+        if text:
+            assert kept(workplace, last, 1) == text
+        else:
+            assert not last.result["warnings"], "what an earlier round has written is replaced"
+        first = last
+
+
 @pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGKILL])
 def test_output_that_is_changed_while_a_round_runs_is_kept(workplace, number):
     workplace.data(8)

@@ -19,6 +19,10 @@ pub fn summary(result: &JobResult, target: &TargetRef) -> String {
             writeln!(text, "job {id} {}\n  elapsed: {elapsed}", sentence(headline))
         }
         (None, JobState::Running) => writeln!(text, "job {id} running for {elapsed}"),
+        // It ended before its first progress.
+        (None, state) if result.elapsed_seconds == 0.0 => {
+            writeln!(text, "job {id} {}", State::from(state).word())
+        }
         (None, state) => writeln!(text, "job {id} {} in {elapsed}", State::from(state).word()),
     };
     if let Some(cause) = &result.cause {
@@ -241,6 +245,19 @@ job score-20261121-100203-ab12 failed in 1 min 15 s
   correct the cause, then continue with: gristmill retry score-20261121-100203-ab12 --target prod
   logs: /jobs/1/logs";
         assert_eq!(summary(&result, &TargetRef::Named("prod".to_owned())), expected);
+    }
+
+    #[test]
+    fn job_that_ended_before_its_first_progress_has_no_time() {
+        let result = JobResult {
+            cause: Some("the engine stopped".into()),
+            elapsed_seconds: 0.0,
+            worked_seconds: 0.0,
+            ..result(JobState::Failed)
+        };
+        let text = summary(&result, &TargetRef::ThisMachine);
+        let expected = "job score-20261121-100203-ab12 failed\n  cause: the engine stopped\n";
+        assert!(text.starts_with(expected), "{text}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use protocol::{JobResult, JobState};
 
-use crate::{Events, FoundJob, Hint, Home, Jobs, Notice, Purpose, Result, State};
+use crate::{Events, FoundJob, Hint, Home, Jobs, Notice, Purpose, Result};
 
 const CANCEL_TIME: Duration = Duration::from_secs(30);
 
@@ -69,17 +69,14 @@ async fn cancel_interrupted(home: &Home, job: &FoundJob) -> Result<Option<JobRes
     if let Some(result) = job.store.result().await? {
         return Ok(Some(result));
     }
-    let progress = job.store.progress().await?;
-    let (mini_batches, items) = job.counts(progress.as_ref(), State::Interrupted).await;
-    let times = progress.map(|progress| (progress.elapsed_seconds, progress.worked_seconds));
-    let (elapsed_seconds, worked_seconds) = times.unwrap_or_default();
+    let progress = match job.committed().await {
+        None => job.store.progress().await?.unwrap_or_default(),
+        Some(committed) => committed,
+    };
+    let (job_id, logs) = (job.spec.job_id.clone(), job.store.shown("logs"));
     let result = JobResult {
         cause: Some("canceled by the user after the process that ran it had ended".to_owned()),
-        mini_batches,
-        items,
-        elapsed_seconds,
-        worked_seconds,
-        ..JobResult::new(job.spec.job_id.clone(), JobState::Canceled, job.store.shown("logs"))
+        ..JobResult::so_far(job_id, JobState::Canceled, &progress, logs)
     };
     job.store.create_result(&result).await?;
     home.mark_ended(&job.spec.job_id)?;

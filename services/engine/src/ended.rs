@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use protocol::{FileVersion, OutputAction};
+use protocol::{OutputAction, Replaceable};
 
 use crate::{FoundJob, Jobs};
 
@@ -16,15 +16,29 @@ pub(crate) async fn is_untouched(output: &str, job: &FoundJob) -> bool {
     written.is_some() && job.store.stores().version(output).await.ok().as_ref() == written
 }
 
-/// Returns the version of an output that a new job may replace: the one that the last job with this output wrote, or
-/// could replace. `last`: the id of that job, if it is known.
-pub(crate) async fn replaceable(jobs: &Jobs, last: Option<String>) -> Option<FileVersion> {
-    let job = jobs.job(&last?).await.ok()??;
-    let result = job.result.filter(|result| result.output_version.is_some());
-    let Some(result) = result else { return job.spec.output.earlier };
-    // A new job has the rows of one script.
-    let is_mended = result.rounds.iter().any(|round| round.has_other_script);
-    if is_mended { Some(FileVersion::NONE) } else { result.output_version }
+/// Returns the file that a new job may replace with its output: the one that the last job with this output wrote, or could
+/// replace. `last`: the id of that job, if it is known.
+pub(crate) async fn replaceable(jobs: &Jobs, last: Option<String>) -> Replaceable {
+    let Some(last) = last else { return Replaceable::Anything };
+    let Ok(Some(job)) = jobs.job(&last).await else { return Replaceable::Anything };
+    let (written, rounds) = match job.result {
+        Some(result) if result.output_version.is_some() || result.rounds.is_empty() => {
+            (result.output_version, result.rounds)
+        }
+        // The last round has not written the output. The ledger knows what an earlier one wrote.
+        _ => {
+            let tally = reducer::tally_of(&job.store, &job.spec.job_id).await;
+            let mut rounds = tally.round_results();
+            rounds.pop();
+            (tally.written().cloned(), rounds)
+        }
+    };
+    match written {
+        None => job.spec.output.replaceable,
+        // A new job has the rows of one script.
+        Some(_) if rounds.iter().any(|round| round.has_other_script) => Replaceable::Nothing,
+        Some(version) => Replaceable::Version(version),
+    }
 }
 
 /// Returns the file that a job has written on this machine, whether or not it still exists.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use partitioner::{Inputs, plan_is_damaged};
-use protocol::{JobResult, JobState, OutputAction, OutputFormat};
+use protocol::{JobResult, JobState, OutputAction, OutputFormat, Replaceable};
 use reducer::{Reducer, RoundScript};
 use storage::{JobStore, RoundRequest, TargetStore};
 use tokio::time::sleep;
@@ -332,8 +332,8 @@ fn change_format(job: &mut FoundJob, format: Option<OutputFormat>) -> Result<()>
     let earlier = output.path();
     output.file_name = format!("{stem}.{extension}");
     output.format = format;
-    // It describes the file with the earlier name.
-    output.earlier = None;
+    // It described the file with the earlier name.
+    output.replaceable = Replaceable::Anything;
     if output.path().exists() && earlier != output.path() {
         bail!("{} exists already: move it away first", output.path().display());
     }

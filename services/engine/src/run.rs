@@ -144,7 +144,7 @@ impl Engine {
         let Parsed { mut spec, identity, listings, own_folders, .. } = parsed;
         spec.job_id = new_job_id(&spec.name);
         let last = output.as_mut().and_then(Lock::named);
-        spec.output.earlier = replaceable(&self.jobs(), last).await;
+        spec.output.replaceable = replaceable(&self.jobs(), last).await;
         own_paths(&mut spec);
         set_aside(&own_folders, events)?;
         index.add(&spec.fingerprint, &spec.name, &spec.job_id, spec.durability)?;

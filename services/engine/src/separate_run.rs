@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use protocol::words::counted;
 use protocol::{
-    Attempt, Descriptor, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept, PlanPosition, Rerun,
-    Work,
+    Attempt, Descriptor, ErrorThresholds, ItemPath, JobResult, JobSpec, Kept, PlanPosition,
+    Replaceable, Rerun, Work,
 };
 use reducer::Rejects;
 use storage::{JobStore, PlanComplete};
@@ -371,7 +371,7 @@ fn move_outputs(spec: &mut JobSpec, store: &JobStore) -> Result<()> {
         moved.push((from.trim_end_matches('/').to_owned(), to));
         Ok(())
     };
-    spec.output.earlier = None;
+    spec.output.replaceable = Replaceable::Anything;
     move_to(&mut spec.output.folder, store.shown("output"))?;
     for (key, folder) in &mut spec.outputs {
         move_to(folder, store.shown(&format!("outputs/{key}")))?;

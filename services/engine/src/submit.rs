@@ -112,7 +112,7 @@ impl Engine {
         make_output_folder(&spec)?;
         let others = check_writers(&spec, &store, target).await?;
         let last = newest_first(others).into_iter().next();
-        spec.output.earlier = replaceable(&target.jobs(store.clone()), last).await;
+        spec.output.replaceable = replaceable(&target.jobs(store.clone()), last).await;
         set_aside(&parsed.own_folders, events)?;
         for _ in 0..SENDS_MAX {
             send_snapshots(&mut spec, &store, self.home(), address, events).await?;

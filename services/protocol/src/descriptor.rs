@@ -120,9 +120,6 @@ pub struct FileVersion {
 }
 
 impl FileVersion {
-    /// The version of no file.
-    pub const NONE: Self = Self { bytes: 0, etag: None, modified: None };
-
     /// Returns the version of a local file.
     pub fn of_file(metadata: &Metadata) -> Self {
         Self::modified(metadata.len(), metadata.mtime(), metadata.mtime_nsec())

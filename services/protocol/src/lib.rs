@@ -86,7 +86,7 @@ pub use schedule::{
 pub use spec::{
     BUILT_IN_SCRIPTS, DEFAULT_CONCURRENCY, Durability, Environment, ErrorThresholds, FORMAT, Input,
     InputKind, Isolate, JobSpec, MODEL, MiniBatchSize, Output, OutputAction, OutputFormat,
-    Snapshot, Snapshots,
+    Replaceable, Snapshot, Snapshots,
 };
 pub use table::{
     ColumnType, HeaderMode, MismatchPolicy, TableColumn, TableFormat, TableOptions, TableSchema,

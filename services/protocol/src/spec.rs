@@ -425,11 +425,9 @@ pub struct Output {
     /// The schema of each row; `None`: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_schema: Option<ResultSchema>,
-    /// The version of the final file that earlier jobs wrote, and that this job may replace. Another one is kept beside the
-    /// new file: somebody has edited it, or, with [`FileVersion::NONE`], a retry with another script has completed it.
-    /// `None`: earlier jobs are not known, and whatever is there is replaced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub earlier: Option<FileVersion>,
+    /// The final file of earlier jobs that this job may replace. Another one is kept beside the new file.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub replaceable: Replaceable,
 }
 
 impl Output {
@@ -440,6 +438,19 @@ impl Output {
             OutputAction::SummaryOnly => self.folder.as_path().to_owned(),
         }
     }
+}
+
+/// The file that may be replaced in the place of a final file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replaceable {
+    /// Whatever is there: earlier jobs are not known.
+    #[default]
+    Anything,
+    /// What an earlier round or job wrote. Somebody has edited another version.
+    Version(FileVersion),
+    /// Nothing: a retry with another script has completed it.
+    Nothing,
 }
 
 /// `output_action`.

@@ -14,6 +14,11 @@ const SEGMENTS_AHEAD: usize = 4;
 /// Returns the progress of a job that no reducer serves, updated with the readable part of its ledger. A killed reducer
 /// has committed more than its last progress shows.
 pub async fn committed(store: &JobStore, job_id: &str, progress: Progress) -> Progress {
+    committed_in(&tally_of(store, job_id).await, progress)
+}
+
+/// Returns the tally of the readable part of the ledger of a job that no reducer serves.
+pub async fn tally_of(store: &JobStore, job_id: &str) -> Tally {
     let mut tally = Tally::default();
     let mut ledger = Ledger::new(store.clone(), job_id, Duration::ZERO);
     while let Ok(Some(segment)) = ledger.read_next(SEGMENTS_AHEAD).await {
@@ -21,7 +26,7 @@ pub async fn committed(store: &JobStore, job_id: &str, progress: Progress) -> Pr
             tally.apply_record(record);
         }
     }
-    committed_in(&tally, progress)
+    tally
 }
 
 /// Returns the progress of a job that no reducer serves, updated with the tally of its ledger if that is newer: what

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, Retryable};
 use protocol::words::{counted, sentence};
-use protocol::{FailedMiniBatch, JobResult, JobState, OutputAction, Progress, one_line};
+use protocol::{
+    FailedMiniBatch, JobResult, JobState, OutputAction, Progress, Replaceable, one_line,
+};
 use queue::pauses::{FOR_SECONDS, UNTIL_IT_ANSWERS};
 use storage::Commit;
 use tokio::runtime::Handle;
@@ -323,7 +325,10 @@ impl Reducer {
         let index = self.ledger.index.clone();
         let (output, job_id) = (self.spec.output.clone(), self.spec.job_id.clone());
         let options = self.options.clone();
-        let earlier = self.tally.written().or(self.spec.output.earlier.as_ref()).cloned();
+        let replaceable = match self.tally.written() {
+            Some(version) => Replaceable::Version(version.clone()),
+            None => self.spec.output.replaceable.clone(),
+        };
         let runtime = Handle::current();
         let abandon = Abandon {
             stop: stop.clone(),
@@ -341,7 +346,7 @@ impl Reducer {
                 output: &output,
                 job_id: &job_id,
                 writer: &options.writer,
-                earlier: earlier.as_ref(),
+                replaceable: &replaceable,
                 runtime,
                 crash: &*options.crash,
                 is_abandoned: &|| abandon.is_due(),

@@ -73,7 +73,7 @@ mod tests;
 mod thresholds;
 mod worker_liveness;
 
-pub use committed::{committed, committed_in};
+pub use committed::{committed, committed_in, tally_of};
 pub use failures::{DominantCause, FailureGroup, Failures, GivenUp, RepeatedReason};
 pub use fleet::{Fleet, FleetOptions, Publisher};
 pub use job::{FailJob, Reducer};

@@ -29,7 +29,7 @@ use std::{mem, thread};
 
 use anyhow::Context;
 use protocol::words::counted;
-use protocol::{FileVersion, Output, OutputColumn, OutputFormat, ResultColumn, ResultSchema};
+use protocol::{Output, OutputColumn, OutputFormat, Replaceable, ResultColumn, ResultSchema};
 use storage::{Destination, JobStore};
 use tokio::runtime::Handle;
 
@@ -57,8 +57,8 @@ pub(crate) struct Assembly<'a> {
     pub output: &'a Output,
     pub job_id: &'a str,
     pub writer: &'a str,
-    /// The version of the file that an earlier round or an earlier job wrote.
-    pub earlier: Option<&'a FileVersion>,
+    /// The file of an earlier round or an earlier job that this one replaces.
+    pub replaceable: &'a Replaceable,
     pub runtime: Handle,
     pub crash: &'a dyn Fn(CrashPoint),
     /// Called between mini-batches. Returns whether this reducer abandons the file.

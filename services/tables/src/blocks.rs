@@ -115,8 +115,7 @@ pub fn text_ranges(
         record: stream.position(),
         stream,
         ends,
-        buffer: vec![0; PIECE_BYTES],
-        filled: 0,
+        buffer: Vec::new(),
         done: 0,
         record_is_blank: true,
         block: 0,
@@ -137,8 +136,7 @@ pub struct TextRanges {
     records: u64,
     size: RangeSize,
     buffer: Vec<u8>,
-    /// Filled bytes of the buffer, and processed bytes among them.
-    filled: usize,
+    /// Processed bytes of the buffer.
     done: usize,
     /// Start of the current record, and whether it contains only white space so far.
     record: u64,
@@ -233,20 +231,20 @@ impl TextRanges {
 
     fn advance(&mut self) -> Result<Option<(BlockRange, u64)>> {
         loop {
-            if self.done == self.filled {
-                self.filled = self.stream.read(&mut self.buffer)?;
+            if self.done == self.buffer.len() {
+                self.buffer.clear();
                 self.done = 0;
-                if self.filled == 0 {
+                if self.stream.read(PIECE_BYTES, &mut self.buffer)? == 0 {
                     break;
                 }
             }
-            let rest = &self.buffer[self.done..self.filled];
+            let rest = &self.buffer[self.done..];
             let end = self.ends.next(rest);
             let seen = &rest[..end.unwrap_or(rest.len())];
             self.record_is_blank = self.record_is_blank
                 && is_blank(seen.strip_suffix(b"\n").unwrap_or(seen), self.options.delimiter);
             self.done += seen.len();
-            let position = self.stream.position() - (self.filled - self.done) as u64;
+            let position = self.stream.position() - (self.buffer.len() - self.done) as u64;
             if position - self.record > LINE_BYTES_MAX as u64 && !self.is_lines {
                 return Err(too_long(self.stream.name(), self.record));
             }

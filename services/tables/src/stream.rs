@@ -98,10 +98,12 @@ impl TextStream {
             stream.skip_to(if options.skip_rows > 0 { file.first_line } else { 0 })?;
             return Ok(stream);
         }
-        let mut byte = [0];
+        let mut byte = Vec::new();
         while stream.lines.is_some_and(|lines| lines < options.skip_rows)
-            && stream.read(&mut byte)? == 1
-        {}
+            && stream.read(1, &mut byte)? == 1
+        {
+            byte.clear();
+        }
         Ok(stream)
     }
 
@@ -115,12 +117,13 @@ impl TextStream {
 
     /// Skips to a position.
     pub fn skip_to(&mut self, position: u64) -> Result<()> {
-        let mut buffer = vec![0; PIECE_BYTES];
+        let mut buffer = Vec::new();
         while self.position < position {
             let wanted = (position - self.position).min(PIECE_BYTES as u64) as usize;
-            if self.read(&mut buffer[..wanted])? == 0 {
+            if self.read(wanted, &mut buffer)? == 0 {
                 break;
             }
+            buffer.clear();
         }
         Ok(())
     }
@@ -130,31 +133,21 @@ impl TextStream {
         self.position
     }
 
-    /// Fills the buffer, or reads up to the end. Returns the number of bytes read.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let mut filled = 0;
-        while filled < buffer.len() {
-            let read = match &mut self.source {
-                Source::Bytes(reader) => reader.read(&mut buffer[filled..]),
-                Source::Transcoded(transcoder) => transcoder.read(&mut buffer[filled..]),
-            };
-            match read {
-                Ok(0) => break,
-                Ok(length) => filled += length,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(failure(
-                        &self.name,
-                        self.compression,
-                        self.position + filled as u64,
-                        error,
-                    ));
-                }
-            }
-        }
+    /// Appends `wanted` bytes to the buffer, or all up to the end. Returns the number of bytes read.
+    pub fn read(&mut self, wanted: usize, buffer: &mut Vec<u8>) -> Result<usize> {
+        let before = buffer.len();
+        // Not zeroed first: a window is much larger than most files.
+        buffer.reserve(wanted);
+        let reader: &mut dyn Read = match &mut self.source {
+            Source::Bytes(reader) => reader,
+            Source::Transcoded(transcoder) => transcoder,
+        };
+        let read = reader.take(wanted as u64).read_to_end(buffer);
+        let filled = buffer.len() - before;
         self.position += filled as u64;
+        read.map_err(|error| failure(&self.name, self.compression, self.position, error))?;
         if let Some(lines) = &mut self.lines {
-            *lines += count_lines(&buffer[..filled]);
+            *lines += count_lines(&buffer[before..]);
         }
         Ok(filled)
     }
@@ -380,9 +373,7 @@ impl<'a> Windows<'a> {
             let wanted = self
                 .window_bytes
                 .min(usize::try_from(self.end - self.stream.position).unwrap_or(usize::MAX));
-            bytes.resize(filled + wanted, 0);
-            let read = self.stream.read(&mut bytes[filled..])?;
-            bytes.truncate(filled + read);
+            let read = self.stream.read(wanted, &mut bytes)?;
             if let Some(end) = self.ends.last(&bytes[filled..]) {
                 whole = filled + end;
             }

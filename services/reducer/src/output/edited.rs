@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::Context;
-use protocol::FileVersion;
+use protocol::{FileVersion, Replaceable};
 use storage::Error;
 
 use super::Assembly;
@@ -27,8 +27,12 @@ pub(super) struct EditedFile {
 impl Assembly<'_> {
     /// Keeps the file at `path`, a path or URL, if it is not the one that may be replaced.
     pub(super) fn keep_edited(&self, path: &str) -> anyhow::Result<Option<EditedFile>> {
-        let Some(earlier) = self.earlier else { return Ok(None) };
-        let Some(version) = self.version(path)?.filter(|found| found != earlier) else {
+        let own = match self.replaceable {
+            Replaceable::Anything => return Ok(None),
+            Replaceable::Version(own) => Some(own),
+            Replaceable::Nothing => None,
+        };
+        let Some(version) = self.version(path)?.filter(|found| Some(found) != own) else {
             return Ok(None);
         };
         // Writing the output fails, and the error names the folder.
@@ -81,10 +85,8 @@ impl Assembly<'_> {
     }
 
     fn why_kept(&self) -> &'static str {
-        match self.earlier {
-            Some(earlier) if *earlier == FileVersion::NONE => {
-                "was completed by a retry with another script"
-            }
+        match self.replaceable {
+            Replaceable::Nothing => "was completed by a retry with another script",
             _ => "was changed after the job had written it",
         }
     }

@@ -125,7 +125,7 @@ impl Job {
                 output: &output,
                 job_id,
                 writer,
-                earlier: None,
+                replaceable: &Replaceable::Anything,
                 runtime,
                 crash,
                 is_abandoned: &|| false,

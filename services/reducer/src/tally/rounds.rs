@@ -132,7 +132,7 @@ impl Tally {
     }
 
     /// Returns the version of the output that the job wrote in an earlier round.
-    pub(crate) fn written(&self) -> Option<&FileVersion> {
+    pub fn written(&self) -> Option<&FileVersion> {
         self.written.as_ref()
     }
 

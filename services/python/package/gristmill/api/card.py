@@ -47,7 +47,8 @@ def card(job_id: str, status: dict[str, Any], reused: bool, portal: str) -> str:
             of = f" of {counts['total']:,}" if is_total else ""
             text = f"{counts['succeeded']:,}{of} succeeded, {counts['failed']:,} failed"
             rows.append((kind.replace("_", "-"), text))
-    if "elapsed_seconds" in ended:
+    # A job that ended before its first progress has none.
+    if ended.get("elapsed_seconds"):
         rows.append(("took", took(ended["elapsed_seconds"], ended["worked_seconds"])))
     for name in ("cause", "headline", "output"):
         if ended.get(name):
