@@ -39,7 +39,7 @@ fn play(seeds: u64, bug: Option<Bug>) -> (Vec<Played>, Option<(u64, Violation)>)
                     }
                     match run(Scenario { seed, bug }) {
                         Ok(one) => {
-                            if seed.is_multiple_of(PLAYED_TWICE) {
+                            if bug.is_none() && seed.is_multiple_of(PLAYED_TWICE) {
                                 let again = run(Scenario { seed, bug }).expect("no rule broke");
                                 assert_eq!(format!("{one:?}"), format!("{again:?}"), "seed {seed}");
                             }
