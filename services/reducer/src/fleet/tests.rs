@@ -121,13 +121,16 @@ impl Target {
     }
 
     fn serve_until(&self, stop: CancellationToken) -> JoinHandle<anyhow::Result<()>> {
+        let mut options = self.options.clone();
+        // Processes have different names.
+        options.reducer.writer = storage::random_name();
         let fleet = Fleet {
             target: self.store.clone(),
             broker: self.broker.clone(),
             control: self.control.clone(),
             dead_letters: self.dead_letters.clone(),
             publisher: self.publisher.clone(),
-            options: self.options.clone(),
+            options,
         };
         tokio::spawn(fleet.run(stop))
     }
