@@ -19,26 +19,31 @@ pub(crate) async fn is_untouched(output: &str, job: &FoundJob) -> bool {
 /// Returns the file that a new job may replace with its output: the one that the last job with this output wrote, or could
 /// replace. `last`: the id of that job, if it is known.
 pub(crate) async fn replaceable(jobs: &Jobs, last: Option<String>) -> Replaceable {
-    let Some(last) = last else { return Replaceable::Anything };
-    let Ok(Some(job)) = jobs.job(&last).await else { return Replaceable::Anything };
+    // Without the record of the last job, whatever is there is kept.
+    replaceable_after(jobs, last).await.unwrap_or(Replaceable::Nothing)
+}
+
+async fn replaceable_after(jobs: &Jobs, last: Option<String>) -> anyhow::Result<Replaceable> {
+    let Some(last) = last else { return Ok(Replaceable::Anything) };
+    let Some(job) = jobs.job(&last).await? else { return Ok(Replaceable::Anything) };
     let (written, rounds) = match job.result {
         Some(result) if result.output_version.is_some() || result.rounds.is_empty() => {
             (result.output_version, result.rounds)
         }
         // The last round has not written the output. The ledger knows what an earlier one wrote.
         _ => {
-            let tally = reducer::tally_of(&job.store, &job.spec.job_id).await;
+            let tally = reducer::tally_of(&job.store, &job.spec.job_id).await?;
             let mut rounds = tally.round_results();
             rounds.pop();
             (tally.written().cloned(), rounds)
         }
     };
-    match written {
+    Ok(match written {
         None => job.spec.output.replaceable,
         // A new job has the rows of one script.
         Some(_) if rounds.iter().any(|round| round.has_other_script) => Replaceable::Nothing,
         Some(version) => Replaceable::Version(version),
-    }
+    })
 }
 
 /// Returns the file that a job has written on this machine, whether or not it still exists.

@@ -440,7 +440,7 @@ impl Output {
     }
 }
 
-/// The file that may be replaced in the place of a final file.
+/// What a job may replace where it writes its final file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Replaceable {
@@ -449,7 +449,7 @@ pub enum Replaceable {
     Anything,
     /// What an earlier round or job wrote. Somebody has edited another version.
     Version(FileVersion),
-    /// Nothing: a retry with another script has completed it.
+    /// Nothing: a retry with another script completed the file, or what earlier jobs wrote cannot be read.
     Nothing,
 }
 

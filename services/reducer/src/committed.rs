@@ -14,19 +14,27 @@ const SEGMENTS_AHEAD: usize = 4;
 /// Returns the progress of a job that no reducer serves, updated with the readable part of its ledger. A killed reducer
 /// has committed more than its last progress shows.
 pub async fn committed(store: &JobStore, job_id: &str, progress: Progress) -> Progress {
-    committed_in(&tally_of(store, job_id).await, progress)
+    let mut tally = Tally::default();
+    // What cannot be read is left out.
+    let _ = read_into(&mut tally, store, job_id).await;
+    committed_in(&tally, progress)
 }
 
-/// Returns the tally of the readable part of the ledger of a job that no reducer serves.
-pub async fn tally_of(store: &JobStore, job_id: &str) -> Tally {
+/// Returns the tally of the ledger of a job that no reducer serves.
+pub async fn tally_of(store: &JobStore, job_id: &str) -> anyhow::Result<Tally> {
     let mut tally = Tally::default();
+    read_into(&mut tally, store, job_id).await?;
+    Ok(tally)
+}
+
+async fn read_into(tally: &mut Tally, store: &JobStore, job_id: &str) -> anyhow::Result<()> {
     let mut ledger = Ledger::new(store.clone(), job_id, Duration::ZERO);
-    while let Ok(Some(segment)) = ledger.read_next(SEGMENTS_AHEAD).await {
+    while let Some(segment) = ledger.read_next(SEGMENTS_AHEAD).await? {
         for record in segment.records() {
             tally.apply_record(record);
         }
     }
-    tally
+    Ok(())
 }
 
 /// Returns the progress of a job that no reducer serves, updated with the tally of its ledger if that is newer: what

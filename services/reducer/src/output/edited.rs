@@ -86,7 +86,9 @@ impl Assembly<'_> {
 
     fn why_kept(&self) -> &'static str {
         match self.replaceable {
-            Replaceable::Nothing => "was completed by a retry with another script",
+            Replaceable::Nothing => {
+                "was completed by a retry with another script, or by a job that cannot be read"
+            }
             _ => "was changed after the job had written it",
         }
     }
