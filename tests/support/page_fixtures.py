@@ -21,7 +21,7 @@ AXE = ROOT / "services" / "portal" / "web" / "node_modules" / "axe-core" / "axe.
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium without a window, which scripts/test installs."""
+    """Debian's headless Chromium, which scripts/test installs."""
     # Most tests open no page.
     from playwright.sync_api import expect, sync_playwright
 

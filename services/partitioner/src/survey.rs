@@ -274,29 +274,42 @@ impl<'a> Surveyor<'a> {
             return Err(Error::bad_path(&self.input.name, &ItemPath::from(above), message));
         }
         if self.input.partition_format.is_none() {
-            let is_below = |above: &&Path| {
-                is_above(above) && !self.input.paths.iter().any(|input| input.as_path() == *above)
-            };
-            let names = folder.ancestors().take_while(is_below).filter_map(Path::file_name);
-            let mut names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
-            names.reverse();
-            let key = |name: &str| name.split_once('=').map_or("", |(key, _)| key).to_owned();
-            if let Some(first) = names.iter().position(|name| !key(name).is_empty()) {
-                let names = &names[first..];
-                let parts = names.iter().map(|name| match key(name) {
-                    key if key.is_empty() => "*/".to_owned(),
-                    key => format!("{key}={{{key}}}/"),
-                });
-                let note = format!(
-                    "lies in the folder {}, and no column is read from its name: set `partition_format: \"{}*\"` if `run` \
-                     needs one",
-                    names.join("/"),
-                    parts.collect::<String>()
-                );
-                self.note("partition_format", path, note);
-            }
+            self.note_keys(path, folder);
         }
         Ok(())
+    }
+
+    /// Notes columns that only the names of folders have, with the format that reads them.
+    fn note_keys(&mut self, path: &ItemPath, folder: &Path) {
+        let is_below = |above: &&Path| {
+            let mut inputs = self.input.paths.iter().map(ItemPath::as_path);
+            inputs.any(|input| above.starts_with(input) && *above != input)
+        };
+        let names = folder.ancestors().take_while(is_below).filter_map(Path::file_name);
+        let mut names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+        names.reverse();
+        let key = |name: &str| {
+            let (key, _) = name.split_once('=')?;
+            (!key.is_empty() && !key.contains(['{', '}', '*', ':'])).then(|| key.to_owned())
+        };
+        if let Some(first) = names.iter().position(|name| key(name).is_some()) {
+            let names = &names[first..];
+            let mut columns = Vec::new();
+            let parts = names.iter().map(|name| match key(name) {
+                Some(key) if !columns.contains(&key) => {
+                    columns.push(key.clone());
+                    format!("{key}={{{key}}}/")
+                }
+                _ => "*/".to_owned(),
+            });
+            let note = format!(
+                "lies in the folder {}, and no column is read from its name: set `partition_format: \"{}*\"` if `run` \
+                 needs one",
+                names.join("/"),
+                parts.collect::<String>()
+            );
+            self.note("partition_format", path, note);
+        }
     }
 
     /// Compares the columns of a Parquet file with those of the first. An unreadable file is reported when it is

@@ -170,6 +170,7 @@ def test_labels_that_pandas_writes_and_cannot_read_round_trip(home, form):
         "interval index": plain.set_axis(spans.rename("span"), axis="index"),
         "levels": plain.set_axis(pandas.MultiIndex.from_arrays([months, large], names=["m", "id"]), axis="index"),
         "large index": plain.set_axis(large, axis="index"),
+        "numbers with a name": plain.assign(id=[30, 10, 20]).set_index("id"),
         "period column": plain.assign(m=months, w=[weeks[0], pandas.NaT, weeks[2]]).astype({"w": weeks.dtype}),
         "interval column": plain.assign(s=spans),
         "boolean labels": pandas.DataFrame({False: [1], True: [2]}).rename_axis("p", axis="columns"),
@@ -402,7 +403,7 @@ def test_integers_that_pandas_would_round_are_nullable(home):
     def as_arrow(table: pyarrow.Table):
         return table
 
-    rows = gristmill.read_csv("ids.csv", dtype={"u": "uint64"})
+    rows = gristmill.read_csv("ids.csv", dtype={"u": "UInt64"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for function in (types, as_arrow):

@@ -37,7 +37,7 @@ pub(crate) fn parse_instant(cell: &[u8], order: DayOrder) -> Option<Instant> {
     instant(date, &time)
 }
 
-/// Parses a date of eight digits, such as `20200131`. It could be a number, so nobody guesses a type by it.
+/// Parses a date of eight digits, such as `20200131`. It could be a number, so types are never inferred from it.
 pub(crate) fn parse_digits(cell: &[u8]) -> Option<Instant> {
     let mut cursor = Cursor { rest: cell };
     let date = (cursor.number(4, 4)?, cursor.number(2, 2)?, cursor.number(2, 2)?);

@@ -176,9 +176,8 @@ def _pandas(frame, about):
             texts = {name: object for name, dtype in frame.dtypes.items() if str(dtype) in ("str", "string")}
             frame = frame.astype(texts)
     dtypes = {name: dtype for name, dtype in about.get("dtypes", {}).items() if name in frame.columns}
-    for name in [name for name, dtype in dtypes.items() if dtype in NULLABLE]:
-        dtype = dtypes.pop(name)
-        if frame[name].isna().any():
+    for name, dtype in dtypes.items():
+        if dtype in NULLABLE and frame[name].isna().any():
             advice = f'set dtype={{"{name}": "{NULLABLE[dtype]}"}}'
             raise LoadError(f'column "{name}" has missing values, and {dtype} has none: {advice}')
     return frame.astype(dtypes) if dtypes else frame

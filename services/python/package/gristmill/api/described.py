@@ -117,7 +117,7 @@ def read_json(
 
     :param path: a path, folder, pattern or URL, or a list of them; also ``.gz`` and ``.zst``.
     :param lines: true; a file that is one JSON document cannot be divided.
-    :param dtype: the types of some columns by name.
+    :param dtype: the types of some columns by name; missing values as in ``read_csv``.
     :param nrows: the number of rows to read of all files.
     :param partition_format: as in ``read_csv``.
     :param on_type_mismatch: as in ``read_csv``.
@@ -221,7 +221,8 @@ def _types(dtype: Any, owner: str) -> Any:
         return {}, {}
     if isinstance(dtype, Mapping):
         types = {str(column): _type(given, f"{owner}: dtype of {column!r}") for column, given in dtype.items()}
-        words = {str(column): _word(given) for column, given in dtype.items()}
+        # `polars.Boolean`
+        words = {str(column): _word(given).replace("Boolean", "boolean") for column, given in dtype.items()}
         of_pandas = {column: word for column, word in words.items() if word in OF_PANDAS or word.endswith("[pyarrow]")}
         return types, {column: kind for column, kind in types.items() if kind in NULLABLE} | of_pandas
     if _word(dtype) == "str":
