@@ -453,8 +453,9 @@ class Job:
         crashed = self.start(GRISTMILL_CRASH_AT=step, **environment).wait()
         assert crashed.exit_status == -signal.SIGKILL, f"{step} was not passed: {crashed}"
         wait_until_ended(fact["pid"] for fact in self.workplace.recorded("import"))
-        (job_id,) = self.workplace.job_ids()
-        return job_id
+        ids = self.workplace.job_ids()
+        assert len(ids) == 1, ids
+        return ids[0]
 
     def retry(self, job_id: str, expect: int = COMPLETED, **environment: str) -> Ended:
         """`gristmill retry` of an earlier run of this job."""
