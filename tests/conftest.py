@@ -42,9 +42,15 @@ def executable() -> Path:
 @pytest.fixture
 def workplace(tmp_path: Path, executable: Path) -> Iterator[Workplace]:
     """A fresh folder to run jobs in."""
-    workplace = Workplace(tmp_path, executable, Path(sys.executable))
-    yield workplace
-    workplace.kill_what_still_runs()
+    with Workplace(tmp_path, executable, Path(sys.executable)) as workplace:
+        yield workplace
+
+
+@pytest.fixture(scope="module")
+def shared_workplace(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> Iterator[Workplace]:
+    """A folder with jobs that several tests of a module look at."""
+    with Workplace(tmp_path_factory.mktemp("shared"), executable, Path(sys.executable)) as workplace:
+        yield workplace
 
 
 @pytest.fixture(scope="session")

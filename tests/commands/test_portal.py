@@ -18,7 +18,6 @@ import pytest
 
 from harness import COMPLETED, ERROR, FAILED, INVALID, Workplace, go, wait_until
 from portal_client import FAILS_ON_ONE, HOLDS, Portal
-from shared_jobs import copy_of
 
 
 def same(workplace: Workplace, portal: Portal, job_id: str) -> dict[str, Any]:
@@ -169,7 +168,7 @@ def test_pages_of_the_list_have_every_job_once(workplace, portal):
         *(f"{name}-2020010{day}-{second}-{own}" for day in (1, 2, 3)),
     ]
     for other in others:
-        copy_of(workplace, first, other)
+        workplace.copy_of(first, other)
     order = sorted([first, *others], key=lambda id: (id.split("-")[1:3], id), reverse=True)
 
     def page(after: str = "") -> tuple[list[str], str | None]:

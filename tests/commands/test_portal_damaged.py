@@ -6,15 +6,12 @@ import json
 import re
 import shutil
 import urllib.error
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from harness import FAILED, Workplace
 from portal_client import FAILS_ON_ONE, Portal
 from portal_schemas import check
-from shared_jobs import copy_of, workplace_of_a_module
 
 # All of them look at one job.
 pytestmark = pytest.mark.xdist_group("damaged")
@@ -48,11 +45,11 @@ DAMAGES = {
 
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> Iterator[tuple[Workplace, str]]:
+def failed(shared_workplace: Workplace) -> tuple[Workplace, str]:
     """A job that has failed, with its workplace."""
-    with workplace_of_a_module(tmp_path_factory, executable) as workplace:
-        workplace.data(6)
-        yield workplace, workplace.job(FAILS_ON_ONE, error_threshold=0, run_max_try=2).run(expect=FAILED).job_id
+    shared_workplace.data(6)
+    job = shared_workplace.job(FAILS_ON_ONE, error_threshold=0, run_max_try=2)
+    return shared_workplace, job.run(expect=FAILED).job_id
 
 
 def asked(portal: Portal, path: str) -> tuple[int, str]:
@@ -81,7 +78,7 @@ def test_damaged_object_has_a_sentence_and_harms_no_other_job(failed: tuple[Work
     assert {status for status, _ in before.values()} == {200}, before
     damaged = {}
     for number, name in enumerate(names):
-        folder = copy_of(workplace, job_id, f"{job_id[:-4]}{number:04x}")
+        folder = workplace.copy_of(job_id, f"{job_id[:-4]}{number:04x}")
         file = folder / name
         file.chmod(0o600)
         file.write_bytes(DAMAGES[damage](file.read_bytes()))

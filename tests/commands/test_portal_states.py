@@ -17,7 +17,6 @@ from playwright.sync_api import Page
 
 from harness import FAILED, HOLDS, Job, Running, Workplace, go, wait_until, write_slow_package
 from job_views import Expected, JobViews, Plan
-from progress_on_targets import progress_on
 from scrape import is_free
 from targets import Target
 
@@ -267,7 +266,7 @@ def watched(workplace: Workplace, target: Target, look: Look) -> tuple[JobViews,
     views = look(target)
     views.await_state(job_id, "Running", "2 of 3")
     # Without a reducer, the views show the last progress that it wrote.
-    wait_until(lambda: progress_on(target, job_id).get("running"), "progress that names what runs")
+    wait_until(lambda: target.progress(job_id).get("running"), "progress that names what runs")
     return views, job_id, reducer, worker
 
 
@@ -299,8 +298,8 @@ def test_job_whose_worker_ends_after_its_running_mini_batch(workplace: Workplace
         return not json.loads(sqlite.objects("workers/one")["workers/one"])["accepts_work"]
 
     wait_until(is_known, "a worker that takes no more work")
-    at = progress_on(sqlite, job_id)["at"]
-    wait_until(lambda: progress_on(sqlite, job_id)["at"] > at + 4000, "a reducer that has seen it")
+    at = sqlite.progress(job_id)["at"]
+    wait_until(lambda: sqlite.progress(job_id)["at"] > at + 4000, "a reducer that has seen it")
     says = "2 of 3 mini-batches succeeded"
     views.check(job_id, Expected("Running", says, (3, 2, 0), running=1, can_cancel=True), seconds=5)
     go(workplace)
@@ -334,7 +333,7 @@ def test_job_that_is_being_published(workplace: Workplace, sqlite: Target, look:
     job_id = publishing(workplace, sqlite)
     sqlite.reducer()
     sqlite.worker("--process-count", 1, "--node", "one")
-    wait_until(lambda: progress_on(sqlite, job_id).get("processes"), "a worker that has begun")
+    wait_until(lambda: sqlite.progress(job_id).get("processes"), "a worker that has begun")
     says = "not all are planned yet"
     look(sqlite).check(job_id, Expected("Running", says, can_cancel=True, plan=Plan.PARTIAL, nodes=("one",)))
 

@@ -35,8 +35,6 @@ from harness import (
 )
 from http_server import HttpServer
 from portal_client import FAILS_ON_ONE
-from progress_files import progress_of
-from progress_on_targets import progress_on
 
 ECHOES = "def run(files): return files"
 SLEEPS = """
@@ -50,7 +48,7 @@ SLEEPS = """
 
 def wait_until_running(target, job_id) -> None:
     """Waits until a reducer knows of a worker that runs a mini-batch of the job."""
-    wait_until(lambda: progress_on(target, job_id).get("running"), "progress that names what runs")
+    wait_until(lambda: target.progress(job_id).get("running"), "progress that names what runs")
     wait_until(lambda: target.status(job_id)["state"] == "Running", "a worker that the reducer knows of")
 
 
@@ -67,7 +65,7 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
 
     # The schedule may know of it before the progress does, and says only that no worker is running.
     heard = "no worker has been heard from since "
-    wait_until(lambda: "silent_since" in progress_on(sqs, job_id), "a missed worker")
+    wait_until(lambda: "silent_since" in sqs.progress(job_id), "a missed worker")
     waiting = wait_until(lambda: (now := sqs.status(job_id))["hint"] and heard in now["hint"] and now, "a hint")
     assert waiting["state"] == "Waiting", waiting
     assert waiting["hint"].endswith(f"start one with: gristmill worker --target {sqs.name}"), waiting
@@ -76,7 +74,7 @@ def test_job_waits_for_new_workers_after_theirs_are_killed(workplace, sqs):
     assert "processes:" not in text, text
     silent = waiting["progress"]["silent_since"]
     written = wait_until(
-        lambda: (at := progress_on(sqs, job_id)["at"]) - silent > 15_000 and at,
+        lambda: (at := sqs.progress(job_id)["at"]) - silent > 15_000 and at,
         "a reducer that has waited for longer than the timeout",
     )
     assert sqs.status(job_id)["result"] is None, written
@@ -92,7 +90,7 @@ def test_killed_reducer_of_a_job_without_workers_is_named(workplace, sqlite):
     workplace.data(2)
     job_id = sqlite.enqueue(workplace.job(ECHOES))
     reducer = sqlite.reducer()
-    wait_until(lambda: progress_on(sqlite, job_id), "progress")
+    wait_until(lambda: sqlite.progress(job_id), "progress")
     wait_until(lambda: "no worker is running" in (sqlite.status(job_id)["hint"] or ""), "a job that a reducer knows")
     reducer.kill()
     expected = "no reducer has been heard from since "
@@ -123,7 +121,7 @@ def test_start_that_hangs_is_named(workplace, sqlite, where):
     job_id = sqlite.enqueue(workplace.job(script, run_invocation_timeout=600))
     sqlite.reducer()
     sqlite.worker("--process-count", 1, GRISTMILL_PYTHON=str(workplace.folder / "python"), WHERE=where)
-    wait_until(lambda: progress_on(sqlite, job_id).get("waiting"), "the process that hangs")
+    wait_until(lambda: sqlite.progress(job_id).get("waiting"), "the process that hangs")
     text = sqlite.command("status", job_id, expect=0).stdout
     assert f", process000, in {STARTS[where]} for " in text, text
     go(workplace)
@@ -204,7 +202,7 @@ def test_stopped_engine_is_neither_running_nor_stalled(workplace):
     running = job.start()
     (held,) = running.wait_for_record("held")
     (job_id,) = workplace.job_ids()
-    wait_until(lambda: progress_of(workplace, job_id), "written progress")
+    wait_until(lambda: workplace.progress(job_id), "written progress")
     running.send(signal.SIGSTOP)
 
     def stopped() -> str:
@@ -340,7 +338,7 @@ def waits_for(workplace, running: Running, expected: str) -> None:
 
     def look():
         assert running.process.poll() is None, running.wait()
-        waiting = [progress_of(workplace, job_id).get("waiting", []) for job_id in workplace.job_ids()]
+        waiting = [workplace.progress(job_id).get("waiting", []) for job_id in workplace.job_ids()]
         return any(expected in found.get("detail", "") for found in itertools.chain(*waiting))
 
     wait_until(look, expected)

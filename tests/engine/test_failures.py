@@ -8,7 +8,6 @@ import signal
 import pytest
 
 from harness import is_alive, wait_until
-from progress_files import progress_of
 
 FAILS_ON_SOME = """
     def run(files):
@@ -144,7 +143,7 @@ def test_no_progress_names_what_the_job_waits_for(workplace):
     running.wait_for_record("run")
     (job_id,) = workplace.job_ids()
     lock = "wait_for_a_lock_that_nobody_opens"
-    wait_until(lambda: lock in str(progress_of(workplace, job_id).get("waiting")), "the progress names the stack")
+    wait_until(lambda: lock in str(workplace.progress(job_id).get("waiting")), "the progress names the stack")
     text = workplace.command("status", job_id).stdout
     assert lock in text and "run()" in text and "process000" in text, text
     running.send(signal.SIGINT)

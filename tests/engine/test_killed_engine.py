@@ -9,7 +9,6 @@ import subprocess
 import pytest
 
 from harness import file_names, go, is_alive, wait_until
-from progress_files import ended_mini_batches, progress_of
 
 COUNTS_RUNS = """
     import os
@@ -153,15 +152,13 @@ def test_second_signal_ends_the_writing_of_the_output(workplace):
     running = job.start()
     running.wait_for_record("held")
     (job_id,) = workplace.job_ids()
-    wait_until(lambda: ended_mini_batches(workplace, job_id) == 1, "a committed mini-batch")
+    wait_until(lambda: workplace.ended_mini_batches(job_id) == 1, "a committed mini-batch")
     (part,) = (workplace.home / "jobs" / job_id / "parts").iterdir()
     kept = part.rename(workplace.folder / "kept")
     # Opening a FIFO blocks until another process opens it for writing.
     os.mkfifo(part)
     go(workplace)
-    wait_until(
-        lambda: progress_of(workplace, job_id).get("step") == "writing the output", "the output is being written"
-    )
+    wait_until(lambda: workplace.progress(job_id).get("step") == "writing the output", "the output is being written")
     running.send(signal.SIGINT)
     wait_until(lambda: b"again: stop at once" in (running.process.stderr.readline() or b""), "the first signal")
     running.send(signal.SIGINT)

@@ -9,7 +9,6 @@ import pytest
 from pyarrow import parquet
 
 from harness import FAILED, file_names, go, wait_until, wait_until_ended
-from progress_files import ended_mini_batches, progress_of
 from small_tables import check_same_output, written_table
 
 FILES = """
@@ -144,7 +143,7 @@ def test_unfinished_mini_batches_run_without_the_failed_ones(workplace):
 
 def has_failed(workplace, job_id):
     """Returns whether the progress of the job counts a failed mini-batch or item."""
-    progress = progress_of(workplace, job_id)
+    progress = workplace.progress(job_id)
     return 1 in [progress.get(counted, {}).get("failed") for counted in COUNTS]
 
 
@@ -189,7 +188,7 @@ def test_what_has_failed_runs_again_while_the_job_runs(workplace, isolate):
     settings = {"isolate": isolate, "mini_batch_size": 2, "run_max_try": 1, "process_count_per_node": 2}
     running = workplace.job(RUNNING, **settings, run_invocation_timeout=600).start()
     (job_id,) = wait_until(workplace.job_ids, "a job")
-    wait_until(lambda: ended_mini_batches(workplace, job_id) == 3, "all but one have ended")
+    wait_until(lambda: workplace.ended_mini_batches(job_id) == 3, "all but one have ended")
     go(workplace, "mended")
     before = len(workplace.recorded("run"))
     ended = workplace.command("retry", job_id, "--json")
@@ -197,7 +196,7 @@ def test_what_has_failed_runs_again_while_the_job_runs(workplace, isolate):
     assert f"job {job_id} runs what has failed so far again" in ended.stderr
     again = {"000.txt", "003.txt"} if isolate == "items" else {"000.txt", "001.txt", "002.txt", "003.txt"}
     wait_until(lambda: ran_since(workplace, before) == again, "they run")
-    wait_until(lambda: ended_mini_batches(workplace, job_id) == 3, "they have ended")
+    wait_until(lambda: workplace.ended_mini_batches(job_id) == 3, "they have ended")
     go(workplace)
     last = running.wait()
     assert (last.lines, last.items, last.mini_batches) == (file_names(8), (8, 8, 0), (4, 4, 0))
@@ -530,7 +529,9 @@ def test_script_of_another_folder(workplace):
     again = job.run(BAD="002.txt 006.txt")
     said = f"job {first.job_id} has completed, and this is a new job, because it has run more than one version"
     assert said in again.stderr, again.stderr
-    mended = kept(workplace, again, 1, "was completed by a retry with another script, or by a job that cannot be read")
+    mended = kept(
+        workplace, again, 1, "was completed by a retry with another script, or by a job whose record cannot be read"
+    )
     assert mended.splitlines() == file_names(8)
     assert again.lines == file_names(8, without=[2, 6])
 

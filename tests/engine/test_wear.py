@@ -4,7 +4,6 @@ import json
 import re
 
 from harness import file_names, go, wait_until
-from progress_files import progress_of
 
 COUNTS = """
     import os
@@ -71,7 +70,7 @@ def test_status_counts_replaced_processes(workplace):
     running.wait_for_record("run", 3)
     (job_id,) = workplace.job_ids()
     note = "3 processes were replaced: 3 after process_max_runs"
-    wait_until(lambda: progress_of(workplace, job_id).get("notes") == [note], "the progress counts them")
+    wait_until(lambda: workplace.progress(job_id).get("notes") == [note], "the progress counts them")
     assert f"  note: {note}\n" in workplace.command("status", job_id).stdout
     status = json.loads(workplace.command("status", job_id, "--json").stdout)
     assert status["progress"]["notes"] == [note]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ from playwright.sync_api import Page, expect
 from harness import FAILED, Workplace
 from page_client import show
 from portal_client import FAILS_ON_ONE, Portal
-from shared_jobs import workplace_of_a_module
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -36,12 +35,11 @@ SAID = {
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> Iterator[tuple[Workplace, str, str]]:
+def jobs(shared_workplace: Workplace) -> tuple[Workplace, str, str]:
     """A job that has failed and one that has completed, with their workplace."""
-    with workplace_of_a_module(tmp_path_factory, executable) as workplace:
-        workplace.data(6)
-        job_id = workplace.job(FAILS_ON_ONE, error_threshold=0).run(expect=FAILED).job_id
-        yield workplace, job_id, workplace.job("def run(files): return files", name="whole").run().job_id
+    shared_workplace.data(6)
+    job_id = shared_workplace.job(FAILS_ON_ONE, error_threshold=0).run(expect=FAILED).job_id
+    return shared_workplace, job_id, shared_workplace.job("def run(files): return files", name="whole").run().job_id
 
 
 @pytest.mark.parametrize("name", DAMAGES)

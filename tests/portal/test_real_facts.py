@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from playwright.sync_api import Locator, Page, expect
 from harness import FAILED, Workplace
 from page_client import show
 from portal_client import FAILS_ON_ONE, Portal
-from shared_jobs import workplace_of_a_module
 
 pytestmark = pytest.mark.xdist_group("page")
 
@@ -41,15 +40,14 @@ GOOD, BAD = (0x3F, 0x9D, 0x63), (0xD6, 0x3A, 0x48)
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory, executable: Path) -> Iterator[Ran]:
+def ran(shared_workplace: Workplace) -> Ran:
     """A portal with a job that has ended, and its id."""
-    with workplace_of_a_module(tmp_path_factory, executable) as workplace:
-        workplace.data(COUNT)
-        settings = {"process_count_per_node": 2, "run_max_try": 2, "isolate": "off", "speculation": False}
-        arguments = ["--resource_monitor_interval", 1, "--model", "<b>small</b>"]
-        ended = workplace.job(SCRIPT, **settings, arguments=arguments).run()
-        assert ended.mini_batches == (COUNT, COUNT - 1, 1), ended
-        yield Portal(workplace), ended.job_id
+    shared_workplace.data(COUNT)
+    settings = {"process_count_per_node": 2, "run_max_try": 2, "isolate": "off", "speculation": False}
+    arguments = ["--resource_monitor_interval", 1, "--model", "<b>small</b>"]
+    ended = shared_workplace.job(SCRIPT, **settings, arguments=arguments).run()
+    assert ended.mini_batches == (COUNT, COUNT - 1, 1), ended
+    return Portal(shared_workplace), ended.job_id
 
 
 def panel(page: Page, title: str) -> Locator:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import textwrap
@@ -317,6 +318,12 @@ class Workplace:
         assert "ready" in line, f"{line}{running.wait()}"
         return running
 
+    def __enter__(self) -> Workplace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill_what_still_runs()
+
     def kill_what_still_runs(self) -> None:
         """A failed test leaves no engine behind; Python processes end with their engine."""
         for process in self.started:
@@ -389,6 +396,28 @@ class Workplace:
         facts = map(json.loads, whole.splitlines())
         return [fact for fact in facts if fact["event"] == event]
 
+    def progress(self, job_id: str) -> dict[str, Any]:
+        """Returns the latest progress of a job, an empty object before the first. Reading its file starts no process,
+        as `gristmill status` would."""
+        file = self.home / "jobs" / job_id / "progress.json"
+        progress: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        return progress
+
+    def ended_mini_batches(self, job_id: str) -> int:
+        """Returns how many mini-batches have succeeded or failed."""
+        counts = self.progress(job_id).get("mini_batches", {})
+        return counts.get("succeeded", 0) + counts.get("failed", 0)
+
+    def copy_of(self, job_id: str, other: str) -> Path:
+        """Copies a job that has ended under another id, and returns the folder of the copy."""
+        folder = self.home / "jobs" / other
+        shutil.copytree(self.home / "jobs" / job_id, folder)
+        for name in ("spec.json", "result.json", "progress.json"):
+            file = folder / name
+            if file.exists():
+                file.write_text(file.read_text().replace(job_id, other))
+        return folder
+
     def job_ids(self) -> list[str]:
         return sorted(folder.name for folder in (self.home / "jobs").glob("*"))
 
@@ -441,8 +470,7 @@ class Job:
         job_id = self.workplace.job_ids()[-1]
 
         def enough() -> bool:
-            status = json.loads(self.workplace.command("status", job_id, "--json").stdout)
-            return status["progress"] and status["progress"]["mini_batches"]["succeeded"] == committed
+            return self.workplace.progress(job_id).get("mini_batches", {}).get("succeeded") == committed
 
         wait_until(enough, f"{committed} committed mini-batches")
         running.kill(pid)

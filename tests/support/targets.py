@@ -119,10 +119,15 @@ class Target:
         assert result["state"] == state, result
         return result
 
-    def committed(self, job_id: str) -> int:
-        """Returns the number of mini-batches whose success a reducer has committed, by the progress in the store."""
+    def progress(self, job_id: str) -> dict[str, Any]:
+        """Returns the latest progress in the store, an empty object before the first."""
         found = self.objects(f"jobs/{job_id}/progress.json").values()
-        return sum(json.loads(progress)["mini_batches"]["succeeded"] for progress in found)
+        progress: dict[str, Any] = json.loads(next(iter(found), b"{}"))
+        return progress
+
+    def committed(self, job_id: str) -> int:
+        """Returns the number of mini-batches whose success a reducer has committed."""
+        return self.progress(job_id).get("mini_batches", {}).get("succeeded", 0)
 
     def output(self, result: dict[str, Any]) -> bytes:
         return Path(result["output"]).read_bytes()

@@ -449,7 +449,7 @@ pub enum Replaceable {
     Anything,
     /// What an earlier round or job wrote. Somebody has edited another version.
     Version(FileVersion),
-    /// Nothing: a retry with another script completed the file, or what earlier jobs wrote cannot be read.
+    /// Nothing: a retry with another script completed the file, or the record of the earlier job cannot be read.
     Nothing,
 }
 

@@ -78,7 +78,7 @@ def test_file_is_known(start):
         assert suspect(agent, agent.run(["a", "b", "c", "bad", "e"], mini_batch=first)) == 3, body
         of_range = agent.run(["a", "b", "c", "d", "e", "bad"], mini_batch=first + 1, items=(2, 6))
         assert suspect(agent, of_range) == 3, f"in the range: {body}"
-        assert suspect(agent, agent.run(["bad"], mini_batch=first + 2)) is None, f"there is no other: {body}"
+        assert suspect(agent, agent.run(["bad"], mini_batch=first + 2)) is None, f"no other item: {body}"
 
 
 def test_first_item_that_was_not_handed_back_is_the_suspect(start):

@@ -1,6 +1,6 @@
-//! Sends traces over OTLP. The standard variables configure it: nothing is sent
-//! unless `OTEL_EXPORTER_OTLP_ENDPOINT` (or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) names a collector;
-//! `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` decide which mini-batches are traced.
+//! Sends traces over OTLP. The standard variables configure it: nothing is sent unless `OTEL_EXPORTER_OTLP_ENDPOINT` (or
+//! `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`) names a collector; `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG` decide
+//! which mini-batches are traced.
 
 use std::time::{Duration, SystemTime};
 

@@ -160,7 +160,7 @@ class Process:
 
     def serve(self):
         """Runs until the process is to exit. The caller then leaves the exit to the interpreter."""
-        # Collections skip what was imported so far.
+        # The garbage collector skips what was imported so far.
         gc.freeze()
         self._functions = self._start()
         self._status.set(0, IDLE)

@@ -87,7 +87,7 @@ impl Assembly<'_> {
     fn why_kept(&self) -> &'static str {
         match self.replaceable {
             Replaceable::Nothing => {
-                "was completed by a retry with another script, or by a job that cannot be read"
+                "was completed by a retry with another script, or by a job whose record cannot be read"
             }
             _ => "was changed after the job had written it",
         }

@@ -221,7 +221,7 @@ def _types(dtype: Any, owner: str) -> Any:
         return {}, {}
     if isinstance(dtype, Mapping):
         types = {str(column): _type(given, f"{owner}: dtype of {column!r}") for column, given in dtype.items()}
-        # `polars.Boolean`
+        # `polars.Boolean` is `boolean` in pandas.
         words = {str(column): _word(given).replace("Boolean", "boolean") for column, given in dtype.items()}
         of_pandas = {column: word for column, word in words.items() if word in OF_PANDAS or word.endswith("[pyarrow]")}
         return types, {column: kind for column, kind in types.items() if kind in NULLABLE} | of_pandas

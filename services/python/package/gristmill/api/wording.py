@@ -30,6 +30,7 @@ NAMES = {"delimiter": "sep", "skip_rows": "skiprows", "take": "nrows", "columns"
 WHOLE = {("header", "no_header"): 'header=None, names=["a", "b"]', ("infer_column_types", "false"): "dtype=str"}
 DATES = {"timestamp": "parse_dates=[{}]", "timestamp_day_first": "parse_dates=[{}], dayfirst=True"}
 PARTITIONS = re.compile(r'set `partition_format: ("[^"]*")`')
+"""The remedy for columns in names of folders: a keyword of the read functions, not of ``run``."""
 KEY_OF_INPUT = re.compile(r"inputs\[\d+\]\.(?P<key>\w+)")
 NEW_OUTPUT = re.compile(r'(, )?output is "[^"]*/functions/outputs/[^"]*" and was "[^"]*"')
 """The default output of a function has the name of the function and of its inputs."""
