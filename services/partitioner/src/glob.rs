@@ -3,11 +3,12 @@
 //! The components form a small automaton: a *state* is the number of components already matched, and `**` may match
 //! any number of folders. A walk carries the set of states in which it reached a folder.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
+use protocol::ItemPath;
 
 /// The reason why a pattern is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +66,15 @@ pub(crate) fn split_base(path: &[u8]) -> (&[u8], &[u8]) {
     let base_length =
         path[..special].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     path.split_at(base_length)
+}
+
+/// Returns where the listing of a local path begins: there, or in the folder in which its pattern begins.
+pub(crate) fn start_of(path: &ItemPath) -> PathBuf {
+    if path.as_path().exists() || !is_glob(path.as_bytes()) {
+        return path.as_path().to_owned();
+    }
+    let (base, _) = split_base(path.as_bytes());
+    OsString::from_vec(unescape(base)).into()
 }
 
 /// Returns the first character of a component, unless it is special.

@@ -17,6 +17,7 @@ use tables::detect::{self, Content, NamedFormat, NamedKind};
 
 use crate::blocks::UNREADABLE;
 use crate::error::{Error, Result};
+use crate::glob;
 use crate::inputs::{FILES_KEPT, Files, Inputs};
 use crate::listing::Listed;
 use crate::remote::Remote;
@@ -139,6 +140,8 @@ struct Surveyor<'a> {
     shape: Option<(ItemPath, Vec<(String, String)>)>,
     /// Number of Parquet files with other columns, the first of them, and a difference.
     other_shape: Option<(u64, ItemPath, String)>,
+    /// Where the paths of the input begin.
+    starts: Vec<PathBuf>,
     /// The folder of the last file, which has been checked.
     folder: PathBuf,
     /// By key: the number of files, the first of them, and the sentence.
@@ -164,6 +167,7 @@ impl<'a> Surveyor<'a> {
             other_header: None,
             shape: None,
             other_shape: None,
+            starts: input.paths.iter().map(glob::start_of).collect(),
             folder: PathBuf::new(),
             notes: BTreeMap::new(),
             files: 0,
@@ -258,8 +262,7 @@ impl<'a> Surveyor<'a> {
             return Ok(());
         }
         self.folder = folder.to_owned();
-        let is_above =
-            |above: &&Path| self.input.paths.iter().any(|input| above.starts_with(input.as_path()));
+        let is_above = |above: &&Path| self.starts.iter().any(|start| above.starts_with(start));
         for above in folder.ancestors().take_while(is_above) {
             let log = if above.join("_delta_log").is_dir() {
                 "a Delta table"
@@ -282,8 +285,7 @@ impl<'a> Surveyor<'a> {
     /// Notes columns that only the names of folders have, with the format that reads them.
     fn note_keys(&mut self, path: &ItemPath, folder: &Path) {
         let is_below = |above: &&Path| {
-            let mut inputs = self.input.paths.iter().map(ItemPath::as_path);
-            inputs.any(|input| above.starts_with(input) && *above != input)
+            self.starts.iter().any(|start| above.starts_with(start) && *above != start)
         };
         let names = folder.ancestors().take_while(is_below).filter_map(Path::file_name);
         let mut names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();

@@ -69,8 +69,8 @@ fn tables_with_a_log_of_their_own_are_rejected() {
         write(root.path(), format!("{table}/{log}"), "");
         write(root.path(), format!("{table}/k=1/part.parquet"), "");
         write_parquet(&root.path().join(table).join("k=1/part.parquet"), &[2]);
-        for path in [root.path().join(table), root.path().join(table).join("k=1")] {
-            let is_whole = path.ends_with(table);
+        for (within, is_whole) in [("", true), ("*/*.parquet", true), ("k=1", false)] {
+            let path = root.path().join(table).join(within);
             let refused = surveyed(&unnamed(&[&path])).err().unwrap_or_default();
             assert_eq!(
                 refused.contains("table, whose log says which of its files count"),
@@ -85,13 +85,15 @@ fn tables_with_a_log_of_their_own_are_rejected() {
 fn columns_in_names_of_folders_are_noted() {
     let root = folder();
     write(root.path(), "run=7/day=1/other/hour=2/a.csv", "id\n1\n");
-    let mut job = unnamed(&[&root.path().join("run=7")]);
-    let notes = surveyed(&job).expect("a table").notes.join("\n");
-    let format = "day={day}/*/hour={hour}/*";
-    assert!(notes.contains("lies in the folder day=1/other/hour=2, and no column"), "{notes}");
-    assert!(notes.contains(&format!("set `partition_format: \"{format}\"`")), "{notes}");
-    job.inputs[0].partition_format = Some(format.to_owned());
-    assert_eq!(surveyed(&job).expect("a table").notes, Vec::<String>::new());
+    for path in ["run=7", "run=7/**/*.csv"] {
+        let mut job = unnamed(&[&root.path().join(path)]);
+        let notes = surveyed(&job).expect("a table").notes.join("\n");
+        let format = "day={day}/*/hour={hour}/*";
+        assert!(notes.contains("lies in the folder day=1/other/hour=2, and no column"), "{notes}");
+        assert!(notes.contains(&format!("set `partition_format: \"{format}\"`")), "{notes}");
+        job.inputs[0].partition_format = Some(format.to_owned());
+        assert_eq!(surveyed(&job).expect("a table").notes, Vec::<String>::new());
+    }
 }
 
 #[test]
