@@ -99,11 +99,12 @@ def test_every_file_that_names_another_version_is_named(tmp_path):
     for line in (
         *(f"infra/kubernetes/chart/Chart.yaml:5:version: {VERSION}", f"Chart.yaml:6:appVersion: {VERSION}"),
         *(f'__version__ = "{VERSION}"', f'prod/terraform.tfvars.example:3:image_tag = "{VERSION}"'),
-        *(f":gristmill-{VERSION}", f":gristmill_{VERSION}", f":gristmill-worker:{VERSION}"),
+        *(f":gristmill-{VERSION}", f":gristmill_{VERSION}", f":gristmill-worker:{VERSION}", f":--tag {VERSION}"),
+        f'version = "{VERSION}"',
     ):
         assert line in ended.stderr, ended.stderr
     others = [line for line in ended.stderr.splitlines() if VERSION in line]
-    for file in {line.partition(":")[0] for line in others}:
+    for file in {re.match(r"[^:]*?(?=:|-\d)", line)[0] for line in others}:
         (clone / file).write_text((clone / file).read_text().replace(VERSION, "9.9.9"))
     subprocess.run([clone / "scripts/release", "version"], check=True, capture_output=True)
 
@@ -188,7 +189,13 @@ def test_release_has_all_files_and_their_checksums_and_never_changes(release):
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=release.folder, check=True)
     notes = (release.stand_ins.parent / "notes").read_text()
     assert notes.strip() and "\n## [" not in notes
-    assert "is published, and does not change" in release.run("publish", expect=1).stderr
+    links = re.findall(r"\]\((.*?)\)", notes)
+    assert links and all(link.startswith("https://") for link in links), links
+    assert f"https://github.example/our-team/gristmill/blob/v{VERSION}/SECURITY.md" in links
+    assert not re.search(r"^ |[^\n]\n[^\n|#-]", notes, re.MULTILINE), "GitHub would show these line breaks"
+    for step in (["publish"], ["push", "--registry", REGISTRY]):
+        assert "is published, and does not change" in release.run(*step, expect=1).stderr
+    assert release.commands("docker push") == []
 
 
 def test_missing_tools_are_named(release):

@@ -41,9 +41,13 @@ class Components:
         self.environment = environment
         self.aws_endpoint = self._given("GRISTMILL_TEST_AWS_ENDPOINT")
         self.amqp_url = self._given("GRISTMILL_TEST_AMQP_URL")
-        self.moto_endpoint = self._given("GRISTMILL_TEST_MOTO_ENDPOINT")
         self._management = self._given("GRISTMILL_TEST_AMQP_MANAGEMENT")
         self._clients: dict[str, Any] = {}
+
+    @property
+    def moto_endpoint(self) -> str:
+        """Of moto, which `scripts/up` starts on request alone."""
+        return self._given("GRISTMILL_TEST_MOTO_ENDPOINT")
 
     @property
     def amqp_port(self) -> int:

@@ -126,7 +126,7 @@ impl Engine {
             .map_err(|error| Fixable::caused(format!("job {job_id} is interrupted"), remedy, error))
     }
 
-    /// Reduces every open job of a target, until `stop` is cancelled or no job has been open for `idle_exit`.
+    /// Reduces every open job of a target, until `stop` is canceled or no job has been open for `idle_exit`.
     pub fn reduce(
         &self,
         name: &str,

@@ -176,8 +176,7 @@ impl Submission {
         Ok(PlannedJob::Never(cause))
     }
 
-    /// Sends the job to a reducer, so that it serves the job at once. Without the message, reducers
-    /// find it within a second.
+    /// Wakes a reducer, so that it serves the job at once. Without the message, reducers find it within four seconds.
     async fn notify_reducers(&self) {
         let news = Message::new(self.spec.job_id.clone().into_bytes());
         if let Err(error) = self.queues.control.send(vec![news]).await {

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use crate::{Error, Queue};
 
 /// The end of the name of the queue through which commands wake reducers. The content of its messages has no meaning,
-/// and a lost message delays the reducers by a second.
+/// and a lost message delays the reducers by up to four seconds.
 pub const CONTROL: &str = "control";
 
 /// The end of the name of the queue for messages that no role can read.

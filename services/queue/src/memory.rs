@@ -1,5 +1,4 @@
-//! A queue in memory, for the roles of one process and for tests. On demand of a test, it behaves like real services in
-//! rare cases.
+//! A queue in memory, for the roles of one process and for tests. A test can make it fail as services sometimes do.
 
 mod broker;
 

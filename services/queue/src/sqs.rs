@@ -352,7 +352,7 @@ impl Queue for SqsQueue {
         Ok(lost)
     }
 
-    /// Most services usually accept an old receipt as well.
+    /// Services usually accept an old receipt as well.
     async fn acknowledge(&self, receipts: &[Receipt]) -> Result<Vec<Receipt>, Error> {
         self.inner.acknowledge(receipts).await
     }

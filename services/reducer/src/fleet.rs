@@ -127,7 +127,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Serves until `stop` is cancelled, or no job has been open for `idle_exit`. Then it commits
+    /// Serves until `stop` is canceled, or no job has been open for `idle_exit`. Then it commits
     /// the received messages, and leaves its jobs to other processes.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let health = self.options.health.clone();
@@ -185,8 +185,7 @@ impl Fleet {
     }
 }
 
-/// Receives messages of the control queue until it is dropped. The loss of a message costs a
-/// second.
+/// Receives messages of the control queue until it is dropped. The loss of a message costs up to four seconds.
 async fn receive_notifications(control: Arc<dyn Queue>, news: Arc<Notify>) {
     let request =
         Receive { messages_max: 10, visibility: Duration::from_secs(30), wait: CONTROL_WAIT };

@@ -286,14 +286,14 @@ impl Reducer {
     /// Runs until the job ends, and writes `result.json`. After an error the job has not ended, and another reducer may
     /// finish it.
     ///
-    /// When `cancel` is cancelled, the reducer still commits the messages in the queue. The caller should let workers
+    /// When `cancel` is canceled, the reducer still commits the messages in the queue. The caller should let workers
     /// announce their results first.
     pub async fn run(self, cancel: CancellationToken) -> anyhow::Result<JobResult> {
         let result = self.run_until(&cancel, &CancellationToken::new()).await?;
         result.context("the reducer stopped without being asked to")
     }
 
-    /// Runs like [`run`](Self::run) a job with [`Peers::Many`]. When `stop` is cancelled, the reducer commits what it
+    /// Runs like [`run`](Self::run) a job with [`Peers::Many`]. When `stop` is canceled, the reducer commits what it
     /// has received, abandons a final file that takes long, and returns `None`; other reducers continue the job.
     pub async fn serve(self, stop: CancellationToken) -> anyhow::Result<Option<JobResult>> {
         self.run_until(&CancellationToken::new(), &stop).await

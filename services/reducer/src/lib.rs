@@ -18,7 +18,7 @@
 //! | log lines about processes that do not start | `starts.rs` |
 //! | speculative runs of slow mini-batches | `speculation.rs` decides, `copies.rs` publishes |
 //! | whether a worker of the job is alive | `job_liveness.rs` |
-//! | which messages are rejected | `believed.rs` |
+//! | which messages are refused | `believed.rs` |
 //! | the final file | `finish.rs`, `output.rs` |
 //! | rounds of a job | `rounds.rs`, `tally/rounds.rs` |
 //! | rejected items, and their tables | `rejects.rs` |

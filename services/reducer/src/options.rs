@@ -67,7 +67,7 @@ pub struct Options {
     /// How long this reducer continues to write the final file after it was asked to stop. The next reducer then writes
     /// the file from the beginning.
     pub output_grace: Duration,
-    /// When it is cancelled, this reducer gives up the final file, and the job ends as canceled. Only after `cancel` of
+    /// When it is canceled, this reducer gives up the final file, and the job ends as canceled. Only after `cancel` of
     /// [`Reducer::run`](crate::Reducer::run).
     pub kill: CancellationToken,
     /// Destination of unreadable messages; `None`: only the logs.

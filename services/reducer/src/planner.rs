@@ -5,10 +5,9 @@
 //! one finds the schedule of the other, and continues from there. A schedule equal to the last one
 //! is not committed.
 //!
-//! A planner reads jobs and nodes every second, and at once when a command sends the name of a job
-//! to the control queue. Without a reducer no job starts, and running jobs continue. If the reducer
-//! that publishes a job is silent for 20 seconds, another one publishes the unfinished
-//! mini-batches.
+//! A planner reads jobs and nodes every second, without open jobs every four, and at once when a message arrives in the
+//! control queue. Without a reducer no job starts, and running jobs continue. If the reducer that publishes a job is
+//! silent for 20 seconds, another one publishes the unfinished mini-batches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;

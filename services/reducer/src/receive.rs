@@ -30,7 +30,7 @@ pub(crate) struct Received {
     pub records: Batch,
     /// Number of records that end a mini-batch.
     pub ended: u64,
-    /// Unreadable and rejected parts of the message.
+    /// Unreadable and refused parts of the message.
     pub unreadable: Vec<Unreadable>,
 }
 

@@ -480,7 +480,7 @@ impl Executor {
         self.running.iter().flatten().map(|running| &running.process).chain(template)
     }
 
-    /// Returns a token for each Python process, which is cancelled when the process has ended.
+    /// Returns a token for each Python process, which is canceled when the process has ended.
     fn ends(&self) -> Vec<CancellationToken> {
         self.python_processes().map(|process| process.ended.clone()).collect()
     }

@@ -18,18 +18,18 @@ use queue::contract::receipts;
 use queue::{Delivery, Message, Queue, Receive, SqsOptions, SqsQueue};
 
 fn localstack() -> String {
-    endpoint("GRISTMILL_TEST_AWS_ENDPOINT", "LocalStack")
+    endpoint("GRISTMILL_TEST_AWS_ENDPOINT", "localstack")
 }
 
 fn moto() -> String {
-    endpoint("GRISTMILL_TEST_MOTO_ENDPOINT", "moto server")
+    endpoint("GRISTMILL_TEST_MOTO_ENDPOINT", "moto")
 }
 
 fn endpoint(variable: &str, component: &str) -> String {
     // Without keys in the environment, the tests would use the role of this machine.
     for name in [variable, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"] {
         let is_set = std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        assert!(is_set, "{name} is not set; start {component} with scripts/up");
+        assert!(is_set, "{name} is not set; start the component with scripts/up {component}");
     }
     std::env::var(variable).expect("UTF-8")
 }
