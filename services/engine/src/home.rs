@@ -353,10 +353,13 @@ mod tests {
     #[test]
     fn running_job_is_locked() {
         let (_folder, home) = home_with_job();
+        let jobs = crate::Jobs::Here(home.clone());
         let lock = home.try_lock_job(JOB).expect("writable").expect("free");
         assert!(home.is_running(JOB).expect("readable"));
+        assert!(!jobs.was_cut_off(JOB), "its description may follow");
         drop(lock);
         assert!(!home.is_running(JOB).expect("readable"));
+        assert!(jobs.was_cut_off(JOB));
     }
 
     #[test]

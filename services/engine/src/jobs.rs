@@ -170,9 +170,9 @@ impl Jobs {
         }
     }
 
-    /// Whether a job without a description was interrupted before it began. On a compute target it is being removed.
-    pub fn may_be_cut_off(&self, job_id: &str) -> bool {
-        matches!(self, Self::Here(home) if home.job_folder(job_id).exists())
+    /// Whether a job without a description was interrupted before it began. Otherwise it is being created, or removed.
+    pub fn was_cut_off(&self, job_id: &str) -> bool {
+        matches!(self, Self::Here(home) if matches!(home.is_running(job_id), Ok(false)))
     }
 
     /// Reads a job. `None`: it was interrupted before it was described, or is being removed, and holds nothing.
@@ -213,7 +213,7 @@ impl Jobs {
         };
         match self.job(id).await? {
             Some(job) => Ok(job),
-            None if self.may_be_cut_off(id) => {
+            None if self.was_cut_off(id) => {
                 let problem = format!("job {id} was interrupted before it began");
                 Err(Fixable::error(problem, Remedy::RunAgain(TargetRef::ThisMachine)).into())
             }

@@ -200,7 +200,7 @@ async fn summary(jobs: Jobs, job_id: String, open: OpenJobs) -> Option<Summary> 
     };
     let job = match jobs.job(&job_id).await {
         Ok(Some(job)) => job,
-        Ok(None) if jobs.may_be_cut_off(&job_id) => {
+        Ok(None) if jobs.was_cut_off(&job_id) => {
             return Some(unread(
                 State::Interrupted,
                 "it was interrupted before it began".to_owned(),
